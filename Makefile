@@ -1,0 +1,39 @@
+# Everything a person needs; CI calls only these.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench lock clean
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv, install the locked dependencies, fetch the runtime jars, check for Java
+	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV)
+
+demo: setup ## Run the pipeline end to end on embedded services, and show what came out
+	@$(BIN)/lakehouse demo
+
+test: setup ## Run the whole test suite; services are started and stopped by it
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## Lint, format check, strict types, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## Print events/s, CPU-seconds per million events and latency (about 4 minutes)
+	@$(BIN)/python -m benchmarks.bench backlog
+	@$(BIN)/python -m benchmarks.bench live
+
+lock: setup ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
+	@scripts/lock.sh $(VENV)
+
+clean: ## Remove what make has made here (not the download caches, not .lakehouse)
+	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Make everything that the project runs with: scripts/setup.sh VENV. A second run changes nothing.
+#
+# What takes root (a Java runtime, Python's venv module) is installed by apt where that is possible, and
+# else named in one line.
+set -euo pipefail
+
+venv=$1
+python=${PYTHON:-python3}
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+install_package() { # PACKAGE, WHAT FOR
+  if ! command -v apt-get >/dev/null; then
+    fail "$2 is missing; install it (on Debian or Ubuntu: the package $1) and run this again"
+  fi
+  local root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo -n true 2>/dev/null || fail "$2 is missing; install it with: sudo apt-get install $1"
+    root=(sudo)
+  fi
+  echo "setup: installing $1 ($2 is missing)"
+  "${root[@]}" apt-get update -qq >/dev/null || true
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$1" >/dev/null ||
+    fail "apt-get could not install $1; install $2 another way and run this again"
+}
+
+java_version() {
+  java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -1
+}
+
+command -v "$python" >/dev/null || fail "$python is missing; install Python 3.11 or newer, or name one: make PYTHON=…"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "$("$python" --version) is too old; Python 3.11 or newer is needed: make PYTHON=…"
+
+if ! command -v java >/dev/null || [ "$(java_version)" -lt 17 ]; then
+  install_package openjdk-17-jre-headless "Java 17 or newer"
+fi
+
+# One stamp over everything that decides what is installed: nothing is done while it matches.
+stamp=$venv/.installed
+wanted=$(cat requirements/build.txt requirements/dev.txt pyproject.toml | sha256sum)
+if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+  if [ ! -x "$venv/bin/python" ]; then
+    "$python" -c 'import ensurepip' 2>/dev/null ||
+      install_package "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv" "Python's venv module"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+  fi
+  echo "setup: installing the locked dependencies into $venv (a minute or two)"
+  pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location)
+  "${pip[@]}" --require-hashes -r requirements/build.txt
+  "${pip[@]}" --require-hashes --no-build-isolation -r requirements/dev.txt
+  "${pip[@]}" --no-deps --no-build-isolation --editable .
+  echo "$wanted" >"$stamp"
+fi
+
+scripts/jars.sh "$PWD/$venv"
