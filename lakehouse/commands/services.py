@@ -1,0 +1,101 @@
+"""`lakehouse services up|down|status`: a local Kafka and Redis, for a machine that has none."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lakehouse.local import services
+from lakehouse.settings import load_settings
+
+if TYPE_CHECKING:
+    from lakehouse.local.services import Endpoints, State
+
+NOT_ALL_RUNNING = 3
+_COLOURS: dict[State, str] = {"running": "green", "not answering": "yellow", "died": "red", "stopped": "dim"}
+
+app = typer.Typer(
+    help="Run a local Kafka broker and Redis, without root or Docker.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def up() -> None:
+    """Start Kafka and Redis in the background, and wait until both answer.
+
+    Safe to repeat: what already runs is left as it is. Ports are LAKEHOUSE_KAFKA_PORT and
+    LAKEHOUSE_REDIS_PORT (0, the default: the last run's, else free ones); data and logs are under
+    LAKEHOUSE_HOME. Both listen on 127.0.0.1 only.
+    """
+    console = _console()
+    began = time.monotonic()
+    with console.status("starting the local services"):
+        endpoints = services.start(load_settings(), on_progress=lambda message: _say(console, message))
+    _say(
+        console, f"Kafka at {endpoints.kafka}, Redis at {endpoints.redis} ({time.monotonic() - began:.1f} s)"
+    )
+    _warn_of_overrides(console, endpoints)
+
+
+@app.command()
+def down() -> None:
+    """Stop Kafka and Redis; their data stays for the next `up`.
+
+    Safe to repeat. A service that does not stop by itself is killed after 20 seconds.
+    """
+    console = _console()
+    with console.status("stopping the local services"):
+        stopped = services.stop(load_settings(), on_progress=lambda message: _say(console, message))
+    if not stopped:
+        _say(console, "nothing was running")
+
+
+@app.command()
+def status() -> None:
+    """Show what runs and where. Exit code 0 if everything runs, 3 if not."""
+    console = _console()
+    found = services.status(load_settings())
+    table = Table(box=None, pad_edge=False)
+    for heading in ("service", "state", "pid", "endpoint"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("data", overflow="fold")
+    for one in found:
+        state = f"[{_COLOURS[one.state]}]{one.state}[/]"
+        table.add_row(one.name, state, str(one.pid or "-"), one.endpoint or "-", escape(str(one.data)))
+    console.print(table)
+    for one in found:
+        if one.state in {"died", "not answering"}:
+            _say(console, f"{one.name}: see {one.log}")
+    if any(one.state != "running" for one in found):
+        raise typer.Exit(NOT_ALL_RUNNING)
+
+
+def _console() -> Console:
+    return Console(highlight=False)  # made per command, so that it writes to the stdout of that moment
+
+
+def _say(console: Console, message: str) -> None:
+    console.print(escape(message), soft_wrap=True)
+
+
+def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
+    """Say so when the settings point the other commands elsewhere than to what was just started."""
+    settings = load_settings()
+    if settings.kafka_bootstrap_servers != endpoints.kafka:
+        _say(
+            console,
+            f"note: commands use the broker {settings.kafka_bootstrap_servers}, because "
+            "kafka_bootstrap_servers is set in the environment or in lakehouse.toml",
+        )
+    if settings.redis_url.get_secret_value() != endpoints.redis:
+        _say(
+            console,
+            "note: commands use another Redis, because redis_url is set in the environment or in "
+            "lakehouse.toml",
+        )

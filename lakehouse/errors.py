@@ -1,0 +1,52 @@
+"""Every error that a user can cause or mend.
+
+    LakehouseError
+    ├── SettingsError         a setting is unknown, malformed or contradicts another
+    ├── ServiceError          a broker or Redis could not be started, reached or stopped
+    ├── ProduceError          events could not be delivered to a topic
+    ├── TableError            a Delta table is missing, or not what the stream declares
+    ├── CheckpointError       a checkpoint and its tables do not belong together
+    ├── StreamError           a micro-batch failed for a reason no layer knows
+    └── QueryError            a SQL statement was refused
+
+A message says what happened, to what, what was expected and what to do. The command line and the jobs
+print it as one line and exit with `exit_code`; anything else is a defect and keeps its stack trace.
+"""
+
+from __future__ import annotations
+
+
+class LakehouseError(Exception):
+    """Root of the tree: a failure with a message for the user."""
+
+    exit_code = 1
+
+
+class SettingsError(LakehouseError):
+    """A setting is unknown, malformed or contradicts another."""
+
+    exit_code = 2
+
+
+class ServiceError(LakehouseError):
+    """A broker or Redis could not be started, reached or stopped."""
+
+
+class ProduceError(LakehouseError):
+    """Events could not be delivered to a topic."""
+
+
+class TableError(LakehouseError):
+    """A Delta table is missing, or is not what the stream declares."""
+
+
+class CheckpointError(LakehouseError):
+    """A checkpoint and its tables do not belong together."""
+
+
+class StreamError(LakehouseError):
+    """A streaming query ended with an error that no layer knows; its cause is chained."""
+
+
+class QueryError(LakehouseError):
+    """A SQL statement was refused."""

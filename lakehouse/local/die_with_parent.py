@@ -1,0 +1,32 @@
+"""Become another program that the kernel kills when the parent ends: die_with_parent.py PARENT_PID COMMAND….
+
+Run as a script, by path, between fork and the real program. Doing this in subprocess's `preexec_fn` would
+run Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks
+at the fork. The signal is kept across exec. It is tied to the *thread* that forked; processes.py sees to
+that. The signal is SIGKILL: a polite one may be ignored, and there is no parent left to insist. Neither
+service loses acknowledged data by it, since what they wrote is in the kernel's page cache.
+
+Only Linux has this; elsewhere the program is started without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Ask for the signal, make sure that the parent is still there to cause it, and exec the command."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:  # it ended before the request: no signal will come any more
+            sys.exit(1)
+    os.execvp(command[0], command)  # noqa: S606 - replacing this process, without a shell, is the point
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

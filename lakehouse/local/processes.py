@@ -1,0 +1,314 @@
+"""Starting, recognising and stopping the processes of the local services.
+
+A process is recorded in a pid file before anything is waited for, so whoever comes next finds it even if
+the command that started it was killed. A pid alone proves nothing, since the kernel reuses them: a recorded
+process is ours only if it was created when the record says and its command line is the service's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import psutil
+
+from lakehouse.errors import ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOOPBACK = "127.0.0.1"
+_CLOCK_TOLERANCE_S = 2.0  # creation times are computed from the boot time, which NTP moves a little
+_ROTATE_AT_BYTES = 1 << 20
+_POLL_S = 0.02
+_TAIL_BYTES = 16_384
+# Below the range that the kernel takes for outgoing connections (32768 and up): a client's connection
+# cannot take a service's port while the service is down.
+_PORTS = range(20_000, 30_000)
+_WRAPPER = Path(__file__).with_name("die_with_parent.py")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A process as its pid file has it; `created` in seconds since the epoch."""
+
+    pid: int
+    created: float
+    port: int
+
+
+@dataclass(frozen=True)
+class Service(ABC):
+    """What a local service is to the code that starts and stops it."""
+
+    name: ClassVar[str]
+
+    home: Path
+    configured_port: int  # 0 for any
+
+    @property
+    def directory(self) -> Path:
+        """Where everything of the service is kept, but for the logs."""
+        return self.home / self.name
+
+    @property
+    def data(self) -> Path:
+        """Where its data is kept."""
+        return self.directory / "data"
+
+    @property
+    def log(self) -> Path:
+        """The log to show to a user."""
+        return self.home / "logs" / f"{self.name}.log"
+
+    @property
+    def console(self) -> Path:
+        """Where its standard output and error go."""
+        return self.log
+
+    @property
+    def pid_file(self) -> Path:
+        """Where the record of the running process is."""
+        return self.directory / f"{self.name}.pid"
+
+    @property
+    def port_file(self) -> Path:
+        """Where the port of the last run is kept, so that the next one can have it again."""
+        return self.directory / "port"
+
+    @abstractmethod
+    def require(self) -> None:
+        """Raise ServiceError when something needed to run it is missing."""
+
+    @abstractmethod
+    def configure(self, port: int) -> None:
+        """Write the configuration files for a start on the port."""
+
+    @abstractmethod
+    def preparation(self) -> list[str]:
+        """Return the command to run to its end before the first start; empty when that was done."""
+
+    @abstractmethod
+    def command(self, port: int) -> list[str]:
+        """Return the command that runs the service."""
+
+    @abstractmethod
+    def owns(self, command_line: Sequence[str], port: int) -> bool:
+        """Whether a command line is of this service, under this home where the command line says so."""
+
+    @abstractmethod
+    def endpoint(self, port: int) -> str:
+        """Return what a client connects to."""
+
+    @abstractmethod
+    def answers(self, record: Record) -> bool:
+        """Whether the process answers clients; returns within about two seconds."""
+
+
+def read_record(service: Service) -> Record | None:
+    """Return what the pid file says, or None when there is none that can be understood."""
+    try:
+        found = json.loads(service.pid_file.read_text(encoding="utf-8"))
+        return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_record(service: Service, record: Record) -> None:
+    """Write the pid file, and the port where the next start looks for it."""
+    write_atomically(service.pid_file, json.dumps(asdict(record)))
+    write_atomically(service.port_file, f"{record.port}\n")
+
+
+def find_process(service: Service, record: Record | None) -> psutil.Process | None:
+    """Return the recorded process if it still runs, and None if it ended or its pid is another's now."""
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        ours = (
+            abs(process.create_time() - record.created) <= _CLOCK_TOLERANCE_S
+            and process.status() != psutil.STATUS_ZOMBIE
+            and service.owns(process.cmdline(), record.port)
+        )
+    except psutil.Error:
+        return None
+    return process if ours else None
+
+
+def choose_port(service: Service) -> int:
+    """Return the configured port, else the one of the last run, else a random one; free in each case.
+
+    Raises ServiceError when the configured port is in use.
+    """
+    if service.configured_port:
+        if not is_free(service.configured_port):
+            raise ServiceError(
+                f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
+                f"stop that, or set LAKEHOUSE_{service.name.upper()}_PORT to another port or to 0 for a "
+                "free one"
+            )
+        return service.configured_port
+    try:
+        last = int(service.port_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        last = 0
+    return last if 0 < last <= 65_535 and is_free(last) else free_port()  # noqa: PLR2004
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port of the loopback address now."""
+    with socket.socket() as probe:
+        # As servers do it: what is left of closed connections does not count as use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def free_port(*, other_than: int = 0) -> int:
+    """Return a random port on which nothing listens."""
+    for port in random.sample(_PORTS, 100):
+        if port != other_than and is_free(port):
+            return port
+    raise ServiceError(
+        f"no free port among a hundred tried between {_PORTS.start} and {_PORTS.stop} of {LOOPBACK}"
+    )
+
+
+class Child:
+    """A process that this one has started."""
+
+    def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
+        """Start the command in a session of its own, so that a Ctrl-C in the terminal is not sent to it.
+
+        with_parent: have the kernel kill it when this process ends, however that happens.
+        """
+        self.console = console
+        if console.exists() and console.stat().st_size > _ROTATE_AT_BYTES:
+            console.replace(console.with_suffix(f"{console.suffix}.1"))
+        self._console_start = console.stat().st_size if console.exists() else 0
+        if with_parent:
+            command = [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # The thread stays until the child has ended: the signal of die_with_parent.py comes when the
+        # thread that forked ends, and the caller's thread may end long before its process does.
+        threading.Thread(
+            target=_start_and_wait, args=(command, directory, console, started), daemon=True
+        ).start()
+        self._popen = started.result()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    def exit_code(self) -> int | None:
+        """Return how it ended, None while it runs; minus the number of the signal that killed it."""
+        return self._popen.poll()
+
+    def record(self, port: int) -> Record:
+        """Return what to write to its pid file."""
+        try:
+            created = psutil.Process(self.pid).create_time()
+        except psutil.Error:  # it ended at once, which the caller is about to notice
+            created = 0.0
+        return Record(pid=self.pid, created=created, port=port)
+
+    def last_lines(self, count: int = 8) -> str:
+        """Return the last lines that it wrote to its console, indented and without Java stack frames."""
+        with self.console.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._console_start, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+        lines = [line.rstrip() for line in text.splitlines()]
+        kept = [line for line in lines if line and not line.lstrip().startswith(("at ", "... "))]
+        return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End it, if it has not ended: with SIGTERM and, after the timeout, SIGKILL."""
+        self._popen.terminate()
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+
+def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
+    """End a process with SIGTERM; return True if it took SIGKILL, after the timeout."""
+    try:
+        process.terminate()
+        if _ends(process, timeout_s):
+            return False
+        process.kill()
+        if _ends(process, timeout_s):
+            return True
+    except psutil.NoSuchProcess:
+        return False  # it ended by itself between being found and being told to
+    except psutil.AccessDenied as error:
+        raise ServiceError(
+            f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
+            "as that user"
+        ) from error
+    raise ServiceError(f"{name}: the process {process.pid} does not end, not even by SIGKILL")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content so that a reader sees the old text or the new, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _ends(process: psutil.Process, timeout_s: float) -> bool:
+    """Whether a process ends within the timeout.
+
+    A zombie has ended. psutil's own wait goes on until the zombie is gone as well, and in a container
+    whose first process does not collect orphans that is never.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _start_and_wait(
+    command: list[str], directory: Path, console: Path, started: Future[subprocess.Popen[bytes]]
+) -> None:
+    try:
+        with console.open("ab") as output:
+            # UTF-8 whatever the user's locale: Java reads paths on its command line with it.
+            popen = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        started.set_exception(ServiceError(f"{command[0]} could not be started: {error}"))
+        return
+    started.set_result(popen)
+    popen.wait()

@@ -1,0 +1,200 @@
+"""Settings: environment variables (`LAKEHOUSE_…`) over an optional `lakehouse.toml` over defaults.
+
+Read once, by `load_settings`, validated and frozen. Unknown keys are refused by name in both places.
+Where neither names a broker or a Redis, the services that `lakehouse services up` has running under
+`home` are used, and after those the standard local ports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from lakehouse.errors import SettingsError
+
+ENV_PREFIX = "LAKEHOUSE_"
+CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
+CACHE_VARIABLE = "LAKEHOUSE_CACHE"
+DEFAULT_CONFIG = Path("lakehouse.toml")
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+class Settings(BaseSettings):
+    """What a user can choose. Times are in seconds (`_s`); see the table in README.md."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default=Path(".lakehouse"),
+        validate_default=True,
+        description="Data, logs and pid files of the local services, and the lake by default.",
+    )
+    lake: str = Field(
+        default="",
+        description="Root of the Delta tables and checkpoints, any Hadoop path. Default: HOME/lake.",
+    )
+    kafka_bootstrap_servers: str = Field(
+        default="",
+        description="host:port of the broker. Default: the running local broker, else 127.0.0.1:9092.",
+    )
+    redis_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="redis:// URL. Default: the running local Redis, else redis://127.0.0.1:6379/0.",
+    )
+    kafka_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."
+    )
+    redis_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
+    )
+    topics: dict[str, str] = Field(
+        default_factory=dict,
+        description="Topics to use in place of the defaults, as {default: other}; JSON in the environment.",
+    )
+    topic_partitions: int = Field(
+        default=4, ge=1, description="Partitions of the topics that are created here."
+    )
+
+    allowed_lateness_s: int = Field(
+        default=7 * 24 * 3600,
+        ge=0,
+        description=(
+            "How far behind a stream's greatest event time a record may be and still be accepted. One "
+            "watermark serves the whole stream: a source lagging by more than this is late as a whole."
+        ),
+    )
+    grace_s: int = Field(
+        default=60,
+        ge=0,
+        description="How long past a window's end, in event time, its row stays provisional (not is_final).",
+    )
+    future_tolerance_s: int = Field(
+        default=300,
+        ge=0,
+        description="How far an event time may be ahead of the record's landing before it is invalid.",
+    )
+    quantile_k: int = Field(
+        default=200,
+        ge=8,
+        le=65535,
+        description="Size of the KLL sketches; 200 has a rank error of about 1.65 %.",
+    )
+    max_records_per_batch: int = Field(
+        default=1_000_000, ge=1, description="Kafka records that one bronze micro-batch takes at most."
+    )
+    max_bytes_per_batch: str = Field(
+        default="256m",
+        pattern=r"^[0-9]+[kmg]?$",
+        description="Size of the Delta files that one silver, gold or export micro-batch takes at most.",
+    )
+    redis_ttl_s: int = Field(
+        default=24 * 3600, ge=1, description="How long a row stays in Redis after its last change."
+    )
+
+    spark_master: str = Field(
+        default="local[*]", description="Where `lakehouse run` executes; spark-submit has --master."
+    )
+    driver_memory: str = Field(default="3g", pattern=r"^[0-9]+[mg]$", description="Heap of the Spark driver.")
+    shuffle_partitions: int = Field(
+        default=2, ge=1, description="Tasks of a shuffle; about the number of cores."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over what `load_settings` passes in, which is the file."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    def topic(self, default_name: str) -> str:
+        """Return the topic that stands for a stream's default topic name."""
+        return self.topics.get(default_name, default_name)
+
+
+def load_settings() -> Settings:
+    """Read the environment and the configuration file.
+
+    Raises SettingsError, naming every offending key, for unknown keys, values out of range and a file
+    that is missing (when named by LAKEHOUSE_CONFIG) or is not TOML.
+    """
+    _refuse_unknown_variables()
+    path, values = _read_config()
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from None
+    return _with_defaults(settings)
+
+
+def services_file(home: Path) -> Path:
+    """Where `lakehouse services up` records the endpoints of what it started."""
+    return home / "services.json"
+
+
+def _refuse_unknown_variables() -> None:
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE, CACHE_VARIABLE}
+    unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
+    if unknown:
+        raise SettingsError(
+            f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
+            f"known: {', '.join(sorted(known))}"
+        )
+
+
+def _read_config() -> tuple[Path, dict[str, Any]]:
+    named = os.environ.get(CONFIG_VARIABLE)
+    path = Path(named) if named else DEFAULT_CONFIG
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which does not exist") from None
+        return path, {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"{path} could not be read: {error}") from None
+
+
+def _explain(error: ValidationError, path: Path) -> str:
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key} in {path}; known: {', '.join(sorted(Settings.model_fields))}")
+        else:
+            lines.append(f"{key}: {item['msg']} (from {ENV_PREFIX}{key.upper()} or {path})")
+    return "; ".join(lines)
+
+
+def _with_defaults(settings: Settings) -> Settings:
+    running = _running_services(settings.home)
+    update: dict[str, Any] = {}
+    if not settings.lake:
+        update["lake"] = str(settings.home / "lake")
+    if not settings.kafka_bootstrap_servers:
+        update["kafka_bootstrap_servers"] = running.get("kafka") or "127.0.0.1:9092"
+    if not settings.redis_url.get_secret_value():
+        update["redis_url"] = SecretStr(running.get("redis") or "redis://127.0.0.1:6379/0")
+    return settings.model_copy(update=update)
+
+
+def _running_services(home: Path) -> dict[str, str]:
+    try:
+        found = json.loads(services_file(home).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: entry["endpoint"] for name, entry in found.items()}

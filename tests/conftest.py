@@ -1,0 +1,72 @@
+"""One Spark, one broker and one Redis for the whole test session; a lake of its own for every test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from lakehouse.local.services import Endpoints, local_services
+from lakehouse.session import build_session
+from lakehouse.settings import Settings, load_settings
+from lakehouse.streams import STREAMS
+
+for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
+    del os.environ[variable]
+os.environ["TZ"] = "America/St_Johns"  # nothing may depend on the machine's time zone
+
+MakeSettings = Callable[..., Settings]
+
+
+@pytest.fixture(scope="session")
+def session_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return load_settings().model_copy(update={"home": tmp_path_factory.mktemp("home")})
+
+
+@pytest.fixture(scope="session")
+def services(session_settings: Settings) -> Iterator[Endpoints]:
+    """A real broker and a real Redis, stopped at the end of the session."""
+    with local_services(session_settings) as endpoints:
+        yield endpoints
+
+
+@pytest.fixture(scope="session")
+def spark(session_settings: Settings) -> Iterator[SparkSession]:
+    """The one Spark of the session; short-lived, so the JVM stops at its first compiler."""
+    options = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.sql.streaming.pollingDelay": "50ms",
+    }
+    session = build_session(session_settings, "lakehouse tests", options=options)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Path) -> MakeSettings:
+    """Make settings with a lake, topics and a Redis database of the test's own; keywords go over them."""
+    suffix = uuid.uuid4().hex[:8]
+    own_topics = {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics}
+
+    def make(**changes: object) -> Settings:
+        update: dict[str, object] = {
+            "lake": str(tmp_path / "lake"),
+            "kafka_bootstrap_servers": services.kafka,
+            "redis_url": SecretStr(services.redis),
+            "topics": own_topics,
+        }
+        return session_settings.model_copy(update=update | changes)
+
+    return make
+
+
+@pytest.fixture
+def lake_settings(session_settings: Settings, tmp_path: Path) -> Settings:
+    """Settings for tests that need a lake but no services."""
+    return session_settings.model_copy(update={"lake": str(tmp_path / "lake")})

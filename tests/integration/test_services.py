@@ -1,0 +1,345 @@
+"""The local services, with real processes; each test has its own home."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+import redis
+from kafka import KafkaAdminClient
+from typer.testing import CliRunner, Result
+
+from lakehouse.commands.services import NOT_ALL_RUNNING, app
+from lakehouse.errors import ServiceError
+from lakehouse.local import jars
+from lakehouse.local.processes import stop_process
+from lakehouse.local.redis_server import require_redis
+from lakehouse.local.services import local_services
+from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.topics import create_topics, require_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RUN_APP = "from lakehouse.commands.services import app; app()"
+# The thread that starts the services ends long before the process: they must not end with it.
+HOLD_FROM_A_THREAD = """
+import threading, time
+from lakehouse.local.services import local_services
+from lakehouse.settings import load_settings
+running = local_services(load_settings())
+thread = threading.Thread(target=running.__enter__)
+thread.start()
+thread.join()
+print("holding", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home with a name that is hard to quote, and nothing left running in it afterwards."""
+    path = tmp_path / "höme [1] of one"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(path))
+    monkeypatch.setenv("COLUMNS", "300")
+    yield path
+    for process in processes_of(path):
+        process.kill()
+
+
+def test_services_come_up_once_and_keep_ports_and_data_over_a_stop(home: Path) -> None:
+    assert run("status").exit_code == NOT_ALL_RUNNING
+
+    assert run("up").exit_code == 0
+    first = load_settings()
+    pids = recorded_pids(home)
+    again = run("up")
+    assert again.exit_code == 0
+    assert again.stdout.count("already running") == 2
+    assert recorded_pids(home) == pids
+
+    shown = run("status")
+    assert shown.exit_code == 0
+    for text in (*map(str, pids.values()), first.kafka_bootstrap_servers, str(home / "kafka" / "data")):
+        assert text in shown.stdout
+    assert create_topics(first.kafka_bootstrap_servers, {"calls": 3, "sales": 1}) == ["calls", "sales"]
+    assert create_topics(first.kafka_bootstrap_servers, {"calls": 5, "late": 1}) == ["late"]
+    client(first).set("row", "kept")
+
+    assert run("down").exit_code == 0
+    assert processes_of(home) == []
+    assert not services_file(home).exists()
+    assert "nothing was running" in run("down").stdout
+    assert run("status").exit_code == NOT_ALL_RUNNING
+
+    assert run("up").exit_code == 0
+    second = load_settings()
+    assert second.kafka_bootstrap_servers == first.kafka_bootstrap_servers
+    assert second.redis_url == first.redis_url
+    assert client(second).get("row") == b"kept"
+    assert partitions(second, "calls") == 3
+    assert run("down").exit_code == 0
+
+
+def test_a_service_that_died_is_reported_and_started_again_beside_the_other(home: Path) -> None:
+    assert run("up").exit_code == 0
+    before = recorded_pids(home)
+    psutil.Process(before["redis"]).kill()
+    wait_until(lambda: run("status").exit_code == NOT_ALL_RUNNING)
+    assert "died" in run("status").stdout
+
+    assert run("up").exit_code == 0
+    after = recorded_pids(home)
+    assert after["kafka"] == before["kafka"]
+    assert after["redis"] != before["redis"]
+    assert run("down").exit_code == 0
+
+
+def test_two_starts_at_once_start_each_service_once(home: Path) -> None:
+    command = [sys.executable, "-c", RUN_APP, "up"]
+    with (
+        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as one,
+        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as other,
+    ):
+        assert (one.wait(), other.wait()) == (0, 0)
+    assert sorted(process.pid for process in processes_of(home)) == sorted(recorded_pids(home).values())
+
+
+def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started(home: Path) -> None:
+    settings = load_settings()
+    with local_services(settings) as outer:
+        require_broker(outer.kafka)
+        require_redis(outer.redis)
+        with local_services(settings) as inner:
+            assert inner == outer
+        assert len(processes_of(home)) == 2
+    assert processes_of(home) == []
+    assert not services_file(home).exists()
+
+
+def test_an_embedded_run_that_fails_stops_what_it_started(home: Path) -> None:
+    def fail() -> None:
+        with local_services(load_settings()):
+            assert len(processes_of(home)) == 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert processes_of(home) == []
+
+
+def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
+    command = [sys.executable, "-c", HOLD_FROM_A_THREAD]
+    with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE)) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"holding\n"
+        assert len(processes_of(home)) == 2
+        parent.kill()
+    wait_until(lambda: processes_of(home) == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["kafka: preparing", "kafka: starting"])
+def test_an_interrupted_start_leaves_nothing_running(home: Path, moment: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", RUN_APP, "up"]
+    with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as up:
+        assert up.stdout is not None
+        assert any(line.startswith(moment) for line in up.stdout)
+        assert processes_of(home) != []
+        up.send_signal(number)
+        assert "ready" not in up.stdout.read()
+        up.wait()
+    assert up.returncode in {128 + number, -number}
+    assert processes_of(home) == []
+    assert not services_file(home).exists()
+
+
+@pytest.mark.parametrize("name", ["kafka", "redis"])
+def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(f"LAKEHOUSE_{name.upper()}_PORT", str(port))
+        message = failure("up")
+    assert f"port {port}" in message
+    assert f"LAKEHOUSE_{name.upper()}_PORT" in message
+    assert "\n" not in message
+    assert processes_of(home) == []
+
+
+def test_a_configured_port_is_used(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with local_services(Settings(home=home, kafka_port=port)) as running:
+        assert running.kafka == f"127.0.0.1:{port}"
+        require_broker(running.kafka)
+
+
+@pytest.mark.parametrize("guard", ["creation time", "command line"])
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_stranger_with_a_recorded_pid_is_not_touched(
+    home: Path, monkeypatch: pytest.MonkeyPatch, guard: str, command: str
+) -> None:
+    properties = home / "kafka" / "server.properties"
+    properties.parent.mkdir(parents=True)
+    looks_like_kafka = ["kafka.Kafka", str(properties)] if guard == "creation time" else []
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *looks_like_kafka]
+    # up ends before it starts anything, and after it has read the pid file.
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with killed_at_the_end(subprocess.Popen(sleeper)) as stranger:
+        created = psutil.Process(stranger.pid).create_time() - (600 if guard == "creation time" else 0)
+        record = {"pid": stranger.pid, "created": created, "port": 9}
+        (home / "kafka" / "kafka.pid").write_text(json.dumps(record))
+        assert "died" in run("status").stdout
+        result = run(command)
+        assert stranger.poll() is None
+        assert f"pid {stranger.pid}" not in result.stdout
+        assert not (home / "kafka" / "kafka.pid").exists()
+
+
+def test_a_recorded_process_that_ignores_sigterm_is_killed() -> None:
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    command = [sys.executable, "-c", f"{ignore}; time.sleep(60)"]
+    with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE)) as stubborn:
+        assert stubborn.stdout is not None
+        stubborn.stdout.readline()
+        assert stop_process("kafka", psutil.Process(stubborn.pid), timeout_s=0.5)
+    assert stubborn.returncode == -signal.SIGKILL
+
+
+def test_a_service_that_dies_at_its_start_shows_the_end_of_its_log(home: Path) -> None:
+    data = home / "redis" / "data"
+    data.mkdir(parents=True)
+    (data / "appendonly.aof").write_bytes(b"not what Redis writes\r\n")
+    message = failure("up")
+    assert "Bad file format" in message
+    assert str(home / "logs" / "redis.log") in message
+    assert processes_of(home) == []
+
+
+def test_a_java_that_does_not_start_stops_what_was_started_before_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx10x")
+    message = failure("up")
+    assert "Invalid maximum heap size" in message
+    assert str(home / "logs" / "kafka-console.log") in message
+    assert processes_of(home) == []
+
+
+def test_missing_java_and_missing_jars_say_what_to_install(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(home))
+        assert "install Java 17" in failure("up")
+    with monkeypatch.context() as patch:
+        patch.setattr(jars.sys, "prefix", str(home))  # type: ignore[attr-defined]
+        assert "run `make setup`" in failure("up")
+    assert processes_of(home) == []
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "file" / "home"))
+    assert "set LAKEHOUSE_HOME" in failure("up")
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:{closed}", "127.0.0.1:{silent}", "no-such-host.invalid:9092"])
+def test_an_unreachable_broker_is_one_line_that_says_how_to_get_one(servers: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        closed = probe.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = servers.format(closed=closed, silent=silent.getsockname()[1])
+        with pytest.raises(ServiceError, match="lakehouse services up") as caught:
+            require_broker(address, timeout_s=1)
+    assert f"no Kafka broker at {address}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("servers", ["", "host:", ":9092", "host:port", "host:70000", "one:1,,two:2"])
+def test_malformed_bootstrap_servers_are_refused_by_name(servers: str) -> None:
+    with pytest.raises(ServiceError, match="LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"):
+        require_broker(servers)
+
+
+def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(ServiceError, match="lakehouse services up") as caught:
+        require_redis(f"redis://user:secret@127.0.0.1:{port}/0")
+    assert f"no Redis at 127.0.0.1:{port}" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ServiceError, match="LAKEHOUSE_REDIS_URL is not a Redis URL"):
+        require_redis("localhost:6379")
+
+
+@contextmanager
+def killed_at_the_end(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """Popen's own context manager waits for the end, which a failed assertion would make long."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(command: str) -> Result:
+    return CliRunner().invoke(app, [command])
+
+
+def failure(command: str) -> str:
+    """The message of the ServiceError that a command ends with."""
+    error = run(command).exception
+    assert isinstance(error, ServiceError)
+    return str(error)
+
+
+def recorded_pids(home: Path) -> dict[str, int]:
+    found = json.loads(services_file(home).read_text(encoding="utf-8"))
+    return {name: entry["pid"] for name, entry in found.items()}
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every live process that works in a directory under the home, whatever the pid files say."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def client(settings: Settings) -> redis.Redis:
+    return redis.Redis.from_url(settings.redis_url.get_secret_value())
+
+
+def partitions(settings: Settings, topic: str) -> int:
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    try:
+        return len(admin.describe_topics([topic])[0]["partitions"])
+    finally:
+        admin.close()
