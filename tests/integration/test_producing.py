@@ -1,0 +1,350 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.partitioner.default import murmur2
+from typer.testing import CliRunner
+
+from lakehouse.commands.produce import app
+from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
+from lakehouse.producing import Progress, bursts, produce
+from lakehouse.samples import Sample, spread_times
+from lakehouse.samples.metrics import samples
+from lakehouse.topics import create_topics
+
+NOW_MS = 1_767_225_600_000
+UNREACHABLE = "127.0.0.1:1"
+
+
+class Services(Protocol):
+    @property
+    def kafka(self) -> str: ...
+
+
+class FakeClock:
+    """A clock that only sleeping and `busy` move on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def busy(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def topic(services: Services) -> str:
+    name = f"producing-{uuid.uuid4().hex}"
+    create_topics(services.kafka, {name: 4})
+    return name
+
+
+def read_all(bootstrap_servers: str, topic: str) -> list[Any]:
+    """Every record of a topic, by a client that shares no code with the producer."""
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", group_id=None
+    )
+    try:
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=100)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        records: list[Any] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            records += [r for batch in consumer.poll(timeout_ms=1000).values() for r in batch]
+        return records
+    finally:
+        consumer.close()
+
+
+def by_key(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, list[bytes | None]]:
+    grouped: dict[bytes, list[bytes | None]] = defaultdict(list)
+    for key, value in pairs:
+        grouped[key].append(value)
+    return grouped
+
+
+def environment(bootstrap_servers: str, topic: str) -> dict[str, str]:
+    return {
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+        "LAKEHOUSE_TOPICS": json.dumps({"metrics-events": topic}),
+    }
+
+
+# The pace, on a clock of its own.
+
+
+def test_bursts_are_due_when_their_last_event_is() -> None:
+    clock = FakeClock()
+
+    sent = 0
+    for size in bursts(10_000, 1050, clock=clock, sleep=clock.sleep):
+        sent += size
+        assert clock.now == pytest.approx(1000 + sent / 10_000)
+
+    assert sent == 1050
+
+
+def test_a_delay_is_caught_up_with_and_does_not_add_up() -> None:
+    clock = FakeClock()
+
+    for number, _ in enumerate(bursts(1000, 10_000, clock=clock, sleep=clock.sleep)):
+        clock.busy(2.0 if number == 100 else 0.004)
+
+    assert clock.now == pytest.approx(1010, abs=0.005)
+
+
+def test_a_pace_that_cannot_be_kept_does_not_sleep() -> None:
+    clock = FakeClock()
+
+    for _ in bursts(1000, 1000, clock=clock, sleep=clock.sleep):
+        clock.busy(0.02)
+
+    assert len(clock.slept) == 1
+
+
+def test_a_slow_pace_gives_turns_while_it_waits() -> None:
+    clock = FakeClock()
+
+    sizes = list(bursts(0.5, 2, clock=clock, sleep=clock.sleep))
+
+    assert [size for size in sizes if size] == [1, 1]
+    assert sizes.count(0) >= 10
+    assert max(clock.slept) <= 0.2
+    assert clock.now == pytest.approx(1004)
+
+
+def test_without_a_rate_nothing_waits() -> None:
+    clock = FakeClock()
+
+    assert sum(bursts(None, 1234, clock=clock, sleep=clock.sleep)) == 1234
+    assert clock.slept == []
+
+
+# Delivery, to a real broker.
+
+
+def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Services, topic: str) -> None:
+    sent = list(
+        samples(
+            5000,
+            spread_times(5000, end_ms=NOW_MS, span_s=600),
+            seed=11,
+            malformed=0.02,
+            late=0.02,
+            duplicates=0.02,
+        )
+    )
+
+    summary = produce(services.kafka, topic, sent)
+
+    assert (summary.sent, summary.acknowledged, summary.failed) == (5000, 5000, 0)
+    assert summary.kinds == Counter(sample.kind for sample in sent)
+    assert summary.first_error is None
+    assert not summary.stopped
+    records = read_all(services.kafka, topic)
+    assert by_key((r.key, r.value) for r in records) == by_key((s.key, s.value) for s in sent)
+    assert len({r.partition for r in records}) == 4
+
+
+def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Services, topic: str) -> None:
+    keys = [f"key-{number}".encode() for number in range(50)]
+
+    produce(services.kafka, topic, [Sample(key, b"{}", "valid") for key in keys])
+
+    chosen = {record.key: record.partition for record in read_all(services.kafka, topic)}
+    assert chosen == {key: (murmur2(key) & 0x7FFFFFFF) % 4 for key in keys}
+
+
+def test_a_paced_run_sends_its_total_of_endless_samples_and_reports_progress(
+    services: Services, topic: str
+) -> None:
+    seen: list[Progress] = []
+    endless = (Sample(b"k", b"%d" % number, "valid") for number in count())
+
+    summary = produce(services.kafka, topic, endless, rate=1000, total=700, on_progress=seen.append)
+
+    assert (summary.sent, summary.acknowledged) == (700, 700)
+    assert [int(record.value) for record in read_all(services.kafka, topic)] == list(range(700))
+    assert (seen[-1].sent, seen[-1].acknowledged, seen[-1].total) == (700, 700, 700)
+    assert [progress.sent for progress in seen] == sorted(progress.sent for progress in seen)
+
+
+def test_more_than_the_clients_queue_holds_is_sent_whole(services: Services, topic: str) -> None:
+    summary = produce(services.kafka, topic, [Sample(b"k", b"x", "valid")] * 250_000)
+
+    assert (summary.sent, summary.acknowledged, summary.failed) == (250_000, 250_000, 0)
+
+
+def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Services, topic: str) -> None:
+    seen: list[Progress] = []
+    endless = (Sample(b"k", b"x", "valid") for _ in count())
+
+    summary = produce(
+        services.kafka, topic, endless, rate=2000, on_progress=seen.append, stop=lambda: len(seen) >= 2
+    )
+
+    assert summary.stopped
+    assert summary.sent == summary.acknowledged == len(read_all(services.kafka, topic)) > 0
+
+
+# Failure.
+
+
+def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Services, topic: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=services.kafka)
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100"})])
+    admin.close()
+
+    summary = produce(services.kafka, topic, [Sample(b"k", b"x" * 4000, "valid")] * 10)
+
+    assert (summary.sent, summary.acknowledged, summary.failed) == (10, 0, 10)
+    assert "large" in str(summary.first_error).lower()
+
+
+def test_what_the_client_refuses_fails_alone(services: Services, topic: str) -> None:
+    small = Sample(b"k", b"x", "valid")
+
+    summary = produce(services.kafka, topic, [small, Sample(b"k", b"x" * 2_000_000, "valid"), small])
+
+    assert (summary.sent, summary.acknowledged, summary.failed) == (3, 2, 1)
+
+
+def test_a_missing_topic_is_an_error_that_names_it(services: Services) -> None:
+    with pytest.raises(ProduceError, match="cannot produce to topic no-such-topic"):
+        produce(services.kafka, "no-such-topic", [])
+
+
+def test_a_rate_of_zero_is_refused() -> None:
+    with pytest.raises(ProduceError, match="expected more than 0 events a second"):
+        produce(UNREACHABLE, "t", [], rate=0)
+
+
+def test_an_unreachable_broker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(UNREACHABLE, "t").items():
+        monkeypatch.setenv(name, value)
+
+    result = CliRunner().invoke(app, ["metrics", "--events", "5"])
+
+    assert isinstance(result.exception, ServiceError)
+    assert "\n" not in str(result.exception)
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        ([], "none of them"),
+        (["--rate", "5"], "--rate"),
+        (["--seconds", "5"], "--seconds"),
+        (["--events", "5", "--seconds", "5"], "--events and --seconds"),
+        (["--events", "5", "--rate", "5", "--seconds", "1"], "--events and --rate and --seconds"),
+    ],
+)
+def test_the_command_takes_one_form_only(arguments: list[str], got: str) -> None:
+    result = CliRunner().invoke(app, ["metrics", *arguments])
+
+    assert isinstance(result.exception, SettingsError)
+    assert str(result.exception) == (
+        f"got {got}; expected --events N, or --rate R --seconds S, or --events N --rate R"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--events", "5", "--rate", "inf"], "--rate inf"),
+        (["--rate", "5", "--seconds", "inf"], "--seconds inf"),
+        (["--events", "5", "--span", "inf"], "--span inf"),
+        (["--events", "5", "--late", "0.9", "--malformed", "0.2"], "late 0.9"),
+    ],
+)
+def test_the_command_refuses_numbers_that_make_no_sense(arguments: list[str], named: str) -> None:
+    result = CliRunner().invoke(app, ["metrics", *arguments])
+
+    assert isinstance(result.exception, LakehouseError)
+    assert named in str(result.exception)
+
+
+@pytest.fixture
+def command_topic(services: Services, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A topic that does not exist yet, set as the one of the metrics."""
+    name = f"producing-{uuid.uuid4().hex}"
+    for variable, value in environment(services.kafka, name).items():
+        monkeypatch.setenv(variable, value)
+    return name
+
+
+def test_the_command_creates_the_topic_and_counts_what_it_sent(
+    services: Services, command_topic: str
+) -> None:
+    shares = ["--malformed", "0.05", "--late", "0.04", "--duplicates", "0.1", "--seed", "3"]
+
+    result = CliRunner().invoke(app, ["metrics", "--events", "1000", *shares])
+
+    assert result.exit_code == 0, result.output
+    table = {cells[0]: cells[1] for cells in rows(result.stdout)}
+    assert table["sent"] == table["acknowledged"] == "1,000"
+    assert table["failed"] == "0"
+    assert table["malformed"] == "50"
+    assert table["late, within the allowed lateness"] == "30"
+    assert table["late, beyond it"] == "10"
+    assert table["duplicated"] == "100"
+    assert "--seed 3" in result.stderr
+    assert len(read_all(services.kafka, command_topic)) == 1000
+
+
+def test_ctrl_c_ends_the_command_with_its_summary_and_130(
+    services: Services, command_topic: str, tmp_path: Path
+) -> None:
+    create_topics(services.kafka, {command_topic: 1})
+    command = [sys.executable, "-c", "from lakehouse.commands.produce import app; app()"]
+    process = subprocess.Popen(
+        [*command, "metrics", "--rate", "200", "--seconds", "3600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ,
+    )
+    try:
+        consumer = KafkaConsumer(
+            command_topic, bootstrap_servers=services.kafka, auto_offset_reset="earliest"
+        )
+        next(consumer)
+        consumer.close()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+    assert process.returncode == 130
+    table = {cells[0]: cells[1] for cells in rows(output)}
+    assert table["sent"] == table["acknowledged"] == f"{len(read_all(services.kafka, command_topic)):,}"
+
+
+def rows(table: str) -> Iterator[list[str]]:
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.replace("│", "|").split("|") if cell.strip()]
+        if len(cells) == 2:
+            yield cells
