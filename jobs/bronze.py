@@ -1,0 +1,10 @@
+r"""spark-submit job: land Kafka records in Delta tables as they came.
+
+    spark-submit --properties-file lakehouse/spark.properties \
+        jobs/bronze.py --stream metrics --trigger available-now
+"""
+
+from lakehouse.application import job
+
+if __name__ == "__main__":
+    job("bronze")

@@ -1,0 +1,10 @@
+r"""spark-submit job: push changed gold rows to Kafka and Redis.
+
+    spark-submit --properties-file lakehouse/spark.properties \
+        jobs/export.py --stream metrics --trigger available-now
+"""
+
+from lakehouse.application import job
+
+if __name__ == "__main__":
+    job("export")

@@ -1,0 +1,10 @@
+r"""spark-submit job: clean bronze rows and quarantine what is malformed or late.
+
+    spark-submit --properties-file lakehouse/spark.properties \
+        jobs/silver.py --stream metrics --trigger available-now
+"""
+
+from lakehouse.application import job
+
+if __name__ == "__main__":
+    job("silver")

@@ -1,0 +1,75 @@
+"""Bronze: Kafka records into Delta tables, byte for byte.
+
+Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the
+record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time its
+micro-batch was planned, which a retry does not change. Times are UTC. A rerun writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import tables
+from lakehouse.judging import HEADERS
+from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.settings import Settings
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import TableSpec, Transaction
+
+SCHEMA = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("headers", HEADERS)
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestamp_type", "integer")
+    .add("ingested_at", "timestamp")
+)
+
+
+def spec(source: Source) -> TableSpec:
+    """Return the bronze table of a source."""
+    return TableSpec(
+        "bronze", source.table, SCHEMA, stats=("partition", "offset", "timestamp", "ingested_at")
+    )
+
+
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
+    """Make the stream's bronze tables where they are missing and return the queries that fill them."""
+    return [_query(spark, source, settings) for source in stream.sources]
+
+
+def to_bronze(records: DataFrame) -> DataFrame:
+    """Return rows of the Kafka source as bronze rows."""
+    return (
+        records.withColumnRenamed("timestampType", "timestamp_type")
+        .withColumn("ingested_at", F.current_timestamp())
+        .select(*SCHEMA.names)
+    )
+
+
+def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
+    path = tables.ensure(spark, settings.lake, spec(source))
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+        .option("subscribe", settings.topic(source.topic))
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.max.poll.records", "10000")
+        .load()
+    )
+
+    def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
+        rows = tables.append_counted(batch, path, transaction)
+        return BatchResult(rows, {source.table: rows})
+
+    return LayerQuery("bronze", f"bronze.{source.table}", to_bronze(records), process, fills=path)

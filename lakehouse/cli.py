@@ -1,0 +1,26 @@
+"""The command line: `lakehouse --help`."""
+
+from __future__ import annotations
+
+import typer
+
+from lakehouse.application import exit_with
+from lakehouse.commands import demo, produce, run, services, sql
+
+app = typer.Typer(
+    name="lakehouse",
+    help="Kafka event streams into exact, queryable, continuously merged Delta tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(demo.app)
+app.add_typer(services.app, name="services")
+app.add_typer(produce.app, name="produce")
+app.add_typer(run.app)
+app.add_typer(sql.app)
+
+
+def main() -> None:
+    """Entry point of the `lakehouse` command."""
+    exit_with(app)

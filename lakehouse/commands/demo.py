@@ -1,0 +1,20 @@
+"""`lakehouse demo`: the main job, end to end on embedded services."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+
+from lakehouse.demo import EVENTS
+from lakehouse.demo import demo as run_demo
+from lakehouse.settings import load_settings
+
+app = typer.Typer()
+
+
+@app.command(
+    help=f"Send {EVENTS:,} metrics events through all four layers on services of its own, and show them."
+)
+def demo() -> None:
+    """Run the demo; it stops what it started and can be run again."""
+    run_demo(load_settings(), Console())

@@ -1,0 +1,38 @@
+"""`lakehouse run`: one layer or all of them, in one Spark application."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lakehouse.application import run_layers
+from lakehouse.layer import LAYERS
+from lakehouse.settings import load_settings
+
+app = typer.Typer()
+
+
+class Choice(StrEnum):
+    """What can be run."""
+
+    BRONZE = "bronze"
+    SILVER = "silver"
+    GOLD = "gold"
+    EXPORT = "export"
+    ALL = "all"
+
+
+@app.command()
+def run(
+    layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them in turns.")],
+    stream: Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")] = None,
+    trigger: Annotated[
+        str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
+    ] = "1 second",
+) -> None:
+    """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up."""
+    layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
+    run_layers(load_settings(), layers, stream or [], trigger, Console())

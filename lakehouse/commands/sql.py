@@ -1,0 +1,60 @@
+"""`lakehouse sql`: one Spark SQL statement over the lake."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lakehouse.errors import QueryError
+from lakehouse.query import Answer, as_csv, as_json, as_table, ask, register
+from lakehouse.session import start_session
+from lakehouse.settings import load_settings
+
+app = typer.Typer()
+
+
+class Format(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@app.command()
+def sql(
+    statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
+    format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.TABLE,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows.")] = 1000,
+) -> None:
+    """Run one Spark SQL statement; bronze., silver. and gold. tables are known by name.
+
+    Times are printed in UTC. SHOW TABLES IN gold lists what is there.
+    """
+    settings = load_settings()
+    with start_session(settings, "lakehouse sql") as spark:
+        known = register(spark, settings)
+        try:
+            answer = ask(spark, statement, limit=limit)
+        except QueryError as error:
+            hint = (
+                f"tables here: {', '.join(known)}" if known else f"there are no tables in {settings.lake} yet"
+            )
+            raise QueryError(f"{error} ({hint})") from None
+        _print(answer, format_)
+        if answer.truncated:
+            Console(stderr=True).print(
+                f"only the first {limit:,} rows are shown; --limit N shows more", style="yellow"
+            )
+
+
+def _print(answer: Answer, format_: Format) -> None:
+    if format_ is Format.JSON:
+        typer.echo(as_json(answer))
+    elif format_ is Format.CSV:
+        typer.echo(as_csv(answer))
+    else:
+        Console().print(as_table(answer))

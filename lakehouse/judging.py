@@ -1,0 +1,297 @@
+"""From raw Kafka records to rows with reasons: parse once, keep everything that is wrong.
+
+`judge` turns bronze rows into one row each, with the contract's columns, the event time and an array of
+reasons. No reason: the row is clean. Any reason: it is a dead letter with all of them. The sum of both is
+the input, row for row.
+
+| rule | broken by |
+| --- | --- |
+| value_null | a Kafka record without a value (a tombstone where the stream has no use for one) |
+| not_utf8 | bytes that are not UTF-8 |
+| not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
+| not_an_object | JSON that is not an object |
+| missing_field, null_field, empty_string | a required field that is absent, null or empty |
+| wrong_type | a field of another JSON type than the contract's |
+| not_finite | a number too great for a double |
+| bad_timestamp | no instant: not epoch milliseconds of the years 1 to 9999, not ISO 8601 with an offset |
+| future | an event time ahead of the record's landing by more than the tolerance |
+| late | an event time before the stream's watermark |
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from lakehouse.settings import Settings
+from lakehouse.stream import Contract, Field, FieldType, Source
+
+HEADERS = ArrayType(
+    StructType(
+        [StructField("key", StringType(), nullable=True), StructField("value", BinaryType(), nullable=True)]
+    )
+)
+REASONS = ArrayType(
+    StructType(
+        [
+            StructField("rule", StringType(), nullable=True),
+            StructField("column", StringType(), nullable=True),
+            StructField("message", StringType(), nullable=True),
+        ]
+    )
+)
+COORDINATES = ("topic", "partition", "offset")
+
+# The raw record steps aside, because a contract may well have a column `value` or `key`.
+_RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
+
+_SPARK_TYPES: dict[FieldType, DataType] = {FieldType.STRING: StringType(), FieldType.DOUBLE: DoubleType()}
+_JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number"}
+
+# Single quotes and bare NaN are not JSON, whatever Jackson can be talked into.
+_STRICT_JSON = {
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "columnNameOfCorruptRecord": "_corrupt_record",
+}
+
+# Years 1 to 9999, what a timestamp can hold and every reader can print.
+_BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # what the variant of an integer beyond a long is
+_MIN_EPOCH_MS, _MAX_EPOCH_MS = -62_135_596_800_000, 253_402_300_799_999
+_ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # which ISO 8601 allows and Spark's cast does not
+
+
+def clean_schema(contract: Contract) -> StructType:
+    """Return the schema of the silver table of a contract: its columns, event_time, Kafka coordinates."""
+    columns = [
+        StructField(field.column, _SPARK_TYPES[field.type], nullable=True) for field in contract.fields
+    ]
+    return (
+        StructType(columns)
+        .add("event_time", "timestamp")
+        .add("topic", "string")
+        .add("partition", "integer")
+        .add("offset", "long")
+    )
+
+
+def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings: Settings) -> DataFrame:
+    """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
+
+    `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
+    record. `raw` (key, value, headers, kafka_timestamp) is null for clean rows. "Now" is the record's own
+    landing time, so that judging again gives the same verdict.
+    """
+    contract = source.contract
+    parsed = with_parsed(rows.withColumnsRenamed(_RAW), contract)
+    typed = with_fields(parsed, contract)
+    reasons = F.array_compact(
+        F.when(
+            F.col("_value").isNull(),
+            F.array(_reason("value_null", None, F.lit("the Kafka record has no value"))),
+        )
+        .when(~F.col("_utf8"), F.array(_reason("not_utf8", None, F.lit("the value is not UTF-8"))))
+        .when(~F.col("_json"), F.array(_reason("not_json", None, F.lit("the value is not one JSON text"))))
+        .when(
+            F.col("_record").isNull(),
+            F.array(_reason("not_an_object", None, F.lit("the JSON value is not an object"))),
+        )
+        .otherwise(
+            F.array(
+                *(_field_reason(field) for field in contract.fields),
+                _event_time_reason(contract),
+                _future_reason(settings.future_tolerance_s),
+                _late_reason(watermark),
+                *(
+                    F.when(rule.violated, _reason(rule.name, rule.column, rule.message))
+                    for rule in source.rules()
+                ),
+            )
+        )
+    )
+    raw = F.struct(
+        F.col("_key").alias("key"),
+        F.col("_value").alias("value"),
+        F.col("_headers").alias("headers"),
+        F.col("_timestamp").alias("kafka_timestamp"),
+    )
+    return typed.withColumn("reasons", reasons).select(
+        *(field.column for field in contract.fields),
+        "event_time",
+        *COORDINATES,
+        "reasons",
+        F.when(F.size("reasons") > 0, raw).alias("raw"),
+    )
+
+
+def filter_clean(judged: DataFrame) -> DataFrame:
+    """Keep the rows without a reason, in the silver table's columns."""
+    return judged.where(F.size("reasons") == 0).drop("reasons", "raw")
+
+
+def filter_dead(judged: DataFrame) -> DataFrame:
+    """Keep the rows with a reason: coordinates, raw record and reasons."""
+    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
+
+
+def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Add `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
+
+    Spark's parsers stop at the end of the first JSON value and ignore what follows, and pass over a field
+    that they cannot read. The text is therefore parsed inside an object that ends with the record's own
+    offset, which only a complete value lets the parser reach, and a field passed over is noticed by
+    `_corrupt_record`. What is left is a text that goes on with fields of the outer object, `{…},"more":1`:
+    unless its first closing brace is its last byte, it must also be the only element of an array.
+    """
+    text = F.col("_value").cast("string")
+    wrapped = F.concat(
+        F.lit('{"record":'), text, F.lit(',"offset":'), F.col("offset").cast("string"), F.lit("}")
+    )
+    names = (*(field.name for field in contract.fields), contract.event_time)
+    record = StructType([StructField(name, VariantType(), nullable=True) for name in names])
+    schema = StructType().add("record", record).add("offset", "long").add("_corrupt_record", "string")
+    utf8 = F.is_valid_utf8(text)
+    complete = F.col("_envelope.offset") == F.col("offset")
+    unread = F.col("_envelope._corrupt_record").isNotNull()
+    alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    flat = text.startswith("{") & (
+        F.octet_length(F.substring_index(text, "}", 1)) == F.octet_length(text) - 1
+    )
+    one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~flat, alone)
+    return (
+        rows.withColumn("_utf8", utf8)
+        .withColumn("_envelope", F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON))
+        .withColumn("_json", F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False)))  # noqa: FBT003
+        .withColumn("_record", F.when(F.col("_json"), F.col("_envelope.record")))
+    )
+
+
+def with_fields(parsed: DataFrame, contract: Contract) -> DataFrame:
+    """Add the contract's columns, `event_time` and, behind an underscore, the JSON type of each field."""
+    columns: dict[str, Column] = {}
+    for field in contract.fields:
+        variant = F.col("_record").getField(field.name)
+        columns[_type_column(field.column)] = F.schema_of_variant(variant)
+        columns[field.column] = F.try_variant_get(variant, "$", _SPARK_TYPES[field.type].simpleString())
+    stamp = F.col("_record").getField(contract.event_time)
+    columns["_type_event_time"] = F.schema_of_variant(stamp)
+    return parsed.withColumns(columns).withColumn("event_time", _event_time(stamp))
+
+
+def _event_time(stamp: Column) -> Column:
+    kind = F.col("_type_event_time")
+    millis = F.try_variant_get(stamp, "$", "bigint")
+    text = F.try_variant_get(stamp, "$", "string")
+    iso = F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp")
+    return (
+        F.when(kind.isNull() | (kind == "VOID"), F.col("_timestamp"))
+        .when((kind == "BIGINT") & millis.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS), F.timestamp_millis(millis))
+        .when(
+            (kind == "STRING")
+            & text.rlike(_ISO_8601)
+            & F.unix_millis(iso).between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
+            iso,
+        )
+    )
+
+
+def _field_reason(field: Field) -> Column:
+    """Return the reason why a field is no good, or null."""
+    kind = F.col(_type_column(field.column))
+    value = F.col(field.column)
+    if field.type is FieldType.STRING:
+        typed = kind == "STRING"
+        unusable = F.when(value == "", _reason("empty_string", field.column, F.lit(f"{field.name} is empty")))
+    else:
+        typed = kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
+        not_finite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
+        unusable = F.when(
+            not_finite,
+            _reason("not_finite", field.column, F.lit(f"{field.name} is beyond the range of a double")),
+        )
+    wrong = F.concat(F.lit(f"{field.name} must be {_JSON_NAMES[field.type]}, not "), _json_name(kind))
+    reason = F.when(typed, unusable if field.required or field.type is FieldType.DOUBLE else F.lit(None))
+    if field.required:
+        missing = _reason("missing_field", field.column, F.lit(f"{field.name} is missing"))
+        null = _reason("null_field", field.column, F.lit(f"{field.name} is null"))
+        return (
+            F.when(kind.isNull(), missing)
+            .when(kind == "VOID", null)
+            .otherwise(reason.otherwise(_reason("wrong_type", field.column, wrong)))
+        )
+    return F.when(
+        kind.isNotNull() & (kind != "VOID"), reason.otherwise(_reason("wrong_type", field.column, wrong))
+    )
+
+
+def _event_time_reason(contract: Contract) -> Column:
+    kind = F.col("_type_event_time")
+    stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
+    message = f"{contract.event_time} must be epoch milliseconds (an integer) or ISO 8601 with an offset"
+    wrong = F.concat(F.lit(message + ", not "), _json_name(kind))
+    return F.when(
+        F.col("event_time").isNull(),
+        F.when(stamp_like, _reason("bad_timestamp", "event_time", F.lit(message))).otherwise(
+            _reason("wrong_type", "event_time", wrong)
+        ),
+    )
+
+
+def _future_reason(tolerance_s: int) -> Column:
+    latest = F.col("ingested_at") + F.expr(f"INTERVAL {tolerance_s} SECONDS")
+    message = F.concat(
+        F.lit("event time "),
+        F.col("event_time").cast("string"),
+        F.lit(f" is more than {tolerance_s} s ahead of the landing at "),
+        F.col("ingested_at").cast("string"),
+    )
+    return F.when(F.col("event_time") > latest, _reason("future", "event_time", message))
+
+
+def _late_reason(watermark: datetime | None) -> Column:
+    if watermark is None:
+        return F.lit(None).cast(REASONS.elementType)
+    message = F.concat(
+        F.lit("event time "),
+        F.col("event_time").cast("string"),
+        F.lit(f" is before the watermark {watermark:%Y-%m-%d %H:%M:%S.%f}"),
+    )
+    return F.when(F.col("event_time") < F.lit(watermark), _reason("late", "event_time", message))
+
+
+def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
+    """Return the watermark of a stream whose greatest accepted event time is `front`; none has none."""
+    return None if front is None else front - timedelta(seconds=allowed_lateness_s)
+
+
+def _reason(rule: str, column: str | None, message: Column) -> Column:
+    return F.struct(
+        F.lit(rule).alias("rule"), F.lit(column).cast("string").alias("column"), message.alias("message")
+    )
+
+
+def _type_column(column: str) -> str:
+    return f"_type_{column}"
+
+
+def _json_name(kind: Column) -> Column:
+    return (
+        F.when(kind == "STRING", "a string")
+        .when(kind == "BOOLEAN", "a boolean")
+        .when(kind.startswith("OBJECT"), "an object")
+        .when(kind.startswith("ARRAY"), "an array")
+        .otherwise("a number")
+    )

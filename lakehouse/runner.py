@@ -1,0 +1,272 @@
+"""Runs layers: their queries take turns in one application, and leave between two micro-batches.
+
+With `available-now` the layers run one after the other, each until it has caught up. With an interval all
+queries stay up, and a fair semaphore lets one micro-batch work at a time, in the order in which they ask.
+The semaphore is the JVM's, because a query waits for it on its own thread there, and `StreamingQuery.stop`
+can then interrupt the wait as it interrupts any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from lakehouse import bronze, export, gold, silver, tables
+from lakehouse.errors import CheckpointError, LakehouseError, SettingsError, StreamError
+from lakehouse.layer import LAYERS, BatchResult, LayerName, LayerQuery
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables import Transaction
+
+AVAILABLE_NOW = "available-now"
+_INTERVAL = re.compile(r"^\d+(\.\d+)? ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?)$")
+_POLL_S = 0.2
+_MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A micro-batch that has been written: by which query, its number, what it did, and how long it took."""
+
+    query: str
+    batch: int
+    result: BatchResult
+    duration_s: float
+
+
+OnBatch = Callable[[BatchDone], None]
+
+
+@dataclass
+class _Running:
+    """A started query, with the number of the last micro-batch whose writes are complete."""
+
+    query: LayerQuery
+    handle: StreamingQuery | None = None
+    written: int = -1
+    failure: BaseException | None = None
+
+
+@dataclass
+class Stop:
+    """A request to leave after the current micro-batch; set by a signal or by another thread."""
+
+    event: threading.Event = field(default_factory=threading.Event)
+
+    def request(self) -> None:
+        """Ask the run to leave."""
+        self.event.set()
+
+    @property
+    def requested(self) -> bool:
+        """Tell whether the run has been asked to leave."""
+        return self.event.is_set()
+
+
+def run(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    *,
+    trigger: str,
+    on_batch: OnBatch = lambda _done: None,
+    stop: Stop | None = None,
+) -> None:
+    """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
+
+    A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a table has rows that
+    its checkpoint knows nothing of, and the LakehouseError or Spark error of the query that failed, after
+    the others have been stopped.
+    """
+    stop = stop or Stop()
+    check_trigger(trigger)
+    ordered = [layer for layer in LAYERS if layer in layers]
+    groups = [[layer] for layer in ordered] if trigger == AVAILABLE_NOW else [ordered]
+    for group in groups:
+        if stop.requested:
+            return
+        queries = (
+            query
+            for layer in group
+            for stream in streams
+            for query in _MODULES[layer].queries(spark, stream, settings)
+        )
+        _run_together(_Start(spark, settings, trigger, on_batch), queries, stop)
+
+
+def check_trigger(trigger: str) -> None:
+    """Raise SettingsError unless the trigger is available-now or an interval such as "1 second"."""
+    if trigger != AVAILABLE_NOW and not _INTERVAL.match(trigger):
+        raise SettingsError(
+            f'unknown trigger "{trigger}"; use {AVAILABLE_NOW} or an interval such as "1 second"'
+        )
+
+
+class _JvmHandler:
+    """Hands a signal that reaches the JVM to a Stop; under spark-submit it is the JVM that gets SIGTERM."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: object) -> None:
+        self._stop.request()
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+
+@contextlib.contextmanager
+def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
+    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
+    stop = Stop()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.request()
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    jvm = _jvm(spark)
+    jvm_handler = _JvmHandler(stop)
+    for name in ("TERM", "INT"):
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What starting a query takes besides the query."""
+
+    spark: SparkSession
+    settings: Settings
+    trigger: str
+    on_batch: OnBatch
+
+
+def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> None:
+    turns = _jvm(start.spark).java.util.concurrent.Semaphore(1, True)  # noqa: FBT003
+    running: list[_Running] = []
+    try:
+        for query in queries:
+            running.append(_Running(query))
+            _start(start, running[-1], turns)
+        _wait(running, stop)
+    finally:
+        _leave(running, turns)
+        for one in running:
+            one.query.close()
+    for one in running:
+        _raise_failure(one)
+
+
+def _start(start: _Start, one: _Running, turns: Any) -> None:
+    query = one.query
+    checkpoint = f"{start.settings.lake.rstrip('/')}/_checkpoints/{query.name}"
+    _refuse_lost_checkpoint(start.spark, query, checkpoint)
+
+    def on_micro_batch(batch: DataFrame, number: int) -> None:
+        turns.acquire()
+        try:
+            started = time.monotonic()
+            context = batch.sparkSession.sparkContext
+            application = f"{query.name}:{context.getLocalProperty('sql.streaming.queryId')}"
+            result = query.process(batch, Transaction(application, number))
+            one.written = number
+            start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
+        except BaseException as failure:
+            one.failure = failure
+            raise
+        finally:
+            turns.release()
+
+    writer = query.rows.writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
+    one.handle = _with_trigger(writer, start.trigger).foreachBatch(on_micro_batch).start()
+
+
+def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
+    if trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=trigger)
+
+
+def _wait(running: Sequence[_Running], stop: Stop) -> None:
+    """Return when every query has ended, when one has failed, or when a stop is requested."""
+    while not stop.event.wait(_POLL_S):
+        active = [one for one in running if one.handle is not None and one.handle.isActive]
+        ended_badly = any(one.handle is not None and one.handle.exception() for one in running)
+        if not active or ended_badly:
+            return
+
+
+def _leave(running: Sequence[_Running], turns: Any) -> None:
+    """Stop every query between two micro-batches.
+
+    Once the turn is ours no micro-batch is writing and none can begin; one that has just written still
+    has to note so in its checkpoint, which is waited for. What waits for its turn has done nothing yet.
+    """
+    turns.acquire()
+    for one in running:
+        handle = one.handle
+        if handle is None:
+            continue
+        while handle.isActive and _last_committed(handle) < one.written:
+            time.sleep(_POLL_S / 10)
+        handle.stop()
+
+
+def _last_committed(handle: StreamingQuery) -> int:
+    progress = handle.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
+
+
+def _raise_failure(one: _Running) -> None:
+    error = one.handle.exception() if one.handle is not None else None
+    if error is None:
+        return
+    if isinstance(one.failure, LakehouseError):
+        raise one.failure
+    cause = one.failure or error
+    raise StreamError(f"{one.query.name} failed: {type(cause).__name__}: {_gist(cause)}") from cause
+
+
+def _gist(error: BaseException) -> str:
+    """Return what an error says, without the stack traces that Spark puts into messages."""
+    lines = str(error).splitlines()
+    return next((line.strip() for line in lines if line.strip()), "no message")
+
+
+def _refuse_lost_checkpoint(spark: SparkSession, query: LayerQuery, checkpoint: str) -> None:
+    if query.fills is None or _is_there(spark, f"{checkpoint}/metadata"):
+        return
+    if not tables.read(spark, query.fills).isEmpty():
+        raise CheckpointError(
+            f"{query.name} has rows, but its checkpoint {checkpoint} is gone; starting again from the "
+            f"beginning would write them twice. Put the checkpoint back, or delete {query.fills} (and what "
+            f"was made from it) and run again to rebuild it"
+        )
+
+
+def _is_there(spark: SparkSession, path: str) -> bool:
+    hadoop_path = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    return bool(hadoop_path.getFileSystem(configuration).exists(hadoop_path))
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

@@ -1,0 +1,70 @@
+"""The only builder of a SparkSession.
+
+Under spark-submit the session is what its properties file and flags say. Elsewhere (`lakehouse run`,
+`lakehouse sql`, the demo, the tests) the same `spark.properties` is read here, with the paths and sizes of
+this machine over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakehouse.local.jars import require_jars
+from lakehouse.settings import Settings
+
+PROPERTIES = Path(__file__).with_name("spark.properties")
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def build_session(settings: Settings, name: str, *, options: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session for the tables of this project; `options` go over everything else.
+
+    The second call in a process returns the session of the first. Raises ServiceError where the runtime
+    jars are not in place.
+    """
+    builder = SparkSession.Builder().appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        for key, value in (_launch_options(settings) | dict(options or {})).items():
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def start_session(settings: Settings, name: str) -> Iterator[SparkSession]:
+    """Build a session and stop it at the end."""
+    spark = build_session(settings, name)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _launch_options(settings: Settings) -> dict[str, str]:
+    jars = require_jars("spark")
+    logs = settings.home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    options = _read_properties(PROPERTIES)
+    options["spark.driver.extraJavaOptions"] += (
+        f" -Dlog4j2.configurationFile={_LOGGING} -Dlakehouse.logs={logs}"
+    )
+    return options | {
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return {key: value.strip() for key, value in pairs}

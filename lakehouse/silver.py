@@ -1,0 +1,71 @@
+"""Silver: bronze rows into clean rows and dead letters.
+
+Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. `event_time` is UTC; an
+optional field that the record leaves out is null. A rerun writes nothing twice and judges alike.
+
+The dead letters of a micro-batch are written before its clean rows: the watermark comes from the clean
+rows, so a retry after a crash between the two writes still sees the watermark of the first attempt, and
+every record gets the verdict it got before. What was written already is skipped.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import bronze, tables
+from lakehouse.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
+from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, watermark_of
+from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.settings import Settings
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import TableSpec, Transaction
+
+STAGE = "silver"
+
+
+def spec(source: Source, settings: Settings) -> TableSpec:
+    """Return the silver table of a source."""
+    return TableSpec(
+        "silver",
+        source.table,
+        clean_schema(source.contract),
+        stats=("event_time", "partition", "offset"),
+        fixed={"allowed_lateness_s": str(settings.allowed_lateness_s)},
+    )
+
+
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
+    """Make the stream's silver tables where they are missing and return the queries that fill them."""
+    return [_query(spark, stream, source, settings) for source in stream.sources]
+
+
+def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
+    bronze_path = tables.ensure(spark, settings.lake, bronze.spec(source))
+    path = tables.ensure(spark, settings.lake, spec(source, settings))
+    dead_path = tables.ensure(spark, settings.lake, DEAD_LETTERS)
+    name = f"silver.{source.table}"
+
+    def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
+        front = tables.greatest(batch.sparkSession, path, "event_time")
+        watermark = watermark_of(front, settings.allowed_lateness_s)
+        judged = judge(batch, source, watermark, settings).persist()
+        try:
+            dead = F.count_if(F.size("reasons") > 0)
+            rows, refused = judged.agg(F.count(F.lit(1)), dead).first() or (0, 0)
+            if refused:
+                origin = Origin(
+                    stream.name, STAGE, name, transaction.version, version("lakehouse"), datetime.now(UTC)
+                )
+                tables.append(to_dead_letters(filter_dead(judged), origin), dead_path, transaction)
+            if rows > refused:
+                tables.append(filter_clean(judged), path, transaction)
+        finally:
+            judged.unpersist()
+        return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
+
+    rows = tables.read_stream(spark, bronze_path, max_bytes=settings.max_bytes_per_batch)
+    return LayerQuery("silver", name, rows, process, fills=path)

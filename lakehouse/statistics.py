@@ -1,0 +1,97 @@
+"""Mergeable statistics of a numeric column: count, sum, min, max, moments and quantiles.
+
+A group of values is described by its state, which can be merged with the state of another group of the
+same key; what users read (avg, variance, percentiles) is derived from the state. An update therefore never
+reads a raw row again.
+
+Moments: count, mean and M2 (the sum of squared distances from the mean), merged by the pairwise formula of
+Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+Quantiles: a KLL sketch of Karnin, Lang and Liberty, "Optimal quantile approximation in streams" (2016), as
+Apache DataSketches implements it: exact up to k values, beyond that within a normalised rank error of about
+1.65 % at k = 200. A percentile p is the least value whose rank is at least p (nearest rank).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+
+SCHEMA = (
+    StructType()
+    .add("count", "long")
+    .add("sum", "double")
+    .add("min", "double")
+    .add("max", "double")
+    .add("avg", "double")
+    .add("variance", "double")
+    .add("stddev", "double")
+    .add("p50", "double")
+    .add("p90", "double")
+    .add("p95", "double")
+    .add("p99", "double")
+    .add("m2", "double")
+    .add("sketch", "binary")
+)
+"""Derived columns and, last, what only the next merge needs. variance and stddev are of the sample, null
+for a single value. avg is the mean that M2 belongs to."""
+
+STATE = ("count", "sum", "min", "max", "avg", "m2", "sketch")
+
+
+def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
+    """Return the aggregate functions that give the state of a group of values, by state column."""
+    return {
+        "count": F.count(value),
+        "sum": F.sum(value),
+        "min": F.min(value),
+        "max": F.max(value),
+        "avg": F.avg(value),
+        "m2": F.var_pop(value) * F.count(value),
+        "sketch": F.kll_sketch_agg_double(value, quantile_k),
+    }
+
+
+def merged(left: str, right: str) -> dict[str, Column]:
+    """Return the state of two groups together, by state column.
+
+    `left` and `right` are aliases of two joined frames with state columns; where one has no row its
+    columns are null and the other's state stands.
+    """
+
+    def one(column: str, both: Column) -> Column:
+        a, b = F.col(f"{left}.{column}"), F.col(f"{right}.{column}")
+        return (
+            F.when(F.col(f"{left}.count").isNull(), b)
+            .when(F.col(f"{right}.count").isNull(), a)
+            .otherwise(both)
+        )
+
+    def pair(column: str) -> tuple[Column, Column]:
+        return F.col(f"{left}.{column}"), F.col(f"{right}.{column}")
+
+    (n_a, n_b), (mean_a, mean_b), (m2_a, m2_b) = pair("count"), pair("avg"), pair("m2")
+    n = n_a + n_b
+    delta = mean_b - mean_a
+    sum_a, sum_b = pair("sum")
+    return {
+        "count": one("count", n),
+        "sum": one("sum", sum_a + sum_b),
+        "min": F.least(*pair("min")),
+        "max": F.greatest(*pair("max")),
+        "avg": one("avg", mean_a + delta * n_b / n),
+        "m2": one("m2", m2_a + m2_b + delta * delta * n_a * n_b / n),
+        "sketch": one("sketch", F.kll_sketch_merge_double(*pair("sketch"))),
+    }
+
+
+def derived() -> dict[str, Column]:
+    """Return what users read, by column, over a frame with the state columns."""
+    variance = F.when(F.col("count") > 1, F.col("m2") / (F.col("count") - 1))
+    ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
+    quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
+    return {"variance": variance, "stddev": F.sqrt(variance)} | {
+        name: quantiles[position] for position, name in enumerate(PERCENTILES)
+    }

@@ -1,0 +1,23 @@
+"""The one registry of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakehouse.errors import SettingsError
+from lakehouse.stream import Stream
+from lakehouse.streams.metrics import METRICS
+
+STREAMS: tuple[Stream, ...] = (METRICS,)
+
+
+def choose(names: Sequence[str]) -> tuple[Stream, ...]:
+    """Return the streams of these names in the registry's order, all of them for no name.
+
+    Raises SettingsError that lists the known names for one that is not known.
+    """
+    known = {stream.name for stream in STREAMS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SettingsError(f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return tuple(stream for stream in STREAMS if not names or stream.name in names)

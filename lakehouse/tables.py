@@ -1,0 +1,193 @@
+"""The only module that creates, reads, appends to or merges Delta tables.
+
+A table lies at `<lake>/<layer>/<table>`. Every write from a micro-batch carries a transaction: an
+application id (the streaming query's) and a version (the batch's number). Delta remembers the last version
+of each application in the table's log and skips one that it has, so a retried micro-batch writes once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.errors import TableError
+
+FIXED_PREFIX = "lakehouse."
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+# Other readers open the tables, so nothing that only Spark understands; and a checkpoint of the log every
+# ten commits, Delta's default, takes seconds that a table written every second does not have.
+_COMMON_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "100",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+}
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's name, schema and what is fixed about it when it is created.
+
+    `stats` are the columns Delta keeps minima and maxima of; `fixed` are settings that the content depends
+    on, kept as table properties and compared on every start.
+    """
+
+    layer: str
+    name: str
+    schema: StructType
+    stats: tuple[str, ...]
+    change_feed: bool = False
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def qualified_name(self) -> str:
+        """The name in SQL: layer.table."""
+        return f"{self.layer}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Identity of one micro-batch's write: the same pair is written at most once to a table."""
+
+    application: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """The values of a timestamp column that some rows lie within, both ends included, UTC."""
+
+    column: str
+    first: datetime
+    last: datetime
+
+
+def path_of(lake: str, layer: str, name: str) -> str:
+    """Return where a table lies: `<lake>/<layer>/<name>`."""
+    return f"{lake.rstrip('/')}/{layer}/{name}"
+
+
+def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
+    """Create the table where it is not there yet and return its path; a rerun changes nothing.
+
+    Raises TableError where the table was made under other values of the settings it depends on.
+    """
+    path = path_of(lake, spec.layer, spec.name)
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(spec.schema)
+    properties = _COMMON_PROPERTIES | {
+        "delta.enableChangeDataFeed": str(spec.change_feed).lower(),
+        "delta.dataSkippingStatsColumns": ",".join(spec.stats),
+    }
+    properties |= {FIXED_PREFIX + name: value for name, value in spec.fixed.items()}
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    if not exists(spark, path):
+        builder.execute()
+    _refuse_other_settings(spark, path, spec)
+    return path
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether a Delta table lies at the path."""
+    return DeltaTable.isDeltaTable(spark, path)
+
+
+def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
+    """Make a table known to the session's catalog as layer.table; nothing is written to the lake."""
+    location = path.replace("'", "\\'")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {spec.layer}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {spec.qualified_name} USING DELTA LOCATION '{location}'")
+
+
+def read(spark: SparkSession, path: str) -> DataFrame:
+    """Return the table's rows as of now."""
+    return spark.read.format("delta").load(path)
+
+
+def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
+    """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files."""
+    return spark.readStream.format("delta").option("maxBytesPerTrigger", max_bytes).load(path)
+
+
+def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
+    """Return the table's change feed as a stream: its rows plus _change_type and _commit_version."""
+    reader = spark.readStream.format("delta").option("readChangeFeed", "true")
+    return reader.option("maxBytesPerTrigger", max_bytes).load(path)
+
+
+def append(rows: DataFrame, path: str, transaction: Transaction) -> None:
+    """Append the rows once: a second call with the same transaction does nothing."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", transaction.application)
+        .option("txnVersion", transaction.version)
+        .save(path)
+    )
+
+
+def append_counted(rows: DataFrame, path: str, transaction: Transaction) -> int:
+    """Append the rows once, as `append` does, and return how many there were."""
+    observation = Observation()
+    append(rows.observe(observation, F.count(F.lit(1)).alias("rows")), path, transaction)
+    return int(observation.get["rows"])
+
+
+def upsert(rows: DataFrame, path: str, keys: Sequence[str], span: Span, transaction: Transaction) -> None:
+    """Merge the rows by key once: matched rows are replaced, others inserted.
+
+    `rows` has one row a key and is read twice, so it should be persisted; `span` is where they lie, which
+    spares files. A second call with the same transaction does nothing. Must be called with rows of the
+    micro-batch's own session, because the transaction travels as that session's configuration.
+    """
+    spark = rows.sparkSession
+    spark.conf.set("spark.databricks.delta.write.txnAppId", transaction.application)
+    spark.conf.set("spark.databricks.delta.write.txnVersion", str(transaction.version))
+    try:
+        condition = F.col(f"t.{span.column}").between(F.lit(span.first), F.lit(span.last))
+        for key in keys:
+            condition = condition & (F.col(f"t.{key}") == F.col(f"s.{key}"))
+        (
+            DeltaTable.forPath(spark, path)
+            .alias("t")
+            .merge(rows.alias("s"), condition)
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+    finally:
+        spark.conf.unset("spark.databricks.delta.write.txnAppId")
+        spark.conf.unset("spark.databricks.delta.write.txnVersion")
+
+
+def greatest(spark: SparkSession, path: str, column: str) -> datetime | None:
+    """Return the greatest value of a timestamp column, UTC, or None for an empty table."""
+    row = read(spark, path).agg(F.unix_micros(F.max(column)).alias("micros")).first()
+    return None if row is None or row.micros is None else from_micros(row.micros)
+
+
+def from_micros(micros: int) -> datetime:
+    """Return the UTC time that lies so many microseconds after the epoch, without rounding."""
+    return _EPOCH + _MICROSECOND * micros
+
+
+def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    if not spec.fixed:
+        return
+    row = DeltaTable.forPath(spark, path).detail().select("properties").first()
+    properties = {} if row is None else row.properties
+    for name, value in spec.fixed.items():
+        found = properties.get(FIXED_PREFIX + name)
+        if found != value:
+            raise TableError(
+                f"{spec.qualified_name} was made with {name} = {found}, the settings say {value}; its rows "
+                f"depend on it. Set LAKEHOUSE_{name.upper()}={found} again, or use another LAKEHOUSE_LAKE "
+                f"and fill it anew"
+            )
