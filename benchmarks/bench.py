@@ -15,14 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import Latencies, Usage, used_by
+from benchmarks.measuring import Latencies, Usage, application, used_by
 from lakehouse.layer import LAYERS
 from lakehouse.local.services import local_services
 from lakehouse.producing import Summary, produce
@@ -60,14 +58,6 @@ def _produce(settings: Settings, events: int, seed: int, rate: float | None = No
     return produce(settings.kafka_bootstrap_servers, "metrics-events", samples, rate=rate, total=events)
 
 
-def _spark_process() -> psutil.Process:
-    return next(
-        child
-        for child in psutil.Process().children()
-        if child.name() == "java" and "SparkSubmit" in " ".join(child.cmdline())
-    )
-
-
 @app.command()
 def backlog(
     events: Annotated[int, typer.Option(min=1, help="Events in the backlog.")] = 1_000_000,
@@ -85,7 +75,7 @@ def backlog(
         total = Usage()
         for layer in LAYERS:
             done: list[BatchDone] = []
-            with used_by(psutil.Process()) as usage:
+            with used_by(*application()) as usage:
                 run(spark, STREAMS, [layer], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
             written: dict[str, int] = {}
             for batch in done:
@@ -127,21 +117,21 @@ def live(
         try:
             if warmup_seconds:
                 _produce(settings, int(rate * warmup_seconds), seed=1, rate=rate)
-            _measure_live(spark, settings, rate, seconds, rounds)
+            _measure_live(settings, rate, seconds, rounds)
         finally:
             stop.request()
             runner.join()
 
 
-def _measure_live(
-    spark: SparkSession, settings: Settings, rate: float, seconds: float, rounds: list[BatchDone]
-) -> None:
-    del spark
+def _measure_live(settings: Settings, rate: float, seconds: float, rounds: list[BatchDone]) -> None:
     rounds.clear()
     url = settings.redis_url.get_secret_value()
-    groups = [name for name, _ in samples_of_metrics.METRICS]
+    _, *jvm = application()
     events = int(rate * seconds)
-    with Latencies(url, "metrics_1m", groups).observed() as latencies, used_by(_spark_process()) as usage:
+    with (
+        Latencies(url, "metrics_1m", samples_of_metrics.METRICS).observed() as latencies,
+        used_by(*jvm) as usage,
+    ):
         summary = _produce(settings, events, seed=2, rate=rate)
     measured = list(rounds)
     table = Table(title=f"live: {summary.actual_rate:,.0f} events/s for {summary.duration_s:.0f} s")

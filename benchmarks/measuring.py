@@ -17,10 +17,16 @@ from lakehouse.sinks import latest_key
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return the CPU time a process and its living descendants have used, user and system."""
-    family = [process, *process.children(recursive=True)]
-    times = [one.cpu_times() for one in family if one.is_running()]
-    return sum(one.user + one.system for one in times)
+    """Return the CPU time that a process has used, user and system, its children left out."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def application() -> list[psutil.Process]:
+    """Return the processes of the Spark application that runs here: this one and its JVM."""
+    here = psutil.Process()
+    jvm = next(child for child in here.children() if "org.apache.spark.deploy.SparkSubmit" in child.cmdline())
+    return [here, jvm]
 
 
 @dataclass

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
+from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, check_trigger, run, stopping_on_signals
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
@@ -38,6 +39,8 @@ def run_layers(
         require_broker(settings.kafka_bootstrap_servers)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
         create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+    if "export" in layers:
+        require_redis(settings.redis_url.get_secret_value())
     named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
     console.print(
         f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"

@@ -43,7 +43,7 @@ def to_changes(newest: DataFrame, table: GoldTable) -> DataFrame:
     deleted = F.col("_change_type") == "delete"
     return newest.orderBy("_commit_version", *table.keys).select(
         table.export.key().alias("key"),
-        F.when(~deleted, F.to_json(table.export.value())).alias("value"),
+        F.when(~deleted, F.to_json(table.export.value(), {"ignoreNullFields": "false"})).alias("value"),
         F.col("_commit_version").alias("version"),
         view.row_key().alias("row_key"),
         view.group().alias("group"),

@@ -16,11 +16,16 @@ the input, row for row.
 | bad_timestamp | no instant: not epoch milliseconds of the years 1 to 9999, not ISO 8601 with an offset |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
+
+Where a key is there twice the last one counts. What the JSON parser cannot hold is not_json too: nesting
+deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
+contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -96,8 +101,14 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
     landing time, so that judging again gives the same verdict.
     """
     contract = source.contract
-    parsed = with_parsed(rows.withColumnsRenamed(_RAW), contract)
-    typed = with_fields(parsed, contract)
+    proven = with_proven(rows.withColumnsRenamed(_RAW), contract)
+    typed = with_fields(with_parsed(proven, contract), contract)
+    in_time = (
+        _future_reason(settings.future_tolerance_s),
+        _late_reason(watermark),
+        *(F.when(rule.violated, _reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
+    )
+    flawless = reduce(Column.__and__, (reason.isNull() for reason in in_time), F.col("_proven"))
     reasons = F.array_compact(
         F.when(
             F.col("_value").isNull(),
@@ -113,14 +124,13 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
             F.array(
                 *(_field_reason(field) for field in contract.fields),
                 _event_time_reason(contract),
-                _future_reason(settings.future_tolerance_s),
-                _late_reason(watermark),
-                *(
-                    F.when(rule.violated, _reason(rule.name, rule.column, rule.message))
-                    for rule in source.rules()
-                ),
+                *in_time,
             )
         )
+    )
+    none = F.array().cast(REASONS)
+    reasons = (
+        F.when(flawless, none).when(F.col("_proven"), F.array_compact(F.array(*in_time))).otherwise(reasons)
     )
     raw = F.struct(
         F.col("_key").alias("key"),
@@ -147,6 +157,32 @@ def filter_dead(judged: DataFrame) -> DataFrame:
     return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
 
 
+def with_proven(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Add `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
+
+    The usual record is proven by one cheap parse. Of a text whose first closing brace is its last byte the
+    parser cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a
+    JSON string unless it reads like another JSON value. Everything else is looked at again, thoroughly, by
+    `with_parsed` and `with_fields`, which alone decide what is wrong.
+    """
+    text = F.col("_value").cast("string")
+    schema = StructType([StructField(field.name, _SPARK_TYPES[field.type]) for field in contract.fields])
+    schema = schema.add(contract.event_time, "long").add("_corrupt_record", "string")
+    stamp = F.col("_typed").getField(contract.event_time)
+    readable = F.is_valid_utf8(text) & _is_flat(text)
+    sound = (_is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
+    proven = reduce(
+        Column.__and__,
+        sound,
+        F.col("_typed._corrupt_record").isNull() & stamp.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
+    )
+    return (
+        rows.withColumn("_typed", F.from_json(F.when(readable, text), schema, _STRICT_JSON))
+        .withColumn("_proven", F.coalesce(proven, F.lit(False)))  # noqa: FBT003
+        .withColumn("_rest", F.when(~F.col("_proven"), F.col("_value")))
+    )
+
+
 def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
     """Add `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
 
@@ -156,7 +192,7 @@ def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
     `_corrupt_record`. What is left is a text that goes on with fields of the outer object, `{…},"more":1`:
     unless its first closing brace is its last byte, it must also be the only element of an array.
     """
-    text = F.col("_value").cast("string")
+    text = F.col("_rest").cast("string")
     wrapped = F.concat(
         F.lit('{"record":'), text, F.lit(',"offset":'), F.col("offset").cast("string"), F.lit("}")
     )
@@ -167,10 +203,7 @@ def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
     complete = F.col("_envelope.offset") == F.col("offset")
     unread = F.col("_envelope._corrupt_record").isNotNull()
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-    flat = text.startswith("{") & (
-        F.octet_length(F.substring_index(text, "}", 1)) == F.octet_length(text) - 1
-    )
-    one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~flat, alone)
+    one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~_is_flat(text), alone)
     return (
         rows.withColumn("_utf8", utf8)
         .withColumn("_envelope", F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON))
@@ -185,10 +218,34 @@ def with_fields(parsed: DataFrame, contract: Contract) -> DataFrame:
     for field in contract.fields:
         variant = F.col("_record").getField(field.name)
         columns[_type_column(field.column)] = F.schema_of_variant(variant)
-        columns[field.column] = F.try_variant_get(variant, "$", _SPARK_TYPES[field.type].simpleString())
+        looked_up = F.try_variant_get(variant, "$", _SPARK_TYPES[field.type].simpleString())
+        typed = F.col("_typed").getField(field.name)
+        columns[field.column] = F.when(F.col("_proven"), typed).otherwise(looked_up)
     stamp = F.col("_record").getField(contract.event_time)
     columns["_type_event_time"] = F.schema_of_variant(stamp)
-    return parsed.withColumns(columns).withColumn("event_time", _event_time(stamp))
+    proven_time = F.timestamp_millis(F.col("_typed").getField(contract.event_time))
+    event_time = F.when(F.col("_proven"), proven_time).otherwise(_event_time(stamp))
+    return parsed.withColumns(columns).withColumn("event_time", event_time)
+
+
+def _is_flat(text: Column) -> Column:
+    """Tell whether the text begins with a brace and its first closing brace is its last byte."""
+    to_first_brace = F.octet_length(F.substring_index(text, "}", 1))
+    return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
+
+
+def _is_proven(value: Column, field: Field) -> Column:
+    """Tell whether a value that Spark's parser has typed can only come from the JSON type of the field."""
+    if field.type is FieldType.DOUBLE:
+        return value.isNotNull() & ~F.isnan(value) & ~value.isin(float("inf"), float("-inf"))
+    # Other JSON values are handed over as their text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
+    # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
+    # the colon lie the digits.
+    like_number = (value >= "-") & (value < ":")
+    like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
+    altered = value.startswith('"') | value.contains("?")
+    string = (value > "") & ~like_number & ~like_other & ~altered
+    return string if field.required else value.isNull() | string
 
 
 def _event_time(stamp: Column) -> Column:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 from rich.table import Table
 
 from lakehouse import bronze, gold, silver, tables
@@ -70,10 +71,14 @@ def ask(spark: SparkSession, statement: str, *, limit: int) -> Answer:
 
 
 def plain_rows(answer: Answer) -> Iterator[list[Any]]:
-    """Yield each row as values that JSON knows: times as ISO 8601 in UTC, decimals as text, bytes as hex."""
-    in_utc = [isinstance(column.dataType, TimestampType) for column in answer.schema.fields]
+    """Yield each row as values that JSON knows.
+
+    Times become ISO 8601, in UTC with a Z where they are instants; bytes hex; decimals, NaN, infinities and
+    whatever else JSON has no word for become text.
+    """
+    types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
-        yield [_plain(value) if not utc else _utc(value) for value, utc in zip(row, in_utc, strict=True)]
+        yield [_plain(value, type_) for value, type_ in zip(row, types, strict=True)]
 
 
 def as_json(answer: Answer) -> str:
@@ -91,7 +96,7 @@ def as_csv(answer: Answer) -> str:
     for row in plain_rows(answer):
         writer.writerow(
             [
-                json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+                json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
                 for value in row
             ]
         )
@@ -108,25 +113,30 @@ def as_table(answer: Answer) -> Table:
     return table
 
 
-def _utc(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+def _plain(value: Any, type_: DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(type_, StructType):
+        fields = zip(type_.fields, value, strict=True)
+        return {field.name: _plain(item, field.dataType) for field, item in fields}
+    if isinstance(type_, MapType):
+        return {str(_plain(k, type_.keyType)): _plain(v, type_.valueType) for k, v in value.items()}
+    if isinstance(type_, ArrayType):
+        return [_plain(item, type_.elementType) for item in value]
+    if isinstance(type_, TimestampType):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _plain_scalar(value)
 
 
-_PLAIN: Mapping[type, Callable[[Any], Any]] = {
-    datetime: _utc,
-    date: date.isoformat,
-    Decimal: str,
-    bytes: bytes.hex,
-    bytearray: bytearray.hex,
-}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Row):
-        return {name: _plain(item) for name, item in value.asDict().items()}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    convert = _PLAIN.get(type(value))
-    return value if convert is None else convert(value)
+def _plain_scalar(value: Any) -> Any:
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    return str(value)

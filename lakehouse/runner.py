@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -181,7 +182,7 @@ def _start(start: _Start, one: _Running, turns: Any) -> None:
     _refuse_lost_checkpoint(start.spark, query, checkpoint)
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
-        turns.acquire()
+        _take_turn(turns)
         try:
             started = time.monotonic()
             context = batch.sparkSession.sparkContext
@@ -197,6 +198,23 @@ def _start(start: _Start, one: _Running, turns: Any) -> None:
 
     writer = query.rows.writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
     one.handle = _with_trigger(writer, start.trigger).foreachBatch(on_micro_batch).start()
+
+
+def _take_turn(turns: Any) -> None:
+    """Wait for the turn; a stop of the query interrupts the wait, and Spark is told so in few words.
+
+    Spark recognises an interrupt in Python by a pattern whose cost in stack grows with the text after it,
+    and the Java stack trace of the original message is enough to overflow it.
+    """
+    try:
+        turns.acquire()
+    except Py4JJavaError as error:
+        if "InterruptedException" not in str(error.java_exception):
+            raise
+        raise InterruptedError(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling acquire: "
+            "java.lang.InterruptedException"
+        ) from None
 
 
 def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:

@@ -7,13 +7,14 @@ changes whole and may be given the same micro-batch again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import redis
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
@@ -43,17 +44,19 @@ class KafkaSink:
     """Writes a micro-batch's rows to one topic exactly once.
 
     Rows and the micro-batch's number are committed in one Kafka transaction: the number as the offset that
-    the consumer group `lakehouse-export-<table>` has in partition 0 of the topic, with the query's identity
-    as its metadata. A micro-batch that has been committed is not sent again. A second exporter of the same
-    table fences the first.
+    the consumer group `lakehouse-export-<table>-to-<topic>` has in partition 0 of the topic, with the query's
+    identity as its metadata. A micro-batch that has been committed is not sent again. A second exporter of
+    the same table to the same topic fences the first.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, table: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
-        self._group = f"lakehouse-export-{table}"
+        self._table = table
+        self._group = f"lakehouse-export-{table}-to-{topic}"
         self._progress = TopicPartition(topic, 0)
         self._producer: KafkaProducer | None = None
+        self._sent: Transaction | None = None
 
     def write(self, changes: Sequence[Change], transaction: Transaction) -> int:
         """Send the changes in their order and return how many were sent; 0 where they had been sent before.
@@ -61,28 +64,47 @@ class KafkaSink:
         Raises ServiceError where the broker refuses or another exporter has taken over.
         """
         try:
-            producer = self._connected()
-            if self._committed(transaction.application) >= transaction.version:
-                return 0
-            producer.begin_transaction()
-            for change in changes:
-                value = None if change.value is None else change.value.encode()
-                producer.send(self._topic, key=change.key.encode(), value=value)
-            progress = OffsetAndMetadata(transaction.version, transaction.application, -1)
-            producer.send_offsets_to_transaction({self._progress: progress}, self._group)
-            producer.commit_transaction()
+            return self._write(changes, transaction)
+        except ProducerFencedError as error:
+            self.close()
+            raise ServiceError(
+                f"export of {self._table} to topic {self._topic} was taken over by another exporter of the "
+                "same table; only one may run at a time"
+            ) from error
         except KafkaError as error:
             self.close()
             raise ServiceError(
                 f"export to topic {self._topic} failed: {type(error).__name__}: {error}"
             ) from error
-        return len(changes)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Close the producer; an open transaction is aborted."""
-        if self._producer is not None:
-            self._producer.close(timeout=5)
-            self._producer = None
+        """Close the producer, however the broker is.
+
+        A transaction left open is invisible to read-committed consumers; it is aborted by the next exporter's
+        start, or by the broker after a minute.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):
+                producer.close(timeout=5)
+
+    def _write(self, changes: Sequence[Change], transaction: Transaction) -> int:
+        producer = self._connected()
+        sent = self._sent
+        if sent and sent.application == transaction.application and sent.version >= transaction.version:
+            return 0
+        producer.begin_transaction()
+        for change in changes:
+            value = None if change.value is None else change.value.encode()
+            producer.send(self._topic, key=change.key.encode(), value=value)
+        progress = OffsetAndMetadata(transaction.version, transaction.application, -1)
+        producer.send_offsets_to_transaction({self._progress: progress}, self._group)
+        producer.commit_transaction()
+        self._sent = transaction
+        return len(changes)
 
     def _connected(self) -> KafkaProducer:
         if self._producer is None:
@@ -92,27 +114,31 @@ class KafkaSink:
                 linger_ms=20,
                 batch_size=128 * 1024,
             )
+            # From here on nobody else can commit progress, so it is read once.
             self._producer.init_transactions()
+            self._sent = self._committed()
         return self._producer
 
-    def _committed(self, application: str) -> int:
-        consumer = KafkaConsumer(bootstrap_servers=self._bootstrap_servers, group_id=self._group)
+    def _committed(self) -> Transaction | None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._bootstrap_servers, group_id=self._group, isolation_level="read_committed"
+        )
         try:
             committed = consumer.committed(self._progress, metadata=True)
         finally:
             consumer.close()
-        return -1 if committed is None or committed.metadata != application else int(committed.offset)
+        return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
 
 
 class RedisSink:
     """Writes rows to Redis with a time to live; a row is replaced only by a newer version of itself.
 
     The layout is RedisView's. A write is one script call, sent in pipelines, so a reader never sees half of
-    it. Redis being away is retried with a growing pause for about a minute.
+    it. Redis being away is retried with a growing pause, `retries` times: by default for half a minute.
     """
 
-    def __init__(self, url: str, table: str, ttl_s: int) -> None:
-        retry = Retry(ExponentialWithJitterBackoff(base=0.1, cap=10), _REDIS_RETRIES)
+    def __init__(self, url: str, table: str, ttl_s: int, *, retries: int = _REDIS_RETRIES) -> None:
+        retry = Retry(ExponentialWithJitterBackoff(base=0.1, cap=10), retries)
         self._client = redis.Redis.from_url(
             url, retry=retry, retry_on_error=[redis.ConnectionError, redis.TimeoutError]
         )

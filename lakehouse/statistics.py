@@ -81,8 +81,8 @@ def merged(left: str, right: str) -> dict[str, Column]:
         "sum": one("sum", sum_a + sum_b),
         "min": F.least(*pair("min")),
         "max": F.greatest(*pair("max")),
-        "avg": one("avg", mean_a + delta * n_b / n),
-        "m2": one("m2", m2_a + m2_b + delta * delta * n_a * n_b / n),
+        "avg": one("avg", mean_a + delta * (n_b / n)),
+        "m2": one("m2", m2_a + m2_b + delta * delta * (n_a / n) * n_b),
         "sketch": one("sketch", F.kll_sketch_merge_double(*pair("sketch"))),
     }
 

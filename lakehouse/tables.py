@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -122,6 +123,15 @@ def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> Dat
     return reader.option("maxBytesPerTrigger", max_bytes).load(path)
 
 
+def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
+    """Tell whether the table has the transaction's write, so that writing it again would do nothing."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    unset = jvm.scala.Option.empty()
+    last = log.update(False, unset, unset).transactions().get(transaction.application)  # noqa: FBT003
+    return bool(last.isDefined()) and int(last.get()) >= transaction.version
+
+
 def append(rows: DataFrame, path: str, transaction: Transaction) -> None:
     """Append the rows once: a second call with the same transaction does nothing."""
     (
@@ -134,7 +144,9 @@ def append(rows: DataFrame, path: str, transaction: Transaction) -> None:
 
 
 def append_counted(rows: DataFrame, path: str, transaction: Transaction) -> int:
-    """Append the rows once, as `append` does, and return how many there were."""
+    """Append the rows once, as `append` does, and return how many: 0 where they had been written before."""
+    if is_written(rows.sparkSession, path, transaction):
+        return 0  # Delta would skip the write without reading a row, and the observation would never come
     observation = Observation()
     append(rows.observe(observation, F.count(F.lit(1)).alias("rows")), path, transaction)
     return int(observation.get["rows"])
