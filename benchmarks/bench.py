@@ -39,7 +39,8 @@ SPAN_S = 600.0
 
 
 @contextmanager
-def _bench_services() -> Iterator[Settings]:
+def bench_services() -> Iterator[Settings]:
+    """Start a broker and a Redis with a home and a lake that are gone at the end; yield their settings."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-") as home:
         settings = load_settings().model_copy(
             update={"home": Path(home), "lake": f"{home}/lake", "topics": {}}
@@ -64,7 +65,7 @@ def backlog(
     warmup: Annotated[int, typer.Option(min=0, help="Events that go through all layers first.")] = 300_000,
 ) -> None:
     """Catch up with a backlog, layer by layer, and say what each layer costs."""
-    with _bench_services() as settings, start_session(settings, "bench backlog") as spark:
+    with bench_services() as settings, start_session(settings, "bench backlog") as spark:
         if warmup:
             _produce(settings, warmup, seed=1)
             run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW)
@@ -105,7 +106,7 @@ def live(
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
 ) -> None:
     """Run all layers in one application while events arrive, and say how old they are in Redis."""
-    with _bench_services() as settings, start_session(settings, "bench live") as spark:
+    with bench_services() as settings, start_session(settings, "bench live") as spark:
         stop = Stop()
         rounds: list[BatchDone] = []
         runner = threading.Thread(

@@ -88,14 +88,14 @@ class Latencies:
         return float("nan")
 
     def _observe(self, done: threading.Event) -> None:
-        client = redis.Redis.from_url(self.url)
+        client = redis.Redis.from_url(self.url, decode_responses=True)
         began = time.time()
         while not done.wait(self.poll_s):
             for group in self.groups:
                 found = client.hgetall(latest_key(self.table, group))
                 now = time.time()
                 for member, row in found.items():
-                    self._take(group, member.decode(), json.loads(row), now, int(now - began) // 30)
+                    self._take(group, str(member), json.loads(row), now, int(now - began) // 30)
 
     def _take(self, group: str, member: str, row: dict[str, int], now: float, slot: int) -> None:
         key = (group, member, row["windowStart"])

@@ -6,6 +6,7 @@ tables stay, for `lakehouse sql`.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from lakehouse import producing
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.local.services import local_services
+from lakehouse.local.services import stop as stop_services
 from lakehouse.query import as_table, ask, register
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, Stop, run, stopping_on_signals
 from lakehouse.samples import metrics as metrics_samples
@@ -72,9 +74,10 @@ def demo(settings: Settings, console: Console) -> None:
         "max_bytes_per_batch": "2m",
     }
     settings = settings.model_copy(update=update)
+    stop_services(settings)  # those of a run before, which would go on without their files
     shutil.rmtree(home, ignore_errors=True)
     console.rule("lakehouse demo: metrics from Kafka to gold and out again")
-    console.print(f"everything lies under {home}", highlight=False)
+    console.print(f"everything lies under {home}", highlight=False, markup=False)
     began = time.monotonic()
     with local_services(
         settings, on_progress=lambda message: console.print(f"  {message}", highlight=False)
@@ -257,7 +260,7 @@ def _kafka_text(settings: Settings) -> str:
 
 def _what_next(settings: Settings, console: Console) -> None:
     lines: Sequence[str] = (
-        f"export LAKEHOUSE_HOME={settings.home}",
+        f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home))}",
         '.venv/bin/lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',
         '.venv/bin/lakehouse sql "SELECT offset, reasons FROM silver.dead_letters LIMIT 5" --format json',
         ".venv/bin/lakehouse services up      # the demo's Kafka and Redis again",

@@ -13,9 +13,11 @@ from decimal import Decimal
 from typing import Any
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 from rich.table import Table
+from rich.text import Text
 
 from lakehouse import bronze, gold, silver, tables
 from lakehouse.dead_letters import DEAD_LETTERS
@@ -62,6 +64,8 @@ def ask(spark: SparkSession, statement: str, *, limit: int) -> Answer:
 
     Raises QueryError with Spark's explanation where the statement is refused or fails.
     """
+    # PySpark would print a refusal itself before it raises it, as JSON with a stack trace.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         frame = spark.sql(statement)
         rows = frame.limit(limit + 1).collect()
@@ -107,9 +111,9 @@ def as_table(answer: Answer) -> Table:
     """Return the answer as a table for the terminal."""
     table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
     for name in answer.schema.names:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in plain_rows(answer):
-        table.add_row(*("" if value is None else str(value) for value in row))
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table
 
 

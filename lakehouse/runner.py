@@ -32,7 +32,13 @@ from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
 
 AVAILABLE_NOW = "available-now"
-_INTERVAL = re.compile(r"^\d+(\.\d+)? ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?)$")
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)", re.ASCII)
+_UNITS_MS = (
+    dict.fromkeys(("ms", "millisecond", "milliseconds"), 1)
+    | dict.fromkeys(("s", "second", "seconds"), 1000)
+    | dict.fromkeys(("m", "minute", "minutes"), 60_000)
+    | dict.fromkeys(("h", "hour", "hours"), 3_600_000)
+)
 _POLL_S = 0.2
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
@@ -110,7 +116,7 @@ def run(
 
 def check_trigger(trigger: str) -> None:
     """Raise SettingsError unless the trigger is available-now or an interval such as "1 second"."""
-    if trigger != AVAILABLE_NOW and not _INTERVAL.match(trigger):
+    if trigger != AVAILABLE_NOW and _interval_ms(trigger) is None:
         raise SettingsError(
             f'unknown trigger "{trigger}"; use {AVAILABLE_NOW} or an interval such as "1 second"'
         )
@@ -220,7 +226,14 @@ def _take_turn(turns: Any) -> None:
 def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     if trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=trigger)
+    return writer.trigger(processingTime=f"{_interval_ms(trigger)} milliseconds")
+
+
+def _interval_ms(trigger: str) -> int | None:
+    """Return the length of an interval, None where it is none; Spark knows fewer units and fractions."""
+    found = _INTERVAL.fullmatch(trigger)
+    unit_ms = _UNITS_MS.get(found[2]) if found else None
+    return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)
 
 
 def _wait(running: Sequence[_Running], stop: Stop) -> None:
@@ -265,7 +278,8 @@ def _raise_failure(one: _Running) -> None:
 
 def _gist(error: BaseException) -> str:
     """Return what an error says, without the stack traces that Spark puts into messages."""
-    lines = str(error).splitlines()
+    java = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+    lines = java.splitlines()
     return next((line.strip() for line in lines if line.strip()), "no message")
 
 

@@ -22,7 +22,7 @@ from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, wa
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
 
@@ -48,14 +48,16 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
     path = tables.ensure(spark, settings.lake, spec(source, settings))
     dead_path = tables.ensure(spark, settings.lake, DEAD_LETTERS)
     name = f"silver.{source.table}"
+    front = Greatest(path, "event_time")
 
     def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
-        front = tables.greatest(batch.sparkSession, path, "event_time")
-        watermark = watermark_of(front, settings.allowed_lateness_s)
+        watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
         judged = judge(batch, source, watermark, settings).persist()
         try:
-            dead = F.count_if(F.size("reasons") > 0)
-            rows, refused = judged.agg(F.count(F.lit(1)), dead).first() or (0, 0)
+            is_clean = F.size("reasons") == 0
+            accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
+            facts = judged.agg(F.count(F.lit(1)), F.count_if(~is_clean), accepted_time).first()
+            rows, refused, reached = facts or (0, 0, 0)
             if refused:
                 origin = Origin(
                     stream.name, STAGE, name, transaction.version, version("lakehouse"), datetime.now(UTC)
@@ -63,6 +65,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
                 tables.append(to_dead_letters(filter_dead(judged), origin), dead_path, transaction)
             if rows > refused:
                 tables.append(filter_clean(judged), path, transaction)
+                front.advance(from_micros(reached))
         finally:
             judged.unpersist()
         return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})

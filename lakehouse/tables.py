@@ -179,10 +179,36 @@ def upsert(rows: DataFrame, path: str, keys: Sequence[str], span: Span, transact
         spark.conf.unset("spark.databricks.delta.write.txnVersion")
 
 
-def greatest(spark: SparkSession, path: str, column: str) -> datetime | None:
-    """Return the greatest value of a timestamp column, UTC, or None for an empty table."""
-    row = read(spark, path).agg(F.unix_micros(F.max(column)).alias("micros")).first()
-    return None if row is None or row.micros is None else from_micros(row.micros)
+class Greatest:
+    """The greatest value of a timestamp column, UTC, in a table that nothing else appends to meanwhile.
+
+    Read from the table once, and then kept up with what its one writer writes: Delta's file statistics
+    truncate timestamps, so that asking the table reads the column. Rows of the last day are looked at
+    first, for which the statistics do spare files.
+    """
+
+    def __init__(self, path: str, column: str) -> None:
+        self._path = path
+        self._column = column
+        self._known = False
+        self._value: datetime | None = None
+
+    def value(self, spark: SparkSession) -> datetime | None:
+        """Return the greatest value, None for an empty table."""
+        if not self._known:
+            rows = read(spark, self._path)
+            recent = rows.where(F.col(self._column) > F.lit(datetime.now(UTC) - timedelta(days=1)))
+            self._value = self._max(recent) or self._max(rows)
+            self._known = True
+        return self._value
+
+    def advance(self, value: datetime) -> None:
+        """Take note of a value that has been written."""
+        self._value = value if self._value is None else max(self._value, value)
+
+    def _max(self, rows: DataFrame) -> datetime | None:
+        row = rows.agg(F.unix_micros(F.max(self._column)).alias("micros")).first()
+        return None if row is None or row.micros is None else from_micros(row.micros)
 
 
 def from_micros(micros: int) -> datetime:

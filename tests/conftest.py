@@ -41,6 +41,7 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
     options = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.streaming.pollingDelay": "50ms",
     }
     session = build_session(session_settings, "lakehouse tests", options=options)

@@ -1,0 +1,134 @@
+"""`make exact`: 600,000 events at 10,000/s, caught up with, and every window compared with an oracle.
+
+The events are read back from the topic by a client of its own and judged by tests/oracle.py, plain Python
+that shares nothing with the pipeline. Exits with 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+
+from benchmarks.bench import STREAMS, bench_services, console
+from lakehouse.errors import LakehouseError
+from lakehouse.layer import LAYERS
+from lakehouse.producing import produce
+from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.samples import metrics as samples_of_metrics
+from lakehouse.samples import paced_times
+from lakehouse.session import start_session
+from lakehouse.settings import Settings
+from tests.oracle import PERCENTILES, Judged, metrics_1m, rank_error
+from tests.pipeline import (
+    BRONZE,
+    TABLES,
+    Coordinates,
+    Row,
+    accepted,
+    coordinates_of,
+    gold_differences,
+    judge_batches,
+    read_topic,
+    rows_of,
+    same_dead_letters,
+    same_silver,
+)
+
+MALFORMED, LATE, DUPLICATES = 0.01, 0.02, 0.01
+FAR_AHEAD_S = 7200.0
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def exact(
+    rate: Annotated[float, typer.Option(min=1, help="Events a second.")] = 10_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to send.")] = 60,
+) -> None:
+    """Send, catch up, and compare bronze, silver, dead letters and gold with what was sent."""
+    with bench_services() as settings, start_session(settings, "exact") as spark:
+        # A first event gives silver a watermark; an empty table has none, and nothing would be late.
+        _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
+        run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW)
+        events = int(rate * seconds)
+        _send(settings, events, rate, seed=2, shares=(MALFORMED, LATE, DUPLICATES))
+        began, done = time.monotonic(), list[BatchDone]()
+        run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
+        differences = list(_differences(spark, settings, events + 1))
+        for difference in differences[:20]:
+            console.print(f"DIFFERENT: {difference}", style="red")
+        if differences:
+            raise typer.Exit(1)
+
+
+def _send(
+    settings: Settings, events: int, rate: float | None, *, seed: int, shares: tuple[float, float, float]
+) -> None:
+    malformed, late, duplicates = shares
+    times = paced_times(rate) if rate else iter([int(time.time() * 1000)])
+    samples = samples_of_metrics.samples(
+        events, times, seed=seed, malformed=malformed, late=late, duplicates=duplicates, ahead_s=FAR_AHEAD_S
+    )
+    topic = STREAMS[0].sources[0].topic
+    summary = produce(settings.kafka_bootstrap_servers, topic, samples, rate=rate, total=events)
+    error = abs(summary.actual_rate / rate - 1) if rate else 0.0
+    console.print(
+        f"sent {summary.sent:,}, acknowledged {summary.acknowledged:,}, failed {summary.failed:,} in "
+        f"{summary.duration_s:.2f} s, rate error {error:.4%}"
+    )
+
+
+def _differences(spark: SparkSession, settings: Settings, sent: int) -> Iterator[str]:
+    verdicts = _judge_topic(spark, settings)
+    bronze, silver, dead, gold = (rows_of(spark, settings, table) for table in TABLES)
+    counted = sum(row["count"] for row in gold)
+    console.print(
+        f"{sent:,} sent; bronze {len(bronze):,} = silver {len(silver):,} + dead letters {len(dead):,}; "
+        f"gold {len(gold):,} windows that count {counted:,}"
+    )
+    if not sent == len(bronze) == len(set(map(coordinates_of, bronze))) == len(silver) + len(dead):
+        yield "the books do not balance"
+    if counted != len(silver):
+        yield "gold does not count the rows of silver"
+    if not same_silver(silver, verdicts):
+        yield "silver is not what the oracle accepts"
+    if not same_dead_letters(dead, verdicts):
+        yield "the dead letters are not what the oracle refuses, for its reasons"
+    clean = accepted(verdicts)
+    yield from gold_differences(gold, clean, settings)
+    expected = metrics_1m(clean)
+    errors = sorted(
+        rank_error(expected[key]["values"], rank, row[name])
+        for row in gold
+        if (key := (row["service_id"], row["metric_name"], row["window_start"])) in expected
+        for name, rank in PERCENTILES.items()
+    )
+    console.print(
+        f"{len(expected):,} windows and {len(errors):,} percentiles compared with the oracle; rank error: "
+        f"99 % of percentiles within {errors[int(len(errors) * 0.99)]:.4f}, worst {errors[-1]:.4f}"
+    )
+
+
+def _judge_topic(spark: SparkSession, settings: Settings) -> dict[Coordinates, Judged]:
+    """Judge what the topic holds; only the time of landing is taken from bronze."""
+    landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(spark, settings, BRONZE)}
+    first_landing = min(landed.values())
+    first, rest = list[Row](), list[Row]()
+    for record in read_topic(settings, STREAMS[0].sources[0].topic):
+        row: Row = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        row |= {"value": record.value, "timestamp": record.timestamp * 1000}
+        row["ingested_at"] = landed[coordinates_of(row)]
+        (first if row["ingested_at"] == first_landing else rest).append(row)
+    return judge_batches([first, rest], settings)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,277 @@
+"""Settings: where a value comes from, and how each mistake is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from lakehouse.errors import SettingsError
+from lakehouse.settings import Settings, load_settings, services_file
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and an environment that says nothing."""
+    for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_toml(directory: Path, text: str, name: str = "lakehouse.toml") -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_services(home: Path, **endpoints: str) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    entries = {name: {"endpoint": endpoint, "pid": 1} for name, endpoint in endpoints.items()}
+    services_file(home).write_text(json.dumps(entries), encoding="utf-8")
+
+
+def test_without_anything_the_defaults_hold(directory: Path) -> None:
+    settings = load_settings()
+
+    assert settings.home == directory / ".lakehouse"
+    assert settings.lake == str(directory / ".lakehouse" / "lake")
+    assert settings.kafka_bootstrap_servers == "127.0.0.1:9092"
+    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert settings.allowed_lateness_s == 7 * 24 * 3600
+    assert settings.future_tolerance_s == 300
+    assert settings.grace_s == 60
+    assert settings.quantile_k == 200
+    assert settings.topics == {}
+
+
+def test_the_environment_goes_over_the_file_and_the_file_over_the_defaults(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "grace_s = 5\nquantile_k = 400\n[topics]\nmetrics-events = 'one'")
+    monkeypatch.setenv("LAKEHOUSE_GRACE_S", "7")
+
+    settings = load_settings()
+
+    assert (settings.grace_s, settings.quantile_k, settings.future_tolerance_s) == (7, 400, 300)
+    assert settings.topics == {"metrics-events": "one"}
+
+
+def test_a_file_of_any_name_is_read_where_the_environment_names_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "grace_s = 1")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(write_toml(directory, "grace_s = 2", "other.toml")))
+
+    assert load_settings().grace_s == 2
+
+
+def test_topic_names_are_json_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-events": "theirs"}')
+
+    settings = load_settings()
+
+    assert settings.topic("metrics-events") == "theirs"
+    assert settings.topic("sales-events-v1") == "sales-events-v1"
+
+
+def test_unknown_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_GRACE", "7")
+    monkeypatch.setenv("LAKEHOUSE_ALLOWED_LATENESS", "7")
+
+    with pytest.raises(
+        SettingsError, match=r"LAKEHOUSE_ALLOWED_LATENESS, LAKEHOUSE_GRACE; known: .*_GRACE_S"
+    ):
+        load_settings()
+
+
+def test_unknown_keys_of_the_file_are_refused_by_name(directory: Path) -> None:
+    write_toml(directory, "grace = 7\n[kafka]\nport = 1")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    message = str(caught.value)
+    assert "unknown key grace in lakehouse.toml" in message
+    assert "unknown key kafka in lakehouse.toml" in message
+    assert "grace_s" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("grace_s", "-1"),
+        ("grace_s", "soon"),
+        ("grace_s", "1.5"),
+        ("grace_s", ""),
+        ("allowed_lateness_s", "-1"),
+        ("future_tolerance_s", "-1"),
+        ("quantile_k", "7"),
+        ("quantile_k", "65536"),
+        ("topic_partitions", "0"),
+        ("kafka_port", "65536"),
+        ("redis_port", "-1"),
+        ("max_records_per_batch", "0"),
+        ("max_bytes_per_batch", "1 MB"),
+        ("redis_ttl_s", "0"),
+        ("driver_memory", "lots"),
+        ("shuffle_partitions", "0"),
+        ("topics", '{"metrics-events": 1}'),
+        ("topics", "[]"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key_and_both_places(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    variable = f"LAKEHOUSE_{key.upper()}"
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert key in str(caught.value)
+    assert "lakehouse.toml" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text", ['grace_s = "7 s"', "grace_s = [7]", "redis_url = 6379", "lake = 1", "topics = 'x'"]
+)
+def test_a_bad_value_in_the_file_is_refused_with_its_key(directory: Path, text: str) -> None:
+    write_toml(directory, text)
+
+    with pytest.raises(SettingsError, match=rf"^{text.split(maxsplit=1)[0]}: .*lakehouse\.toml"):
+        load_settings()
+
+
+def test_every_mistake_is_reported_at_once(directory: Path) -> None:
+    write_toml(directory, "grace_s = -1\nquantile_k = 1\nspeed = 9")
+
+    with pytest.raises(SettingsError, match=r"(?=.*\bgrace_s\b)(?=.*\bquantile_k\b)(?=.*unknown key speed)"):
+        load_settings()
+
+
+def test_a_password_is_not_in_the_message_about_another_mistake(directory: Path) -> None:
+    write_toml(directory, "redis_url = 'redis://:hunter2@cache:6379/0'\ngrace_s = -1")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_topics_that_are_not_json_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_TOPICS", "metrics-events=theirs")
+
+    with pytest.raises(SettingsError, match="topics"):
+        load_settings()
+
+
+def test_a_named_file_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", "nowhere.toml")
+
+    with pytest.raises(SettingsError, match=r"LAKEHOUSE_CONFIG names nowhere\.toml, which does not exist"):
+        load_settings()
+
+
+@pytest.mark.parametrize("content", [b"grace_s: 7", b"grace_s = 7\ngrace_s = 8", b"home = '\xff'"])
+def test_a_file_that_is_not_toml_is_refused_by_name(directory: Path, content: bytes) -> None:
+    (directory / "lakehouse.toml").write_bytes(content)
+
+    with pytest.raises(SettingsError, match=r"^lakehouse\.toml could not be read: "):
+        load_settings()
+
+
+def test_a_directory_in_the_place_of_the_file_is_refused(directory: Path) -> None:
+    (directory / "lakehouse.toml").mkdir()
+
+    with pytest.raises(SettingsError, match=r"^lakehouse\.toml could not be read: "):
+        load_settings()
+
+
+def test_settings_do_not_change() -> None:
+    settings = load_settings()
+
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.grace_s = 1
+
+
+def test_the_redis_url_is_masked_wherever_settings_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL", "redis://:hunter2@cache:6379/0")
+
+    settings = load_settings()
+
+    assert settings.redis_url.get_secret_value() == "redis://:hunter2@cache:6379/0"
+    for text in (repr(settings), str(settings), f"{settings}", settings.model_dump_json()):
+        assert "hunter2" not in text
+        assert "**" in text
+
+
+def test_the_home_is_absolute_and_knows_the_users_home(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(directory / "user"))
+    monkeypatch.setenv("LAKEHOUSE_HOME", "~/data")
+
+    settings = load_settings()
+
+    assert settings.home == directory / "user" / "data"
+    assert settings.lake == str(directory / "user" / "data" / "lake")
+
+
+def test_the_lake_may_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_LAKE", "s3a://bucket/lake")
+
+    assert load_settings().lake == "s3a://bucket/lake"
+
+
+def test_running_services_are_the_default_endpoints(directory: Path) -> None:
+    write_services(directory / ".lakehouse", kafka="127.0.0.1:19092", redis="redis://127.0.0.1:16379/0")
+
+    settings = load_settings()
+
+    assert settings.kafka_bootstrap_servers == "127.0.0.1:19092"
+    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:16379/0"
+
+
+def test_the_file_and_the_environment_go_over_running_services(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_services(directory / ".lakehouse", kafka="127.0.0.1:19092", redis="redis://127.0.0.1:16379/0")
+    write_toml(directory, 'redis_url = "redis://cache:6379/1"')
+    monkeypatch.setenv("LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS", "broker:9092")
+
+    settings = load_settings()
+
+    assert settings.kafka_bootstrap_servers == "broker:9092"
+    assert settings.redis_url == SecretStr("redis://cache:6379/1")
+
+
+def test_running_services_are_looked_for_in_the_home_that_is_set(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_services(directory / "elsewhere", kafka="127.0.0.1:29092")
+    monkeypatch.setenv("LAKEHOUSE_HOME", "elsewhere")
+
+    settings = load_settings()
+
+    assert settings.kafka_bootstrap_servers == "127.0.0.1:29092"
+    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
+
+
+@pytest.mark.parametrize("content", ["", "{", "\x00"])
+def test_a_services_file_that_cannot_be_read_is_as_good_as_none(directory: Path, content: str) -> None:
+    home = directory / ".lakehouse"
+    home.mkdir()
+    services_file(home).write_text(content, encoding="utf-8")
+
+    assert load_settings().kafka_bootstrap_servers == "127.0.0.1:9092"
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    undocumented = [name for name, field in Settings.model_fields.items() if not field.description]
+
+    assert undocumented == []
