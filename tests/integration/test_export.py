@@ -1,0 +1,365 @@
+"""Export through the engine: what changes in a gold table arrives in Kafka and Redis, once and in order.
+
+The rows are put into gold.metrics_1m by hand, one Delta commit a call, so that every version is known:
+creating the table is version 0, the first write version 1. The count of a row tells its states apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from delta.tables import DeltaTable
+from kafka import KafkaConsumer
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from lakehouse import gold, tables
+from lakehouse.errors import ServiceError
+from lakehouse.local.services import Endpoints
+from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.settings import Settings
+from lakehouse.sinks import RedisSink, latest_key, row_key
+from lakehouse.streams.metrics import METRICS, METRICS_1M, METRICS_1M_SCHEMA
+from tests.conftest import MakeSettings
+
+START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
+EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
+ALL_AT_ONCE = "1g"
+REDIS_DATABASE = 5  # no other test uses it, and the keys of gold.metrics_1m are the same in each
+
+Message = tuple[str, dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class State:
+    """A gold row: minute `window` after START, `count` events (1: no variance yet)."""
+
+    service: str
+    window: int
+    count: int = 1
+
+    @property
+    def start_ms(self) -> int:
+        return int(START.timestamp() * 1000) + 60_000 * self.window
+
+    @property
+    def row_key(self) -> str:
+        return row_key("metrics_1m", f"{self.service}:latency:{self.start_ms}")
+
+    def row(self) -> dict[str, Any]:
+        start = START + timedelta(minutes=self.window)
+        spread = None if self.count == 1 else 0.25
+        return {
+            "service_id": self.service,
+            "metric_name": "latency",
+            "window_start": start,
+            "window_end": start + timedelta(minutes=1),
+            "count": self.count,
+            "sum": 2.5 * self.count,
+            **dict.fromkeys(("min", "max", "avg", "p50", "p90", "p95", "p99"), 2.5),
+            "variance": spread,
+            "stddev": spread,
+            "last_event_time": start + timedelta(microseconds=59_999_999),
+            "is_final": False,
+            "m2": 0.0,
+            "sketch": bytearray(b"sketch"),
+        }
+
+    def message(self) -> dict[str, Any]:
+        """The row as it is to leave."""
+        spread = None if self.count == 1 else 0.25
+        return {
+            "serviceId": self.service,
+            "metricName": "latency",
+            "windowStart": self.start_ms,
+            "windowEnd": self.start_ms + 60_000,
+            "count": self.count,
+            "sum": 2.5 * self.count,
+            **dict.fromkeys(("min", "max", "avg"), 2.5),
+            "variance": spread,
+            "stddev": spread,
+            **dict.fromkeys(("p50", "p90", "p95", "p99"), 2.5),
+            "lastEventTime": self.start_ms + 59_999,
+            "isFinal": False,
+        }
+
+
+class Export:
+    """One lake's gold.metrics_1m and the two places its changes go to."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.topic = settings.topic(METRICS_1M.export.topic)
+        self.path = tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings))
+        self.checkpoint = Path(settings.lake) / "_checkpoints" / "export.metrics_1m"
+
+    def put(self, *states: State) -> None:
+        """Insert or update rows in one commit."""
+        rows = self.spark.createDataFrame([state.row() for state in states], METRICS_1M_SCHEMA).coalesce(1)
+        same = " AND ".join(f"t.{key} = s.{key}" for key in METRICS_1M.keys)
+        merge = DeltaTable.forPath(self.spark, self.path).alias("t").merge(rows.alias("s"), same)
+        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def delete(self, state: State) -> None:
+        start = (START + timedelta(minutes=state.window)).strftime("%Y-%m-%d %H:%M:%S")
+        where = f"service_id = '{state.service}' AND window_start = timestamp'{start}'"
+        DeltaTable.forPath(self.spark, self.path).delete(where)
+
+    def run(self, max_bytes: str = ALL_AT_ONCE) -> list[BatchDone]:
+        """Export until caught up and return what the micro-batches did."""
+        done: list[BatchDone] = []
+        settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
+        run(self.spark, [METRICS], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        return done
+
+    def forget_last_commit(self) -> None:
+        """Make the checkpoint as a crash just after the last micro-batch's writes would leave it."""
+        commits = self.checkpoint / "commits"
+        last = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
+        for name in (str(last), f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+
+    def messages(self) -> list[Message]:
+        """Everything that a read-committed consumer sees, in the order of each partition."""
+        consumer = KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.settings.kafka_bootstrap_servers,
+            auto_offset_reset="earliest",
+            group_id=None,
+            isolation_level="read_committed",
+        )
+        with closing(consumer):
+            while not consumer.assignment():
+                consumer.poll(timeout_ms=50)
+            ends = consumer.end_offsets(list(consumer.assignment()))
+            found: list[Message] = []
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                for batch in consumer.poll(timeout_ms=500).values():
+                    found += [
+                        (m.key.decode(), None if m.value is None else json.loads(m.value)) for m in batch
+                    ]
+        return found
+
+    def in_redis(self) -> Mapping[str, dict[str, Any]]:
+        """Every row by its key."""
+        with self._redis() as client:
+            keys = list(client.scan_iter(row_key("metrics_1m", "*")))
+            return {key: json.loads(str(client.get(key))) for key in keys}
+
+    def latest(self) -> Mapping[str, dict[str, Any]]:
+        with self._redis() as client:
+            found = client.hgetall(latest_key("metrics_1m", "latency"))
+        return {str(member): json.loads(row) for member, row in found.items()}
+
+    def _redis(self) -> redis.Redis:
+        return redis.Redis.from_url(self.settings.redis_url.get_secret_value(), decode_responses=True)
+
+
+@pytest.fixture
+def redis_url(services: Endpoints) -> Iterator[str]:
+    url = f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+        yield url
+
+
+@pytest.fixture
+def export(spark: SparkSession, make_settings: MakeSettings, redis_url: str) -> Export:
+    return Export(spark, make_settings(redis_url=SecretStr(redis_url)))
+
+
+def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:
+    return [value for key, value in messages if key == f"{service}:latency"]
+
+
+def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1), State("検索", 0))  # version 1
+    export.put(State("auth", 0, count=2), State("auth", 2))  # version 2
+    export.delete(State("auth", 1))  # version 3
+    export.put(State("auth", 0, count=3))  # version 4
+
+    # A new stream begins with the table as it stands; after that it follows the commits.
+    began = export.run(EVERY_COMMIT)
+    export.put(State("auth", 0, count=4))  # version 5
+    export.delete(State("検索", 0))  # version 6
+    export.put(State("auth", 0, count=5), State("auth", 1, count=7))  # version 7
+    done = export.run(EVERY_COMMIT)
+
+    assert sum(batch.result.rows for batch in began) == 3
+    assert [batch.result.written for batch in done] == [
+        {export.topic: 1, "redis": 1},
+        {export.topic: 1, "redis": 1},
+        {export.topic: 2, "redis": 2},
+    ]
+    messages = export.messages()
+    assert of_key(messages, "検索") == [State("検索", 0).message(), None]
+    assert of_key(messages, "auth")[-3:] == [
+        State("auth", 0, count=4).message(),
+        State("auth", 0, count=5).message(),
+        State("auth", 1, count=7).message(),
+    ]
+    assert sorted(str(value) for value in of_key(messages, "auth")[:-3]) == sorted(
+        str(state.message()) for state in (State("auth", 0, count=3), State("auth", 2))
+    )
+    assert export.in_redis() == {
+        State("auth", 0).row_key: {**State("auth", 0, count=5).message(), "version": 7},
+        State("auth", 1).row_key: {**State("auth", 1, count=7).message(), "version": 7},
+        State("auth", 2).row_key: {**State("auth", 2).message(), "version": 4},
+        State("検索", 0).row_key: {"deleted": True, "version": 6},
+    }
+    assert export.latest() == {
+        "auth": {**State("auth", 2).message(), "version": 4},
+        "検索": {"deleted": True, "version": 6},
+    }
+
+
+def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of_versions(
+    export: Export,
+) -> None:
+    export.put(State("auth", 9))
+    assert len(export.run()) == 1  # from here on the stream follows the commits
+    export.put(*(State("auth", window) for window in range(4)))  # version 2
+    export.put(State("auth", 1, count=2), State("billing", 0))  # version 3
+    export.put(State("auth", 0, count=3))  # version 4
+    export.put(State("auth", 1, count=4), State("auth", 0, count=4))  # version 5
+    export.put(State("auth", 0, count=5))  # version 6
+    export.delete(State("auth", 2))  # version 7
+    export.put(State("cart", 0))  # version 8
+    export.delete(State("cart", 0))  # version 9
+    export.delete(State("billing", 0))  # version 10
+    export.put(State("billing", 0, count=8))  # version 11
+
+    done = export.run()
+
+    assert [batch.result.rows for batch in done] == [6]
+    messages = export.messages()
+    assert of_key(messages, "auth") == [
+        State("auth", 9).message(),
+        State("auth", 3).message(),  # version 2
+        State("auth", 1, count=4).message(),  # version 5
+        State("auth", 0, count=5).message(),  # version 6
+        None,  # version 7
+    ]
+    assert of_key(messages, "cart") == [None]
+    assert of_key(messages, "billing") == [State("billing", 0, count=8).message()]
+    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+        State("auth", 9).row_key: 1,
+        State("auth", 3).row_key: 2,
+        State("auth", 1).row_key: 5,
+        State("auth", 0).row_key: 6,
+        State("auth", 2).row_key: 7,
+        State("cart", 0).row_key: 9,
+        State("billing", 0).row_key: 11,
+    }
+
+
+def test_a_value_that_is_null_leaves_as_null_and_what_only_merging_needs_stays(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1, count=2))
+
+    export.run()
+
+    alone, together = of_key(export.messages(), "auth")
+    assert alone is not None
+    assert together is not None
+    assert alone["variance"] is None
+    assert together["variance"] == 0.25
+    assert list(alone) == list(together) == list(State("auth", 0).message())
+
+
+def test_a_run_with_nothing_new_sends_nothing(export: Export) -> None:
+    export.put(State("auth", 0))
+    export.run()
+
+    assert export.run() == []
+
+    assert len(export.messages()) == 1
+
+
+def test_a_micro_batch_that_is_run_again_sends_nothing_and_leaves_redis_as_it_is(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    export.run()
+    export.put(State("auth", 0, count=2))
+    export.delete(State("auth", 1))
+    export.run()
+    sent, stored, latest = export.messages(), export.in_redis(), export.latest()
+
+    export.forget_last_commit()
+    again = export.run()
+
+    assert [batch.result.written for batch in again] == [{export.topic: 0, "redis": 0}]
+    assert export.messages() == sent
+    assert export.in_redis() == stored
+    assert export.latest() == latest
+
+
+def test_a_crash_between_kafka_and_redis_is_made_good_by_the_next_run(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.put(State("auth", 0))
+    export.run()
+    states = [State("auth", window, count=2) for window in range(3)]
+    export.put(*states)
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisSink, "write", crash)
+        with pytest.raises(ServiceError, match="Redis was pulled out"):
+            export.run()
+    assert len(export.messages()) == 4
+    assert len(export.in_redis()) == 1
+    export.put(State("auth", 1, count=3))
+
+    done = export.run()
+
+    assert [batch.result.written for batch in done] == [
+        {export.topic: 0, "redis": 3},
+        {export.topic: 1, "redis": 1},
+    ]
+    assert [value and value["count"] for value in of_key(export.messages(), "auth")] == [1, 2, 2, 2, 3]
+    assert {key: (row["count"], row["version"]) for key, row in export.in_redis().items()} == {
+        State("auth", 0).row_key: (2, 2),
+        State("auth", 1).row_key: (3, 3),
+        State("auth", 2).row_key: (2, 2),
+    }
+
+
+def test_a_crash_before_the_kafka_commit_sends_the_rows_once_on_the_next_run(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka.KafkaProducer.commit_transaction", crash)
+        with pytest.raises(ServiceError, match="pulled out"):
+            export.run()
+    assert export.in_redis() == {}
+
+    export.run()
+
+    assert len(export.messages()) == 2
+    assert len(export.in_redis()) == 2
+
+
+def crash(*_arguments: object) -> int:
+    raise ServiceError("Redis was pulled out")
+
+
+def test_a_lost_checkpoint_sends_the_table_again_and_redis_stands(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    export.run()
+    export.put(State("auth", 0, count=2))
+    export.run()
+    remove = export.checkpoint.rename
+    remove(export.checkpoint.with_name("gone"))
+
+    export.run()
+
+    last = of_key(export.messages(), "auth")[-2:]
+    assert sorted((value or {})["count"] for value in last) == [1, 2]
+    assert {row["count"] for row in export.in_redis().values()} == {1, 2}

@@ -1,0 +1,699 @@
+"""What a user runs, as processes: the four spark-submit jobs, `lakehouse run`, `sql` and `demo`.
+
+The jobs run once over a few thousand produced events; most tests look at what they left behind.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+import pyarrow as pa
+import pytest
+import redis
+from deltalake import DeltaTable
+from kafka import KafkaConsumer
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from lakehouse.commands import sql
+from lakehouse.layer import LAYERS
+from lakehouse.local.services import Endpoints
+from lakehouse.producing import produce
+from lakehouse.samples import Sample, paced_times, spread_times
+from lakehouse.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.sinks import row_key
+from lakehouse.topics import create_topics
+
+ROOT = Path(__file__).parents[2]
+BIN = ROOT / ".venv" / "bin"
+LAKEHOUSE = str(BIN / "lakehouse")
+EVENTS = 2000
+START_TIMEOUT_S = 120.0
+LEAVE_TIMEOUT_S = 60.0
+DEMO_TIMEOUT_S = 600.0
+NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting default log level")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A home with a lake and topics of its own, and the environment that commands get there."""
+
+    home: Path
+    services: Endpoints
+    redis_url: str
+    suffix: str
+
+    @property
+    def topic_in(self) -> str:
+        return f"metrics-events-{self.suffix}"
+
+    @property
+    def topic_out(self) -> str:
+        return f"metrics-aggregated-1m-{self.suffix}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        topics = {"metrics-events": self.topic_in, "metrics-aggregated-1m": self.topic_out}
+        return {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",  # as in an activated environment
+            "COLUMNS": "300",
+            "LAKEHOUSE_HOME": str(self.home),
+            "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": self.services.kafka,
+            "LAKEHOUSE_REDIS_URL": self.redis_url,
+            "LAKEHOUSE_TOPICS": json.dumps(topics),
+            "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # short-lived: the first compiler is enough
+        }
+
+    def table(self, name: str) -> pa.Table:
+        """A table as a reader without Spark has it."""
+        layer, _, table = name.partition(".")
+        return DeltaTable(str(self.home / "lake" / layer / table)).to_pyarrow_table()
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table(name).to_pylist()
+        return rows
+
+
+@contextmanager
+def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
+    """A place on the session's services, with a Redis database that no other test uses."""
+    url = f"{services.redis.rpartition('/')[0]}/{database}"
+    made = Place(home, services, url, uuid.uuid4().hex[:8])
+    create_topics(services.kafka, {made.topic_in: 4})
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+        yield made
+        client.flushdb()
+
+
+def submit(layer: str, *arguments: str) -> list[str]:
+    """The command of a job, as it is typed with the virtual environment activated."""
+    properties = ["--properties-file", "lakehouse/spark.properties"]
+    return ["spark-submit", *properties, f"jobs/{layer}.py", *arguments]
+
+
+def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    """A place where the four jobs have run, what was produced there and what each job printed."""
+
+    place: Place
+    sent: list[Sample]
+    jobs: Mapping[str, subprocess.CompletedProcess[str]]
+
+    @property
+    def malformed(self) -> int:
+        return sum(sample.kind in MALFORMED_KINDS for sample in self.sent)
+
+
+@pytest.fixture(scope="module")
+def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    with place(tmp_path_factory.mktemp("jobs") / "höme-[1]", services, database=6) as here:
+        times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
+        sent = list(samples(EVENTS, times, seed=5, malformed=0.05, late=0.02, duplicates=0.02))
+        assert produce(services.kafka, here.topic_in, sent).acknowledged == EVENTS
+        arguments = ["--stream", "metrics", "--trigger", "available-now"]
+        jobs = {str(layer): finish(submit(layer, *arguments), here.environment) for layer in LAYERS}
+        yield Done(here, sent, jobs)
+
+
+# The jobs.
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_job_catches_up_and_says_so_without_noise(done: Done, layer: str) -> None:
+    job = done.jobs[layer]
+
+    assert job.returncode == 0, job.stdout + job.stderr
+    first, *batches, last = job.stdout.splitlines()
+    assert first == f"{layer} of metrics, trigger available-now, lake {done.place.home / 'lake'}"
+    assert last == "caught up"
+    assert len(batches) == 1
+    assert not NOISE.search(job.stdout + job.stderr), job.stderr
+    assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
+
+
+def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(done: Done) -> None:
+    clean = EVENTS - done.malformed
+    windows = done.place.rows("gold.metrics_1m")
+
+    assert done.malformed == 100
+    assert len(done.place.rows("bronze.metrics_events")) == EVENTS
+    assert len(done.place.rows("silver.metrics_events")) == clean
+    assert len(done.place.rows("silver.dead_letters")) == done.malformed
+    assert sum(window["count"] for window in windows) == clean
+    shown = {layer: job.stdout.splitlines()[1] for layer, job in done.jobs.items()}
+    assert shown["bronze"].startswith("bronze.metrics_events batch 0: 2,000 rows")
+    assert shown["bronze"].endswith(": 2,000 metrics_events")
+    assert shown["silver"].endswith(f" {clean:,} metrics_events, {done.malformed} dead_letters")
+    assert shown["gold"].endswith(f" {len(windows):,} metrics_1m")
+    assert shown["export"].endswith(f" {len(windows):,} {done.place.topic_out}, {len(windows):,} redis")
+
+
+def test_every_window_left_once_for_kafka_and_stands_in_redis(done: Done) -> None:
+    windows = {row_id(row): row["count"] for row in done.place.rows("gold.metrics_1m")}
+
+    messages = [json.loads(value) for _, value in read_committed(done.place, done.place.topic_out)]
+    assert len(messages) == len(windows)
+    assert {message_id(message): message["count"] for message in messages} == windows
+    with redis.Redis.from_url(done.place.redis_url, decode_responses=True) as client:
+        keys = [row_key("metrics_1m", name) for name in windows]
+        in_redis = [json.loads(str(row)) for row in client.mget(keys)]
+    assert [row["count"] for row in in_redis] == list(windows.values())
+
+
+def row_id(window: Mapping[str, Any]) -> str:
+    start_ms = int(window["window_start"].timestamp() * 1000)
+    return f"{window['service_id']}:{window['metric_name']}:{start_ms}"
+
+
+def message_id(message: Mapping[str, Any]) -> str:
+    return f"{message['serviceId']}:{message['metricName']}:{message['windowStart']}"
+
+
+def read_committed(here: Place, topic: str) -> list[tuple[bytes, bytes]]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=here.services.kafka,
+        auto_offset_reset="earliest",
+        group_id=None,
+        isolation_level="read_committed",
+    )
+    with closing(consumer):
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=50)
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        found: list[tuple[bytes, bytes]] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for batch in consumer.poll(timeout_ms=500).values():
+                found += [(message.key, message.value) for message in batch]
+    return found
+
+
+# The tables, opened without Spark.
+
+
+def test_deltalake_reads_bronze_as_the_bytes_that_were_sent(done: Done) -> None:
+    landed = done.place.rows("bronze.metrics_events")
+
+    assert Counter((row["key"], row["value"]) for row in landed) == Counter(
+        (sample.key, sample.value) for sample in done.sent
+    )
+    assert {row["topic"] for row in landed} == {done.place.topic_in}
+    assert {row["partition"] for row in landed} == {0, 1, 2, 3}
+
+
+def test_deltalake_reads_silver_as_the_values_that_were_sent(done: Done) -> None:
+    clean = done.place.rows("silver.metrics_events")
+    dead = done.place.rows("silver.dead_letters")
+
+    sent = [json.loads(s.value or b"") for s in done.sent if s.kind not in MALFORMED_KINDS]
+    assert Counter(
+        (row["service_id"], row["metric_name"], row["value"], row["environment"], row["event_time"])
+        for row in clean
+    ) == Counter(
+        (event["serviceId"], event["metricName"], event["value"], event.get("environment"), instant(event))
+        for event in sent
+    )
+    assert Counter((row["key"], row["value"]) for row in dead) == Counter(
+        (sample.key, sample.value) for sample in done.sent if sample.kind in MALFORMED_KINDS
+    )
+    assert all(row["reasons"] and row["status"] == "open" for row in dead)
+
+
+def instant(event: Mapping[str, Any]) -> datetime:
+    stamp = event["timestamp"]
+    if isinstance(stamp, str):
+        return datetime.fromisoformat(stamp).astimezone(UTC)
+    return datetime.fromtimestamp(stamp // 1000, UTC).replace(microsecond=stamp % 1000 * 1000)
+
+
+def test_deltalake_reads_gold_as_plain_arithmetic_over_silver_has_it(done: Done) -> None:
+    values: dict[tuple[str, str, datetime], list[float]] = defaultdict(list)
+    for row in done.place.rows("silver.metrics_events"):
+        minute = row["event_time"].replace(second=0, microsecond=0)
+        values[row["service_id"], row["metric_name"], minute].append(row["value"])
+    windows = done.place.rows("gold.metrics_1m")
+    found = {(row["service_id"], row["metric_name"], row["window_start"]): row for row in windows}
+
+    assert len(windows) == len(found)
+    assert found.keys() == values.keys()
+    for key, seen in values.items():
+        window, ordered = found[key], sorted(seen)
+        nearest = ordered[math.ceil(0.9 * len(seen)) - 1]
+        exact = [len(seen), ordered[0], ordered[-1], nearest]
+        assert [window["count"], window["min"], window["max"], window["p90"]] == exact
+        assert window["sum"] == pytest.approx(math.fsum(seen))
+        assert window["avg"] == pytest.approx(math.fsum(seen) / len(seen))
+        assert (window["variance"] is None) == (len(seen) == 1)
+
+
+def test_duckdb_queries_what_deltalake_hands_it(done: Done) -> None:
+    gold, silver = done.place.table("gold.metrics_1m"), done.place.table("silver.metrics_events")
+
+    with duckdb.connect() as connection:
+        connection.register("gold", gold)
+        connection.register("silver", silver)
+        connection.execute("SET TimeZone = 'UTC'")
+        different = connection.execute(
+            """
+            SELECT count(*) FROM (SELECT service_id, metric_name, window_start, count, max FROM gold) g
+            FULL OUTER JOIN (
+                SELECT service_id, metric_name, date_trunc('minute', event_time) AS window_start,
+                       count(*) AS count, max(value) AS max
+                FROM silver GROUP BY ALL
+            ) s USING (service_id, metric_name, window_start)
+            WHERE g.count IS DISTINCT FROM s.count OR g.max IS DISTINCT FROM s.max
+            """
+        ).fetchone()
+        total = connection.execute("SELECT sum(count)::BIGINT FROM gold").fetchone()
+
+    assert different == (0,)
+    assert total == (EVENTS - done.malformed,)
+
+
+# Stopping.
+
+
+class Process:
+    """A command in a process group of its own, as a terminal starts it, with its output in files."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], directory: Path) -> None:
+        directory.mkdir()
+        self._stdout, self._stderr = directory / "stdout", directory / "stderr"
+        with self._stdout.open("w") as stdout, self._stderr.open("w") as stderr:
+            self._popen = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def output(self) -> str:
+        return self._stdout.read_text()
+
+    def await_output(self, text: str) -> None:
+        """Wait until the text has been printed."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while text not in self.output:
+            assert self._popen.poll() is None, self.everything()
+            assert time.monotonic() < deadline, self.everything()
+            time.sleep(0.1)
+
+    def wait(self, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
+        return self._popen.wait(timeout_s)
+
+    def left_behind(self) -> list[psutil.Process]:
+        """The live processes of the group, after a moment in which they may still end."""
+        deadline = time.monotonic() + 5
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return alive
+
+    def end(self) -> None:
+        for process in self._alive():
+            process.kill()
+        self._popen.wait()
+
+    def everything(self) -> str:
+        return f"{self.output}\n{self._stderr.read_text()}"
+
+    def _alive(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, ProcessLookupError):
+                continue
+        return found
+
+
+@contextmanager
+def running(command: list[str], environment: Mapping[str, str], directory: Path) -> Iterator[Process]:
+    process = Process(command, environment, directory)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@contextmanager
+def arriving(here: Place, rate: float) -> Iterator[None]:
+    """Have metrics events arrive at a steady rate inside the block; one in fifty is malformed."""
+    leave = threading.Event()
+    times = paced_times(rate)
+    endless = samples(10**9, times, seed=7, malformed=0.02, late=0.01)
+    thread = threading.Thread(
+        target=produce,
+        args=(here.services.kafka, here.topic_in, endless),
+        kwargs={"rate": rate, "stop": leave.is_set},
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_signals_finish_the_micro_batch_and_the_next_run_loses_and_doubles_nothing(
+    services: Endpoints, tmp_path: Path
+) -> None:
+    with place(tmp_path / "home", services, database=7) as here:
+        live = ["--trigger", "1 second"]
+        with arriving(here, rate=300):
+            with running(submit("bronze", *live), here.environment, tmp_path / "one") as job:
+                job.await_output("bronze.metrics_events batch 1:")
+                os.kill(job.pid, signal.SIGTERM)
+                assert job.wait() == 0, job.everything()
+                assert job.left_behind() == []
+                assert job.output.splitlines()[-1] == "stopped"
+                assert not NOISE.search(job.everything()), job.everything()
+            everything = [LAKEHOUSE, "run", "all", *live]
+            for number, (send, name) in enumerate([(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)]):
+                directory = tmp_path / f"all-{number}"
+                with running(everything, here.environment, directory) as layers:
+                    layers.await_output("\nexport.metrics_1m batch ")
+                    send(layers.pid, name)
+                    assert layers.wait() == 0, layers.everything()
+                    assert layers.left_behind() == []
+                    assert layers.output.splitlines()[-1] == "stopped"
+                    assert not NOISE.search(layers.everything()), layers.everything()
+        rest = finish([LAKEHOUSE, "run", "all", "--trigger", "available-now"], here.environment)
+
+        assert rest.returncode == 0, rest.stdout + rest.stderr
+        assert rest.stdout.splitlines()[-1] == "caught up"
+        landed = here.rows("bronze.metrics_events")
+        clean, dead = here.rows("silver.metrics_events"), here.rows("silver.dead_letters")
+        windows = here.rows("gold.metrics_1m")
+        sent = read_committed(here, here.topic_in)
+        assert Counter((row["key"], row["value"]) for row in landed) == Counter(sent)
+        assert len(clean) + len(dead) == len(landed)
+        assert len(places(clean) | places(dead)) == len(landed)
+        assert sum(window["count"] for window in windows) == len(clean)
+        newest = {}
+        for _, value in read_committed(here, here.topic_out):
+            message = json.loads(value)
+            newest[message_id(message)] = message["count"]
+        assert newest == {row_id(window): window["count"] for window in windows}
+
+
+def places(rows: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    return {(row["partition"], row["offset"]) for row in rows}
+
+
+# What users get wrong.
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Arguments and environment that cannot work, and what is to be said about them."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    exit_code: int
+    says: list[str]
+
+
+MISTAKES = {
+    "unknown stream": Mistake(
+        ["run", "bronze", "--stream", "metrix"], {}, 2, ["unknown stream metrix", "known: metrics"]
+    ),
+    "bad trigger": Mistake(
+        ["run", "all", "--trigger", "sometimes"], {}, 2, ['unknown trigger "sometimes"', "available-now"]
+    ),
+    "no broker": Mistake(
+        ["run", "bronze"],
+        {"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:{closed}"},
+        1,
+        ["no Kafka broker at 127.0.0.1:{closed}", "lakehouse services up"],
+    ),
+    "no Redis": Mistake(
+        ["run", "export"],
+        {"LAKEHOUSE_REDIS_URL": "redis://user:secret@127.0.0.1:{closed}/0"},
+        1,
+        ["no Redis at 127.0.0.1:{closed}", "LAKEHOUSE_REDIS_URL"],
+    ),
+    "not a Redis URL": Mistake(
+        ["run", "export"], {"LAKEHOUSE_REDIS_URL": "localhost:6379"}, 1, ["LAKEHOUSE_REDIS_URL"]
+    ),
+    "unknown variable": Mistake(
+        ["run", "bronze"],
+        {"LAKEHOUSE_KAFKA_SERVERS": "x"},
+        2,
+        ["LAKEHOUSE_KAFKA_SERVERS", "known: ", "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"],
+    ),
+    "unknown key in the file": Mistake(
+        ["run", "bronze"], {"LAKEHOUSE_CONFIG": "{file}"}, 2, ["unknown key grace", "{file}"]
+    ),
+    "missing file": Mistake(
+        ["run", "bronze"], {"LAKEHOUSE_CONFIG": "nowhere.toml"}, 2, ["nowhere.toml, which does not exist"]
+    ),
+}
+
+
+@pytest.fixture
+def mistake(request: pytest.FixtureRequest, tmp_path: Path) -> Mistake:
+    """A mistake with a closed port and a configuration file of this test's."""
+    (tmp_path / "lakehouse.toml").write_text("grace = 5\n")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        facts = {"closed": probe.getsockname()[1], "file": tmp_path / "lakehouse.toml"}
+    raw: Mistake = request.param
+    return Mistake(
+        raw.arguments,
+        {name: value.format(**facts) for name, value in raw.environment.items()},
+        raw.exit_code,
+        [text.format(**facts) for text in raw.says],
+    )
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys(), indirect=True)
+def test_a_mistake_is_one_line_with_its_exit_code(
+    services: Endpoints, tmp_path: Path, mistake: Mistake
+) -> None:
+    here = Place(tmp_path / "home", services, services.redis, uuid.uuid4().hex[:8])
+
+    ended = finish([LAKEHOUSE, *mistake.arguments], here.environment | mistake.environment)
+
+    assert ended.returncode == mistake.exit_code, ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    for text in mistake.says:
+        assert text in ended.stderr
+    assert "secret" not in ended.stderr
+
+
+def test_a_file_that_is_not_toml_is_named_wherever_the_command_is_run(
+    services: Endpoints, tmp_path: Path
+) -> None:
+    here = Place(tmp_path / "home", services, services.redis, "unused")
+    (tmp_path / "lakehouse.toml").write_text("grace_s == 5\n")
+
+    ended = subprocess.run(
+        [LAKEHOUSE, "run", "bronze"],
+        env=here.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: lakehouse.toml could not be read: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_mistake_under_spark_submit_is_one_line_too(services: Endpoints, tmp_path: Path) -> None:
+    here = Place(tmp_path / "home", services, services.redis, "unused")
+
+    ended = finish(submit("silver", "--stream", "metrix"), here.environment)
+
+    assert ended.returncode == 2
+    # spark-submit passes both of Python's outputs on as its standard output.
+    assert ended.stdout == "error: unknown stream metrix; known: metrics\n"
+    assert not NOISE.search(ended.stderr), ended.stderr
+
+
+# Questions in SQL.
+
+
+@pytest.fixture
+def ask(done: Done, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """Run `lakehouse sql` in this process, on the session's Spark rather than one of its own."""
+    for name, value in done.place.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sql, "start_session", lambda *_: nullcontext(spark))
+    yield lambda *arguments: CliRunner().invoke(sql.app, [*arguments])
+    for layer in ("bronze", "silver", "gold"):  # only the names: the tables are external
+        spark.sql(f"DROP DATABASE IF EXISTS {layer} CASCADE")
+
+
+def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done) -> None:
+    statement = "SELECT service_id, window_start, count FROM gold.metrics_1m ORDER BY 2, 1, metric_name"
+    ended = finish([LAKEHOUSE, "sql", statement, "--format", "json", "--limit", "3"], done.place.environment)
+
+    assert os.environ["TZ"] == "America/St_Johns"
+    assert ended.returncode == 0, ended.stderr
+    windows = sorted(
+        done.place.rows("gold.metrics_1m"),
+        key=lambda row: (row["window_start"], row["service_id"], row["metric_name"]),
+    )
+    assert json.loads(ended.stdout) == [
+        {
+            "service_id": row["service_id"],
+            "window_start": f"{row['window_start']:%Y-%m-%dT%H:%M:%SZ}",
+            "count": row["count"],
+        }
+        for row in windows[:3]
+    ]
+    assert "only the first 3 rows are shown; --limit N shows more" in ended.stderr
+    assert not NOISE.search(ended.stderr), ended.stderr
+
+
+def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(done: Done) -> None:
+    ended = finish([LAKEHOUSE, "sql", "SELECT * FROM gold.metrics_1h"], done.place.environment)
+
+    assert ended.returncode == 1
+    said = [line for line in ended.stderr.splitlines() if not line.lower().startswith("warning: ")]
+    assert len(said) == 1
+    assert said[0].startswith("error: [TABLE_OR_VIEW_NOT_FOUND]")
+    assert "metrics_1h" in said[0]
+    tables = "bronze.metrics_events, silver.metrics_events, silver.dead_letters, gold.metrics_1m"
+    assert said[0].endswith(f"(tables here: {tables})")
+    assert ended.stdout == ""
+
+
+TRICKY = """
+    SELECT * FROM VALUES
+        ('plain', 1, TIMESTAMP'2026-11-01 04:00:00Z', ARRAY(1, 2)),
+        ('a "quoted", [bold]one[/] [/nothing]', NULL, TIMESTAMP'2026-11-01 05:00:00Z', NULL)
+    AS t(name, number, at, list) ORDER BY at
+"""
+"""Half past one in the night when St. John's clocks are set back, twice."""
+
+
+def test_sql_prints_csv_that_reads_back(ask: Callable[..., Result]) -> None:
+    result = ask(TRICKY, "--format", "csv")
+
+    assert result.exit_code == 0, result.output
+    assert list(csv.reader(io.StringIO(result.stdout))) == [
+        ["name", "number", "at", "list"],
+        ["plain", "1", "2026-11-01T04:00:00Z", "[1, 2]"],
+        ['a "quoted", [bold]one[/] [/nothing]', "", "2026-11-01T05:00:00Z", ""],
+    ]
+
+
+def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Result]) -> None:
+    result = ask(TRICKY)
+
+    assert result.exit_code == 0, result.output
+    for text in ("name", "2026-11-01T04:00:00Z", "2026-11-01T05:00:00Z", "[1, 2]", "2 rows"):
+        assert text in result.stdout
+    assert 'a "quoted", [bold]one[/] [/nothing]' in result.stdout
+
+
+@pytest.mark.parametrize(("limit", "shown", "notice"), [(1, 1, True), (2, 2, False), (3, 2, False)])
+def test_sql_says_so_only_when_it_leaves_rows_out(
+    ask: Callable[..., Result], limit: int, shown: int, notice: bool
+) -> None:
+    result = ask(TRICKY, "--format", "json", "--limit", str(limit))
+
+    assert len(json.loads(result.stdout)) == shown
+    assert ("more" in result.stderr) == notice
+
+
+def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Result]) -> None:
+    statement = """
+        SELECT (SELECT count(*) FROM bronze.metrics_events) - (SELECT count(*) FROM silver.metrics_events)
+               - (SELECT count(*) FROM silver.dead_letters) AS missing,
+               (SELECT sum(count) FROM gold.metrics_1m) AS counted
+    """
+
+    result = ask(statement, "--format", "json")
+
+    assert json.loads(result.stdout) == [{"missing": 0, "counted": EVENTS - done.malformed}]
+    listed = ask("SHOW TABLES IN gold", "--format", "csv")
+    assert "gold,metrics_1m,false" in listed.stdout
+
+
+# The demo.
+
+
+@pytest.mark.slow
+def test_the_demo_balances_its_books_leaves_nothing_running_and_can_be_run_again(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    environment = {**os.environ, "LAKEHOUSE_HOME": str(home), "COLUMNS": "120"}
+    few = "import lakehouse.demo as demo; demo.EVENTS = 4_000; from lakehouse.cli import main; main()"
+    first, again = [LAKEHOUSE, "demo"], [sys.executable, "-c", few, "demo"]
+
+    assert_demo(first, environment, tmp_path / "first", events=100_000)
+    assert processes_of(tmp_path) == []
+    # What the demo proposes to try next may still be running when it is run again.
+    services_up = finish([LAKEHOUSE, "services", "up"], {**environment, "LAKEHOUSE_HOME": str(home / "demo")})
+    assert services_up.returncode == 0, services_up.stderr
+    assert len(processes_of(tmp_path)) == 2
+    assert_demo(again, environment, tmp_path / "again", events=4_000)
+    assert processes_of(tmp_path) == []
+
+
+def assert_demo(command: list[str], environment: Mapping[str, str], directory: Path, *, events: int) -> None:
+    with running(command, environment, directory) as demo:
+        assert demo.wait(DEMO_TIMEOUT_S) == 0, demo.everything()
+        assert demo.left_behind() == []
+        rows = numbers(demo.output)
+        assert rows["produced"] == rows["bronze"] == events
+        assert rows["silver"] + rows["dead letters"] == events
+        assert f"their counts add up to {rows['silver']:,} = silver" in demo.output
+        assert rows["export"] >= rows["gold"] > 0
+        assert not NOISE.search(demo.everything()), demo.everything()
+
+
+def numbers(output: str) -> dict[str, int]:
+    """The first two columns of the demo's table of layers."""
+    found = re.findall(r"^│ ([a-z ]+?) +│ +([\d,]+) │", output, re.MULTILINE)
+    return {name: int(rows.replace(",", "")) for name, rows in found}
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every live process that works in a directory under the home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

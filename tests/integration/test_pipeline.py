@@ -1,0 +1,295 @@
+"""One story end to end, over a real Kafka: what is sent, what lands, what is refused, what gold makes of it.
+
+The story is run once, chapter by chapter; after each, all three layers run until they have caught up.
+
+    prime       two events, of now and of eight days ago
+    samples     5,000 sample events with malformed, late and repeated ones, and some records by hand
+    nothing     no record at all
+    refused     two records that are no good
+    later       one event of another service, three minutes ahead of all others
+    late        one event for a window that has long been final
+    again       no record; every checkpoint has forgotten its last commit
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from lakehouse.local.services import Endpoints
+from lakehouse.runner import BatchDone
+from lakehouse.samples import spread_times
+from lakehouse.samples.metrics import samples
+from lakehouse.settings import Settings
+from tests import pipeline
+from tests.oracle import Judged
+from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, TABLES, Coordinates, Raw, Row
+
+DAY_MS = 24 * 3600 * 1000
+KEY = ("service_id", "metric_name", "window_start")
+HOT = "hot-service"
+
+
+def event(service: str, time_ms: int, value: float = 1.0) -> Raw:
+    record = {"serviceId": service, "metricName": "cpu_usage", "value": value, "timestamp": time_ms}
+    return Raw(json.dumps(record, ensure_ascii=False).encode(), key=service.encode())
+
+
+@dataclass
+class Chapter:
+    """What a chapter left behind: its micro-batches, the tables' versions and their rows."""
+
+    batches: list[BatchDone]
+    versions: dict[str, int]
+    gold: list[Row]
+    bronze: list[Row]
+
+
+@dataclass
+class Story:
+    spark: SparkSession
+    settings: Settings
+    now_ms: int
+    chapters: dict[str, Chapter] = field(default_factory=dict)
+
+    def tell(self, chapter: str, records: list[Raw]) -> None:
+        pipeline.send(self.settings, records)
+        batches = pipeline.run_layers(self.spark, self.settings, "bronze", "silver", "gold")
+        known = {pipeline.coordinates_of(row) for told in self.chapters.values() for row in told.bronze}
+        landed = pipeline.rows_of(self.spark, self.settings, BRONZE)
+        self.chapters[chapter] = Chapter(
+            batches,
+            pipeline.versions(self.settings),
+            self.rows(GOLD),
+            [row for row in landed if pipeline.coordinates_of(row) not in known],
+        )
+
+    def rows(self, table: str) -> list[Row]:
+        return pipeline.rows_of(self.spark, self.settings, table)
+
+    def verdicts(self, *names: str) -> dict[Coordinates, Judged]:
+        """The oracle's verdicts on what the chapters sent; each was one micro-batch of silver."""
+        told = (self.chapters[name].bronze for name in names or self.chapters)
+        return pipeline.judge_batches((rows for rows in told if rows), self.settings)
+
+
+def by_hand(now_ms: int) -> list[Raw]:
+    """What the samples do not have: headers, no key, no timestamp, a given Kafka timestamp, a busy window."""
+    no_time = b'{"serviceId":"by-hand","metricName":"cpu_usage","value":2}'
+    start_ms = now_ms // 60_000 * 60_000 - 120_000
+    return [
+        Raw(no_time, headers=(("trace", b"\x00\xff"), ("trace", b"again"), ("", b""))),
+        Raw(no_time, key=b"\xff\x00", timestamp_ms=now_ms - 30_000, partition=3),
+        Raw(b"\xc3\x28", key="schlüssel".encode(), headers=(("ключ", "значение".encode()),)),
+        Raw(None, key=b"tombstone", headers=(("why", b"gone"),), timestamp_ms=1),
+        Raw(b"", key=b""),
+        *(event(HOT, start_ms + n * 97 % 60_000, (n * 7919 % 1009) / 7) for n in range(600)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def story(
+    spark: SparkSession,
+    services: Endpoints,
+    session_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Story:
+    settings = session_settings.model_copy(
+        update={
+            "lake": str(tmp_path_factory.mktemp("story")),
+            "kafka_bootstrap_servers": services.kafka,
+            "redis_url": SecretStr(services.redis),
+            "topics": {SOURCE.topic: f"story-{time.time_ns()}"},
+        }
+    )
+    now_ms = int(time.time() * 1000)
+    told = Story(spark, settings, now_ms)
+    told.tell("prime", [event("prime", now_ms), event("prime", now_ms - 8 * DAY_MS)])
+    times = spread_times(5000, end_ms=now_ms - 1000, span_s=900)
+    sampled = samples(5000, times, seed=11, malformed=0.03, late=0.05, duplicates=0.02)
+    told.tell("samples", [*(Raw(one.value, one.key) for one in sampled), *by_hand(now_ms)])
+    told.tell("nothing", [])
+    told.tell("refused", [Raw(b"not JSON", key=b"x"), event("prime", now_ms - 8 * DAY_MS)])
+    told.tell("later", [event("later", now_ms + 180_000)])
+    told.tell("late", [event(HOT, now_ms // 60_000 * 60_000 - 120_000, value=-5.0)])
+    for query in (BRONZE, SILVER, GOLD):
+        pipeline.forget_last_commit(settings, query)
+    told.tell("again", [])
+    return told
+
+
+def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
+    sent = pipeline.read_topic(story.settings, story.settings.topic(SOURCE.topic))
+
+    landed = story.rows(BRONZE)
+
+    assert len(landed) == 2 + 5000 + 605 + 2 + 1 + 1
+    names = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type")
+    assert sorted(tuple(row[name] for name in names) for row in landed) == sorted(
+        (one.topic, one.partition, one.offset, one.key, one.value, one.timestamp * 1000, one.timestamp_type)
+        for one in sent
+    )
+
+
+def test_bronze_holds_headers_in_order_and_null_for_none(story: Story) -> None:
+    sent = pipeline.read_topic(story.settings, story.settings.topic(SOURCE.topic))
+
+    headers = {pipeline.coordinates_of(row): row["headers"] for row in story.rows(BRONZE)}
+
+    assert {at: [(one["key"], one["value"]) for one in found] for at, found in headers.items() if found} == {
+        (one.topic, one.partition, one.offset): [tuple(header) for header in one.headers]
+        for one in sent
+        if one.headers
+    }
+    assert sum(found is not None for found in headers.values()) == 3
+
+
+def test_every_record_is_in_silver_or_in_the_dead_letters_and_in_one_of_them_only(story: Story) -> None:
+    bronze, clean, dead = (
+        [pipeline.coordinates_of(row) for row in story.rows(table)]
+        for table in (BRONZE, SILVER, DEAD_LETTERS)
+    )
+
+    assert Counter(clean) + Counter(dead) == Counter(bronze)
+    assert max(Counter(bronze).values()) == 1
+    assert len(dead) > 180
+
+
+def test_every_verdict_is_the_oracles(story: Story) -> None:
+    verdicts = story.verdicts()
+
+    rules = Counter(rule for verdict in verdicts.values() for rule, _ in verdict.reasons)
+    assert rules["late"] > 50  # or nothing was tested
+    assert len(rules) >= 11
+    assert pipeline.same_silver(story.rows(SILVER), verdicts)
+    assert pipeline.same_dead_letters(story.rows(DEAD_LETTERS), verdicts)
+
+
+def test_nothing_is_late_in_the_first_micro_batch_but_it_is_in_the_second(story: Story) -> None:
+    eight_days_ago = (story.now_ms - 8 * DAY_MS) * 1000
+
+    early = [row for row in story.rows(SILVER) if row["event_time"] == eight_days_ago]
+    late = [
+        row
+        for row in story.rows(DEAD_LETTERS)
+        if row["value"] == event("prime", eight_days_ago // 1000).value
+    ]
+
+    assert [row["service_id"] for row in early] == ["prime"]
+    assert [[reason["rule"] for reason in row["reasons"]] for row in late] == [["late"]]
+
+
+def test_a_dead_letter_is_the_raw_record_with_its_identity_and_origin(story: Story) -> None:
+    raw = {pipeline.coordinates_of(row): row for row in story.rows(BRONZE)}
+
+    for row in story.rows(DEAD_LETTERS):
+        topic, partition, offset = at = pipeline.coordinates_of(row)
+        assert [row["key"], row["value"], row["headers"], row["kafka_timestamp"]] == [
+            raw[at][name] for name in ("key", "value", "headers", "timestamp")
+        ]
+        assert row["id"] == hashlib.sha256(f"{topic}\n{partition}\n{offset}\nsilver".encode()).hexdigest()
+        assert (row["stream"], row["stage"], row["job"]) == ("metrics", "silver", "silver.metrics_events")
+        assert (row["status"], row["attempts"]) == ("open", 1)
+        assert row["first_seen"] == row["last_attempt"] > raw[at]["ingested_at"]
+        assert all(reason["message"] for reason in row["reasons"])
+
+
+def test_every_window_is_the_oracles_after_every_chapter(story: Story) -> None:
+    names = list(story.chapters)
+
+    for count, name in enumerate(names, 1):
+        clean = pipeline.accepted(story.verdicts(*names[:count]))
+        assert pipeline.gold_differences(story.chapters[name].gold, clean, story.settings) == []
+        assert sum(row["count"] for row in story.chapters[name].gold) == len(clean)
+
+
+def test_a_window_of_more_values_than_the_sketch_keeps_has_percentiles_within_its_rank_error(
+    story: Story,
+) -> None:
+    counts = {row["service_id"]: row["count"] for row in story.chapters["late"].gold}
+
+    assert counts[HOT] == 601 > story.settings.quantile_k
+
+
+def test_a_silent_topic_writes_no_commit(story: Story) -> None:
+    assert story.chapters["nothing"].batches == []
+    assert story.chapters["nothing"].versions == story.chapters["samples"].versions
+
+
+def test_records_that_are_all_refused_leave_silver_and_gold_alone(story: Story) -> None:
+    before, after = story.chapters["nothing"].versions, story.chapters["refused"].versions
+
+    assert {table: after[table] - before[table] for table in TABLES} == {
+        BRONZE: 1,
+        SILVER: 0,
+        DEAD_LETTERS: 1,
+        GOLD: 0,
+    }
+
+
+def test_later_traffic_of_another_key_makes_windows_final_and_changes_nothing_else_in_them(
+    story: Story,
+) -> None:
+    before = {tuple(row[name] for name in KEY): row for row in story.chapters["refused"].gold}
+    after = {tuple(row[name] for name in KEY): row for row in story.chapters["later"].gold}
+
+    became_final = [key for key, row in before.items() if after[key]["is_final"] and not row["is_final"]]
+
+    assert len(became_final) > 50
+    assert [after[key] for key in before] == [
+        row | {"is_final": row["is_final"] or key in became_final} for key, row in before.items()
+    ]
+    assert [row["service_id"] for key, row in after.items() if not row["is_final"]] == ["later"]
+
+
+def test_a_late_record_within_the_allowed_lateness_updates_its_final_window(story: Story) -> None:
+    before = {tuple(row[name] for name in KEY): row for row in story.chapters["later"].gold}
+    after = {tuple(row[name] for name in KEY): row for row in story.chapters["late"].gold}
+
+    changed = {key for key, row in after.items() if row != before.get(key)}
+
+    (key,) = changed
+    assert key[0] == HOT
+    assert before[key]["is_final"]
+    assert after[key]["is_final"]
+    assert (before[key]["count"], before[key]["min"]) == (600, 0.0)
+    assert (after[key]["count"], after[key]["min"]) == (601, -5.0)
+
+
+def test_the_change_feed_has_no_update_that_changes_nothing(story: Story) -> None:
+    path = str(pipeline.path_of(story.settings, GOLD))
+    feed = (
+        story.spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 0)
+        .load(path)
+    )
+    changes = [row.asDict(recursive=True) for row in feed.drop("_commit_timestamp").collect()]
+
+    sides: dict[str, dict[Any, Row]] = {"update_preimage": {}, "update_postimage": {}, "insert": {}}
+    for change in changes:
+        kind, version = change.pop("_change_type"), change.pop("_commit_version")
+        sides[kind][version, *(change[name] for name in KEY)] = change
+
+    assert sides["update_preimage"].keys() == sides["update_postimage"].keys() != set()
+    assert [
+        key for key, row in sides["update_preimage"].items() if row == sides["update_postimage"][key]
+    ] == []
+    assert len(sides["insert"]) == len(story.chapters["again"].gold)
+
+
+def test_running_every_layer_again_changes_nothing(story: Story) -> None:
+    last, again = story.chapters["late"], story.chapters["again"]
+
+    assert [done.query for done in again.batches] == [BRONZE, SILVER, GOLD]  # each did its last one again
+    assert again.versions == last.versions
+    assert again.bronze == []
+    assert sorted(map(repr, again.gold)) == sorted(map(repr, last.gold))

@@ -1,0 +1,542 @@
+"""The two sinks of the export, against a real broker and a real Redis."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from lakehouse import sinks
+from lakehouse.errors import ServiceError
+from lakehouse.local.redis_server import RedisServer
+from lakehouse.local.services import Endpoints
+from lakehouse.sinks import Change, KafkaSink, RedisSink, latest_key, row_key
+from lakehouse.tables import Transaction
+from lakehouse.topics import create_topics
+
+PARTITIONS = 3
+TTL_S = 600
+FIRST = Transaction("query-a", 0)
+SECOND = Transaction("query-a", 1)
+
+Message = tuple[str, str | None]
+
+
+def change(key: str, value: str | None, version: int = 1) -> Change:
+    """A change of which only the Kafka half matters."""
+    return Change(key, value, version, row_key=key, group="g", member=key, order=1)
+
+
+def changes(*messages: Message) -> list[Change]:
+    return [change(key, value) for key, value in messages]
+
+
+# Kafka.
+
+
+@pytest.fixture
+def topic(services: Endpoints) -> str:
+    name = f"sinks-{uuid.uuid4().hex}"
+    create_topics(services.kafka, {name: PARTITIONS})
+    return name
+
+
+@pytest.fixture
+def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[[], KafkaSink]]:
+    """Make exporters of one table to one topic, each like a process of its own."""
+    made: list[KafkaSink] = []
+
+    def make() -> KafkaSink:
+        made.append(KafkaSink(services.kafka, topic, "a_table"))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+def committed(services: Endpoints, topic: str) -> list[Message]:
+    return read(services, topic, "read_committed")
+
+
+def uncommitted(services: Endpoints, topic: str) -> list[Message]:
+    """Everything in the log, whatever became of its transaction."""
+    return read(services, topic, "read_uncommitted")
+
+
+def read(services: Endpoints, topic: str, isolation_level: str) -> list[Message]:
+    """Read what a consumer sees up to the end of the log, in the order of each partition."""
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=services.kafka,
+        auto_offset_reset="earliest",
+        group_id=None,
+        isolation_level=isolation_level,
+    )
+    with closing(consumer):
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=50)
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        messages: list[Message] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for batch in consumer.poll(timeout_ms=500).values():
+                messages += [(m.key.decode(), None if m.value is None else m.value.decode()) for m in batch]
+    return messages
+
+
+def test_rows_and_progress_are_committed_together_and_once(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    sink = make_kafka_sink()
+
+    assert sink.write(changes(("a", "1"), ("b", "2")), FIRST) == 2
+    assert sink.write(changes(("a", "3")), SECOND) == 1
+
+    assert sorted(committed(services, topic)) == [("a", "1"), ("a", "3"), ("b", "2")]
+
+
+@pytest.mark.parametrize("again_by", ["the same exporter", "a restarted exporter"])
+def test_a_transaction_written_again_sends_nothing(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink], again_by: str
+) -> None:
+    first = make_kafka_sink()
+    first.write(changes(("a", "1")), FIRST)
+    first.write(changes(("a", "2")), SECOND)
+
+    again = first if again_by == "the same exporter" else make_kafka_sink()
+
+    assert again.write(changes(("a", "1")), FIRST) == 0
+    assert again.write(changes(("a", "2")), SECOND) == 0
+    assert again.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
+    assert uncommitted(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+def test_a_new_checkpoint_sends_again_though_its_numbers_start_anew(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    make_kafka_sink().write(changes(("a", "1")), Transaction("query-a", 7))
+
+    assert make_kafka_sink().write(changes(("a", "1")), Transaction("query-b", 0)) == 1
+
+    assert committed(services, topic) == [("a", "1"), ("a", "1")]
+
+
+def test_an_empty_micro_batch_moves_the_progress(make_kafka_sink: Callable[[], KafkaSink]) -> None:
+    assert make_kafka_sink().write([], SECOND) == 0
+
+    assert make_kafka_sink().write(changes(("a", "1")), FIRST) == 0
+
+
+def test_two_tables_and_two_topics_do_not_disturb_each_other(services: Endpoints, topic: str) -> None:
+    other_topic = f"{topic}-other"
+    create_topics(services.kafka, {other_topic: 1})
+    made = [
+        KafkaSink(services.kafka, topic, "a_table"),
+        KafkaSink(services.kafka, other_topic, "a_table"),
+        KafkaSink(services.kafka, topic, "b_table"),
+    ]
+
+    try:
+        for transaction in (FIRST, SECOND):
+            assert [sink.write(changes(("a", "1")), transaction) for sink in made] == [1, 1, 1]
+    finally:
+        for sink in made:
+            sink.close()
+
+
+def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    first, second = make_kafka_sink(), make_kafka_sink()
+    first.write(changes(("a", "1")), FIRST)
+    second.write(changes(("a", "2")), SECOND)
+
+    with pytest.raises(ServiceError, match="taken over by another exporter of the same table") as caught:
+        first.write(changes(("a", "zombie")), Transaction("query-a", 2))
+
+    assert topic in str(caught.value)
+    assert "a_table" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert second.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
+    assert committed(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+class Breaking(Sequence[Change]):
+    """Changes that a failure interrupts after all of them."""
+
+    def __init__(self, whole: Sequence[Change], failure: BaseException) -> None:
+        self._whole = whole
+        self._failure = failure
+
+    def __len__(self) -> int:
+        return len(self._whole) + 1
+
+    @overload
+    def __getitem__(self, position: int) -> Change: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Change]: ...
+    def __getitem__(self, position: int | slice) -> Change | Sequence[Change]:
+        if position == len(self._whole):
+            raise self._failure
+        return self._whole[position]
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), KeyboardInterrupt()])
+@pytest.mark.parametrize("retried_by", ["the same exporter", "a restarted exporter"])
+def test_an_unfinished_transaction_is_invisible_and_its_retry_is_not(
+    services: Endpoints,
+    topic: str,
+    make_kafka_sink: Callable[[], KafkaSink],
+    failure: BaseException,
+    retried_by: str,
+) -> None:
+    sink = make_kafka_sink()
+    sink.write(changes(("a", "1")), FIRST)
+    whole = changes(*((str(number), "x" * 1000) for number in range(1000)))  # more than the client holds back
+
+    with pytest.raises(type(failure)):
+        sink.write(Breaking(whole, failure), SECOND)
+
+    assert len(uncommitted(services, topic)) > 1
+    retrying = sink if retried_by == "the same exporter" else make_kafka_sink()
+    assert retrying.write(changes(("a", "2")), SECOND) == 1
+    assert committed(services, topic) == [("a", "1"), ("a", "2")]
+
+
+def test_a_row_that_the_broker_refuses_fails_its_whole_micro_batch(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    set_topic(services, topic, {"max.message.bytes": "500"})
+    sink = make_kafka_sink()
+    rows = changes(("a", "1"), ("a", "x" * 1000), ("b", "2"))
+
+    with pytest.raises(
+        ServiceError, match=f"export to topic {topic} failed: MessageSizeTooLargeError"
+    ) as caught:
+        sink.write(rows, FIRST)
+
+    assert "\n" not in str(caught.value)
+    set_topic(services, topic, {"max.message.bytes": "1000000"})
+    assert sink.write(rows, FIRST) == 3
+    assert sorted(committed(services, topic)) == [("a", "1"), ("a", "x" * 1000), ("b", "2")]
+
+
+def set_topic(services: Endpoints, topic: str, configuration: dict[str, str]) -> None:
+    with closing(KafkaAdminClient(bootstrap_servers=services.kafka)) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configuration)])
+
+
+def test_rows_of_a_key_keep_their_order_over_many_batches(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    sink = make_kafka_sink()
+    sent = [(f"key-{number % 7}", f"{number} {'x' * 100}") for number in range(4000)]
+
+    sink.write(changes(*sent[:3000]), FIRST)
+    sink.write(changes(*sent[3000:]), SECOND)
+
+    assert by_key(committed(services, topic)) == by_key(sent)
+
+
+def by_key(messages: Sequence[Message]) -> dict[str, list[str | None]]:
+    grouped: dict[str, list[str | None]] = defaultdict(list)
+    for key, value in messages:
+        grouped[key].append(value)
+    return grouped
+
+
+def test_deletes_leave_as_tombstones_and_text_as_utf8(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    sent: list[Message] = [
+        ("检索-доставка-🚚", '{"größe":"π"}'),
+        ("检索-доставка-🚚", None),
+        ("", "empty key"),
+    ]
+
+    make_kafka_sink().write(changes(*sent), FIRST)
+
+    assert by_key(committed(services, topic)) == by_key(sent)
+
+
+# Redis.
+
+
+@pytest.fixture
+def table() -> str:
+    """A table's name of the test's own: its keys are nobody else's."""
+    return f"table_{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def reader(services: Endpoints) -> Iterator[redis.Redis]:
+    """A client that shares nothing with the sink but the names of the keys."""
+    with redis.Redis.from_url(services.redis, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def make_redis_sink(services: Endpoints, table: str) -> Iterator[Callable[..., RedisSink]]:
+    made: list[RedisSink] = []
+
+    def make(ttl_s: int = TTL_S) -> RedisSink:
+        made.append(RedisSink(services.redis, table, ttl_s))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+def window(service: str, start: int, version: int, *, deleted: bool = False, metric: str = "cpu") -> Change:
+    """A change of the row (metric, service, start), whose value tells its version."""
+    value = None if deleted else json.dumps({"service": service, "start": start, "state": f"v{version}"})
+    row = f"{service}:{metric}:{start}"
+    return Change("k", value, version, row_key=row, group=metric, member=service, order=start)
+
+
+def expected(one: Change) -> dict[str, Any]:
+    """What readers are to find for a change."""
+    row = {"deleted": True} if one.value is None else json.loads(one.value)
+    return {**row, "version": one.version}
+
+
+def stored(reader: redis.Redis, table: str, one: Change) -> dict[str, Any]:
+    text = reader.get(row_key(table, one.row_key))
+    assert text is not None, "the row is not in Redis"
+    row: dict[str, Any] = json.loads(text)
+    return row
+
+
+def latest(reader: redis.Redis, table: str, group: str = "cpu") -> dict[str, dict[str, Any]]:
+    return {str(member): json.loads(row) for member, row in reader.hgetall(latest_key(table, group)).items()}
+
+
+def test_an_older_or_equal_version_does_not_replace_a_newer(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink = make_redis_sink()
+    newer = window("auth", 60, 10)  # 9 < 10, though not as text
+
+    assert sink.write([newer]) == 1
+    assert sink.write([window("auth", 60, 9)]) == 0
+    assert sink.write([replace(newer, value='{"state":"forged"}')]) == 0
+
+    assert stored(reader, table, newer) == expected(newer)
+    assert latest(reader, table) == {"auth": expected(newer)}
+    assert sink.write([window("auth", 60, 11)]) == 1
+    assert stored(reader, table, newer)["state"] == "v11"
+
+
+VERSIONS = [
+    window(service, start, version, deleted=version == 8)
+    for service, start, version in [
+        ("auth", 60, 1),
+        ("auth", 60, 3),
+        ("auth", 60, 12),
+        ("auth", 120, 2),
+        ("auth", 120, 8),
+        ("auth", 120, 11),
+        ("billing", 120, 3),
+        ("billing", 60, 7),
+        ("billing", 60, 8),
+        ("billing", -60, 9),
+        ("billing", -60, 10),
+    ]
+]
+# Two rows of one member that are equally late: the later change is the latest.
+VERSIONS += [replace(window("cart", 60, version), row_key=f"cart-{version}") for version in (4, 6, 5)]
+DELIVERIES = st.tuples(
+    st.permutations(VERSIONS), st.lists(st.sampled_from(VERSIONS), max_size=6), st.integers(1, len(VERSIONS))
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DELIVERIES)
+def test_whatever_the_order_of_delivery_the_newest_stands(
+    services: Endpoints, reader: redis.Redis, delivery: tuple[list[Change], list[Change], int]
+) -> None:
+    order, repeated, cut = delivery
+    table = f"table_{uuid.uuid4().hex}"
+    with closing(RedisSink(services.redis, table, TTL_S)) as sink:
+        sink.write(order[:cut])
+        sink.write(order[cut:] + repeated)
+
+    newest: dict[str, Change] = {}
+    for one in sorted(VERSIONS, key=lambda one: one.version):
+        newest[one.row_key] = one
+    assert {row: stored(reader, table, one) for row, one in newest.items()} == {
+        row: expected(one) for row, one in newest.items()
+    }
+    last = {one.member: one for one in sorted(newest.values(), key=lambda one: (one.order, one.version))}
+    assert latest(reader, table) == {member: expected(one) for member, one in last.items()}
+    assert {member: one.version for member, one in last.items()} == {"auth": 11, "billing": 3, "cart": 6}
+
+
+def test_a_late_update_of_an_older_window_reaches_its_row_and_not_the_latest(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink = make_redis_sink()
+    current, late = window("auth", 120, 5), window("auth", 60, 6)
+
+    assert sink.write([current, late]) == 2
+
+    assert stored(reader, table, late) == expected(late)
+    assert latest(reader, table) == {"auth": expected(current)}
+
+
+def test_a_deleted_row_stays_deleted_when_an_older_version_is_replayed(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink = make_redis_sink()
+    before, gone = window("auth", 60, 4), window("auth", 60, 5, deleted=True)
+
+    assert sink.write([before, gone]) == 2
+    assert sink.write([before]) == 0
+
+    assert stored(reader, table, gone) == {"deleted": True, "version": 5}
+    assert latest(reader, table) == {"auth": {"deleted": True, "version": 5}}
+    assert sink.write([window("auth", 60, 6)]) == 1
+    assert stored(reader, table, gone)["state"] == "v6"
+
+
+def test_every_key_has_a_time_to_live_which_an_update_begins_again(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    make_redis_sink(ttl_s=50).write([window("auth", 60, 1)])
+    keys = sorted(reader.keys(f"lakehouse:{table}:*"))
+    latest_hash = latest_key(table, "cpu")
+    names = [latest_hash, f"{latest_hash}:expiry", f"{latest_hash}:stamps", row_key(table, "auth:cpu:60")]
+    assert keys == names
+    assert all(45 < reader.ttl(key) <= 50 for key in keys)
+
+    make_redis_sink(ttl_s=5000).write([window("auth", 60, 2)])
+
+    assert all(4990 < reader.ttl(key) <= 5000 for key in keys)
+
+
+def test_a_member_that_nothing_is_heard_of_leaves_the_latest_with_its_row(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    quiet, busy = window("quiet", 60, 1), window("busy", 60, 2)
+    make_redis_sink(ttl_s=1).write([quiet, window("busy", 60, 1)])
+    sink = make_redis_sink(ttl_s=60)
+    sink.write([busy])  # keeps the hash itself alive, and its own place in it
+    assert latest(reader, table) == {"quiet": expected(quiet), "busy": expected(busy)}
+
+    time.sleep(2.1)
+    sink.write([window("other", 60, 1)])
+
+    assert reader.get(row_key(table, quiet.row_key)) is None
+    assert sorted(latest(reader, table)) == ["busy", "other"]
+    assert sorted(reader.hkeys(f"{latest_key(table, 'cpu')}:stamps")) == ["busy", "other"]
+    assert sorted(reader.zrange(f"{latest_key(table, 'cpu')}:expiry", 0, -1)) == ["busy", "other"]
+    sink.write([quiet])
+    assert latest(reader, table)["quiet"] == expected(quiet)
+
+
+def test_everything_is_gone_after_the_time_to_live(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    make_redis_sink(ttl_s=1).write([window("auth", 60, 1), window("billing", 60, 1)])
+    assert len(reader.keys(f"lakehouse:{table}:*")) == 5
+
+    time.sleep(1.2)
+
+    assert reader.keys(f"lakehouse:{table}:*") == []
+
+
+def test_more_rows_than_one_pipeline_takes_arrive_whole(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    count = 2 * sinks._PIPELINE_ROWS + 1
+    rows = [
+        window("auth", 60 * number, version=number, metric=f"m{number % 3}") for number in range(1, count + 1)
+    ]
+
+    assert make_redis_sink().write(iter(rows)) == count
+
+    assert sum(1 for _ in reader.scan_iter(row_key(table, "*"), count=1000)) == count
+    assert stored(reader, table, rows[-1]) == expected(rows[-1])
+    assert latest(reader, table, rows[-1].group) == {"auth": expected(rows[-1])}
+
+
+def test_a_reader_needs_one_round_trip_for_each_question(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    services = ["auth", "検索", "größen-tabelle 🚚"]
+    starts = [60, 120, 180]
+    rows = [window(service, start, 7) for service in services for start in starts]
+    make_redis_sink().write(rows)
+
+    newest = json.loads(str(reader.hget(latest_key(table, "cpu"), "検索")))
+    comparison = reader.hgetall(latest_key(table, "cpu"))
+    series = reader.mget([row_key(table, f"検索:cpu:{start}") for start in [*starts, 240]])
+
+    assert newest == {"service": "検索", "start": 180, "state": "v7", "version": 7}
+    assert {member: json.loads(row)["start"] for member, row in comparison.items()} == dict.fromkeys(
+        services, 180
+    )
+    assert [row and json.loads(row)["start"] for row in series] == [60, 120, 180, None]
+
+
+def test_redis_that_lost_its_scripts_is_given_them_again(
+    reader: redis.Redis, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink = make_redis_sink()
+    sink.write([window("auth", 60, 1)])
+
+    reader.script_flush()
+
+    assert sink.write([window("auth", 60, 2)]) == 1
+
+
+def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with (
+        closing(RedisSink(f"redis://user:secret@127.0.0.1:{port}/0", "t", TTL_S, retries=1)) as sink,
+        pytest.raises(ServiceError, match="LAKEHOUSE_REDIS_URL") as caught,
+    ):
+        sink.write([window("auth", 60, 1)])
+    assert f"127.0.0.1:{port}" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    server = RedisServer(home=tmp_path, configured_port=port)
+    server.data.mkdir(parents=True)
+    started: list[subprocess.Popen[bytes]] = []
+    command = server.command(port)
+    restart = threading.Timer(
+        0.5, lambda: started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path))
+    )
+    restart.start()
+
+    try:
+        with closing(RedisSink(server.endpoint(port), "t", TTL_S)) as sink:
+            assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]) == 2
+    finally:
+        restart.join()
+        for process in started:
+            process.kill()
+            process.wait()
