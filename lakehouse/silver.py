@@ -51,6 +51,10 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
     front = Greatest(path, "event_time")
 
     def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
+        if tables.is_written(batch.sparkSession, path, transaction):
+            # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
+            # without dead letters has left no transaction with them that would keep new ones out.
+            return BatchResult(0)
         watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
         judged = judge(batch, source, watermark, settings).persist()
         try:
