@@ -69,7 +69,8 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
     )
 
     def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
-        rows = tables.append_counted(batch, path, transaction)
+        # A file a partition of the topic and micro-batch would be many small ones.
+        rows = tables.append_counted(batch.coalesce(settings.shuffle_partitions), path, transaction)
         return BatchResult(rows, {source.table: rows})
 
     return LayerQuery("bronze", f"bronze.{source.table}", to_bronze(records), process, fills=path)

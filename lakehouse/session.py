@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.local.jars import require_jars
@@ -28,6 +29,8 @@ def build_session(settings: Settings, name: str, *, options: Mapping[str, str] |
     The second call in a process returns the session of the first. Raises ServiceError where the runtime
     jars are not in place.
     """
+    # PySpark would print a failure itself before it raises it, as JSON with a stack trace.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     builder = SparkSession.Builder().appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         for key, value in (_launch_options(settings) | dict(options or {})).items():
@@ -51,7 +54,7 @@ def _launch_options(settings: Settings) -> dict[str, str]:
     logs.mkdir(parents=True, exist_ok=True)
     options = _read_properties(PROPERTIES)
     options["spark.driver.extraJavaOptions"] += (
-        f" -Dlog4j2.configurationFile={_LOGGING} -Dlakehouse.logs={logs}"
+        f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
     )
     return options | {
         "spark.master": settings.spark_master,

@@ -55,7 +55,8 @@ if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location)
   "${pip[@]}" --require-hashes -r requirements/build.txt
   "${pip[@]}" --require-hashes --no-build-isolation -r requirements/dev.txt
-  "${pip[@]}" --no-deps --no-build-isolation --editable .
+  PYTHONWARNINGS=ignore "${pip[@]}" --no-deps --no-build-isolation --editable . 2>/dev/null ||
+    fail "the project itself could not be installed into $venv: run $venv/bin/python -m pip install --no-deps -e ."
   echo "$wanted" >"$stamp"
 fi
 

@@ -136,7 +136,7 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    with place(tmp_path_factory.mktemp("jobs") / "höme-[1]", services, database=6) as here:
+    with place(tmp_path_factory.mktemp("jobs") / "höme [1]", services, database=6) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
         sent = list(samples(EVENTS, times, seed=5, malformed=0.05, late=0.02, duplicates=0.02))
         assert produce(services.kafka, here.topic_in, sent).acknowledged == EVENTS
