@@ -70,4 +70,6 @@ def _query(spark: SparkSession, table: GoldTable, settings: Settings) -> LayerQu
         redis.close()
 
     feed = tables.read_change_stream(spark, path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("export", f"export.{table.name}", feed, process, fills=None, close=close)
+    return LayerQuery(
+        "export", f"export.{table.name}", feed, process, fills=None, reads=f"gold.{table.name}", close=close
+    )

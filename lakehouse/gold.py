@@ -52,7 +52,7 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
             partials.unpersist()
 
     rows = tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("gold", f"gold.{table.name}", rows, process, fills=path)
+    return LayerQuery("gold", f"gold.{table.name}", rows, process, fills=path, reads=f"silver.{table.reads}")
 
 
 @dataclass(frozen=True)

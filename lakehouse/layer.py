@@ -28,7 +28,8 @@ class LayerQuery:
 
     `process` gets a micro-batch and its transaction, writes it idempotently and says what it did; it must
     read the whole frame. `fills` is the path of the table whose rows the checkpoint accounts for, null
-    where a lost checkpoint costs nothing but repetition. `close` lets go of connections, once, at the end.
+    where a lost checkpoint costs nothing but repetition. `reads` is the name of the
+    query that fills what this one reads. `close` lets go of connections, once, at the end.
     """
 
     layer: LayerName
@@ -36,4 +37,5 @@ class LayerQuery:
     rows: DataFrame
     process: Callable[[DataFrame, Transaction], BatchResult]
     fills: str | None
+    reads: str | None = None
     close: Callable[[], None] = lambda: None

@@ -40,6 +40,7 @@ _UNITS_MS = (
     | dict.fromkeys(("h", "hour", "hours"), 3_600_000)
 )
 _POLL_S = 0.2
+_LONGEST_WAIT_S = 6.0
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
 
@@ -58,11 +59,18 @@ OnBatch = Callable[[BatchDone], None]
 
 @dataclass
 class _Running:
-    """A started query, with the number of the last micro-batch whose writes are complete."""
+    """A started query, with the number of the last micro-batch whose writes are complete.
+
+    `before` is the query whose turn comes before this one's: the one it reads from, and for the first of a
+    chain the last. `rounds` counts turns, `rounds_seen` those of `before` at the last look.
+    """
 
     query: LayerQuery
     handle: StreamingQuery | None = None
     written: int = -1
+    rounds: int = 0
+    before: _Running | None = None
+    rounds_seen: int = 0
     failure: BaseException | None = None
 
 
@@ -172,7 +180,8 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
     try:
         for query in queries:
             running.append(_Running(query))
-            _start(start, running[-1], turns)
+            _form_ring(running)
+            _start(start, running[-1], turns, stop)
         _wait(running, stop)
     finally:
         _leave(running, turns)
@@ -182,25 +191,57 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
         _raise_failure(one)
 
 
-def _start(start: _Start, one: _Running, turns: Any) -> None:
+def _form_ring(running: Sequence[_Running]) -> None:
+    """Let every query's turn come after that of the one it reads from, and a first one's after the last's."""
+    by_name = {one.query.name: one for one in running}
+    for one in running:
+        one.before = by_name.get(one.query.reads or "")
+    for one in running:
+        first = one
+        while first.before is not None and first.query.reads == first.before.query.name:
+            first = first.before
+        if first is not one:
+            first.before = one
+
+
+def _await_predecessor(one: _Running, stop: Stop) -> None:
+    """Hold a written micro-batch until there is something new to plan the next one with.
+
+    A query plans as soon as its micro-batch returns. If it did so at once it would choose its input a whole
+    round before its turn, and an event would take a round for every layer. The wait is bounded, so that a
+    silent predecessor costs little.
+    """
+    before = one.before
+    if before is None:
+        return
+    deadline = time.monotonic() + _LONGEST_WAIT_S
+    while before.rounds == one.rounds_seen and time.monotonic() < deadline and not stop.requested:
+        time.sleep(_POLL_S / 20)
+
+
+def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
     query = one.query
     checkpoint = f"{start.settings.lake.rstrip('/')}/_checkpoints/{query.name}"
     _refuse_lost_checkpoint(start.spark, query, checkpoint)
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
         _take_turn(turns)
+        one.rounds_seen = one.before.rounds if one.before else 0
         try:
             started = time.monotonic()
             context = batch.sparkSession.sparkContext
             application = f"{query.name}:{context.getLocalProperty('sql.streaming.queryId')}"
             result = query.process(batch, Transaction(application, number))
             one.written = number
+            one.rounds += 1
             start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
         except BaseException as failure:
             one.failure = failure
             raise
         finally:
             turns.release()
+        if start.trigger != AVAILABLE_NOW:
+            _await_predecessor(one, stop)
 
     writer = query.rows.writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
     one.handle = _with_trigger(writer, start.trigger).foreachBatch(on_micro_batch).start()

@@ -75,4 +75,4 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
 
     rows = tables.read_stream(spark, bronze_path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("silver", name, rows, process, fills=path)
+    return LayerQuery("silver", name, rows, process, fills=path, reads=f"bronze.{source.table}")
