@@ -20,6 +20,11 @@ from lakehouse.topics import create_topics, require_broker
 
 INTERRUPTED = 130
 
+StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
+TriggerOption = Annotated[
+    str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
+]
+
 
 def run_layers(
     settings: Settings,
@@ -70,12 +75,8 @@ def job(layer: LayerName) -> None:
     """Be the spark-submit job of one layer: parse the arguments, run it, exit with its code."""
 
     def main(
-        stream: Annotated[
-            list[str] | None, typer.Option(help="Only this stream; may be given again.")
-        ] = None,
-        trigger: Annotated[
-            str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
-        ] = "1 second",
+        stream: StreamOption = None,
+        trigger: TriggerOption = "1 second",
     ) -> None:
         run_layers(load_settings(), [layer], stream or [], trigger, Console())
 

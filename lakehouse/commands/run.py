@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakehouse.application import run_layers
+from lakehouse.application import StreamOption, TriggerOption, run_layers
 from lakehouse.layer import LAYERS
 from lakehouse.settings import load_settings
 
@@ -28,10 +28,8 @@ class Choice(StrEnum):
 @app.command()
 def run(
     layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them in turns.")],
-    stream: Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")] = None,
-    trigger: Annotated[
-        str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
-    ] = "1 second",
+    stream: StreamOption = None,
+    trigger: TriggerOption = "1 second",
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up."""
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
