@@ -62,8 +62,9 @@ def batch_line(console: Console) -> Callable[[BatchDone], None]:
 
     def show(done: BatchDone) -> None:
         became = ", ".join(f"{count:,} {name}" for name, count in done.result.written.items())
+        what = "by the clock" if done.batch is None else f"batch {done.batch}"
         console.print(
-            f"{done.query} batch {done.batch}: {done.result.rows:,} rows, {done.duration_s:.1f} s: {became}",
+            f"{done.query} {what}: {done.result.rows:,} rows, {done.duration_s:.1f} s: {became}",
             highlight=False,
             soft_wrap=True,
         )

@@ -7,6 +7,8 @@ micro-batch was planned, which a retry does not change. Times are UTC. A rerun w
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -68,7 +70,7 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
         .load()
     )
 
-    def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
+    def process(batch: DataFrame, transaction: Transaction, _now: datetime) -> BatchResult:
         # A file a partition of the topic and micro-batch would be many small ones.
         rows = tables.append_counted(batch.coalesce(settings.shuffle_partitions), path, transaction)
         return BatchResult(rows, {source.table: rows})

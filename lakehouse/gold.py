@@ -1,33 +1,36 @@
 """Gold: clean rows merged into the tables that users read.
 
-A micro-batch is first reduced to at most one row a key (the table's `partial`), then folded into the rows
-that stand (the table's `fold`), and what is new or different is upserted under the query's transaction. A
-rerun merges nothing twice.
+A micro-batch is first reduced as far as can be done without the table (the table's `partial`), then folded
+into the rows that stand (the table's `fold`), and what is new or different is upserted under the query's
+transaction. A rerun merges nothing twice. Tables kept beside another are written before it, because it holds
+the state that they were computed from: a retry after a crash between the two computes them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import silver, tables
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
-from lakehouse.stream import Front, GoldTable, Stream
+from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
 from lakehouse.tables import Greatest, Span, TableSpec, Transaction, from_micros
 
 
-def spec(table: GoldTable, settings: Settings) -> TableSpec:
+def spec(table: KeptTable, settings: Settings) -> TableSpec:
     """Return the Delta table of a gold table."""
     times = [column.name for column in table.schema if isinstance(column.dataType, TimestampType)]
     return TableSpec(
         "gold",
         table.name,
         table.schema,
-        stats=(*table.keys, *(name for name in times if name not in table.keys)),
+        stats=tuple(dict.fromkeys((*table.keys, *times, *table.stats))),
         change_feed=True,
         fixed=table.fixed(settings),
     )
@@ -39,56 +42,226 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Lay
 
 
 def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:
-    source = next(source for source in stream.sources if source.table == table.reads)
-    silver_path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
+    by_name = {source.table: source for source in stream.sources}
+    silver_paths = {
+        name: tables.ensure(spark, settings.lake, silver.spec(by_name[name], settings))
+        for name in table.reads
+    }
+    side_paths = {
+        side.name: tables.ensure(spark, settings.lake, spec(side, settings)) for side in table.sides
+    }
     path = tables.ensure(spark, settings.lake, spec(table, settings))
-    merge = _Merge(table, path, Greatest(path, table.event_time_column), settings)
-
-    def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
-        partials = table.partial(batch, settings).persist()
-        try:
-            return merge(partials, transaction)
-        finally:
-            partials.unpersist()
-
-    rows = tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("gold", f"gold.{table.name}", rows, process, fills=path, reads=f"silver.{table.reads}")
+    merge = _Merge(table, path, silver_paths, side_paths, settings)
+    rows = table.combine(
+        {
+            name: tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
+            for name, silver_path in silver_paths.items()
+        }
+    )
+    return LayerQuery(
+        "gold",
+        f"gold.{table.name}",
+        rows,
+        merge.take,
+        fills=path,
+        reads=tuple(f"silver.{name}" for name in table.reads),
+        ticker=_Ticker(spark, merge, table.clock) if isinstance(table.clock, WallClock) else None,
+    )
 
 
 @dataclass(frozen=True)
+class _Facts:
+    """What a micro-batch's partials come to: clean rows, greatest event time, the span that they lie in."""
+
+    rows: int
+    reached: datetime | None = None
+    first: datetime | None = None
+    last: datetime | None = None
+
+
 class _Merge:
-    """Merges partials into a gold table at `path`; `merged` is the greatest event time in it."""
+    """Merges micro-batches into a gold table and those beside it.
 
-    table: GoldTable
-    path: str
-    merged: Greatest
-    settings: Settings
+    `next_due` is the earliest time at which the wall clock will change a row, None for never; known once a
+    Ticker has looked, and kept up with what is written.
+    """
 
-    def __call__(self, partials: DataFrame, transaction: Transaction) -> BatchResult:
-        table, spark = self.table, partials.sparkSession
-        facts = partials.agg(
-            F.sum("count"),
-            F.unix_micros(F.max(table.event_time_column)),
-            F.unix_micros(F.min(table.time_column)),
-            F.unix_micros(F.max(table.time_column)),
-        ).first()
-        if facts is None or facts[0] is None:
-            return BatchResult(0)
-        rows, reached, first, last = facts
-        before = self.merged.value(spark)
-        now = from_micros(reached) if before is None else max(before, from_micros(reached))
-        front = Front(before, now)
+    def __init__(
+        self,
+        table: GoldTable,
+        path: str,
+        silver_paths: Mapping[str, str],
+        side_paths: Mapping[str, str],
+        settings: Settings,
+    ) -> None:
+        self._table = table
+        self._path = path
+        self._silver_paths = silver_paths
+        self._side_paths = side_paths
+        self._settings = settings
+        self._merged = Greatest(path, table.clock.column) if isinstance(table.clock, EventClock) else None
+        self.next_due: datetime | None = None
 
-        between = F.col(table.time_column).between(F.lit(from_micros(first)), F.lit(from_micros(last)))
-        current = tables.read(spark, self.path).where(between | table.due(front, self.settings))
-        folded = table.fold(partials, current, front, self.settings).persist()
+    def take(self, batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
+        """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
+        table, spark = self._table, batch.sparkSession
+        partials = table.partial(batch, self._settings).persist()
         try:
-            bounds = F.unix_micros(F.min(table.time_column)), F.unix_micros(F.max(table.time_column))
-            changed, least, greatest = folded.agg(F.count(F.lit(1)), *bounds).first() or (0, 0, 0)
-            if changed:
-                span = Span(table.time_column, from_micros(least), from_micros(greatest))
-                tables.upsert(folded, self.path, table.keys, span, transaction)
+            facts = self._facts(partials)
+            if not facts.rows:
+                return BatchResult(0)
+            front = self._front(spark, facts, now)
+            current = tables.read(spark, self._path).where(self._touched(facts, front))
+            astray = self._astray(partials, current)
+            if astray is not None:
+                partials_too, current = self._made_anew(partials, current, astray)
+            else:
+                partials_too = partials
+            folded = table.fold(partials_too, current, front, self._settings)
+            written = self._write(folded, transaction, astray)
+        finally:
+            partials.unpersist()
+        if self._merged is not None:
+            self._merged.advance(front.now)
+        return BatchResult(facts.rows, written)
+
+    def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
+        """Fold the rows that are due by the wall clock, with no new rows; a second call finds none."""
+        table = self._table
+        nothing = table.combine(
+            {name: tables.read(spark, path).where(F.lit(False)) for name, path in self._silver_paths.items()}  # noqa: FBT003
+        )
+        current = tables.read(spark, self._path).where(self._due(Front(None, now)))
+        folded = table.fold(table.partial(nothing, self._settings), current, Front(None, now), self._settings)
+        written = self._write(folded, None, None)
+        self.next_due = self._least_due(tables.read(spark, self._path), clock)
+        return BatchResult(sum(written.values()), written)
+
+    def _facts(self, partials: DataFrame) -> _Facts:
+        table = self._table
+        measures = {"rows": table.counted()}
+        if isinstance(table.clock, EventClock):
+            measures["reached"] = F.unix_micros(F.max(table.clock.column))
+        if table.extent is not None:
+            measures["first"] = F.unix_micros(F.min(table.extent[0]))
+            measures["last"] = F.unix_micros(F.max(table.extent[1]))
+        found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
+        values = {} if found is None else found.asDict()
+        rows = values.pop("rows", None) or 0
+        return _Facts(rows, **{name: from_micros(micros) for name, micros in values.items() if rows})
+
+    def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> Front:
+        if self._merged is None or facts.reached is None:
+            return Front(None, now)
+        before = self._merged.value(spark)
+        return Front(before, facts.reached if before is None else max(before, facts.reached))
+
+    def _touched(self, facts: _Facts, front: Front) -> Column:
+        extent, reach = self._table.extent, self._table.reach(self._settings)
+        if extent is None or facts.first is None or facts.last is None:
+            return F.lit(True)  # noqa: FBT003
+        starts = F.col(extent[0]) <= F.lit(facts.last + reach)
+        near = starts & (F.col(extent[1]) >= F.lit(facts.first - reach))
+        return near if self._table.clock is None else near | self._due(front)
+
+    def _due(self, front: Front) -> Column:
+        clock = self._table.clock
+        if isinstance(clock, EventClock):
+            return clock.due(front, self._settings)
+        if isinstance(clock, WallClock):
+            return clock.waits() & (F.col(clock.column) <= F.lit(front.now - clock.after(self._settings)))
+        return F.lit(False)  # noqa: FBT003
+
+    def _astray(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
+        """Return the keys of rows to make anew from all of silver, null where there are none."""
+        if self._table.astray is None:
+            return None
+        keys = self._table.astray(partials, current).select(*self._table.keys).distinct()
+        found = keys.collect()
+        return keys.sparkSession.createDataFrame(found, keys.schema) if found else None
+
+    def _made_anew(
+        self, partials: DataFrame, current: DataFrame, astray: DataFrame
+    ) -> tuple[DataFrame, DataFrame]:
+        """Return partials and current rows with those of the astray keys put together from all of silver."""
+        keys, spark = list(self._table.keys), partials.sparkSession
+        history = self._table.combine(
+            {name: tables.read(spark, path) for name, path in self._silver_paths.items()}
+        )
+        anew = self._table.partial(history.join(astray, keys, "left_semi"), self._settings)
+        others = partials.join(astray, keys, "left_anti")
+        whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))  # noqa: FBT003
+        return whole, current.join(astray, keys, "left_anti")
+
+    def _write(
+        self, folded: DataFrame, transaction: Transaction | None, astray: DataFrame | None
+    ) -> dict[str, int]:
+        folded = folded.persist()
+        try:
+            beside = {
+                side.name: self._write_side(side, side.rows(folded), transaction, astray)
+                for side in self._table.sides
+            }
+            written = _upsert(self._table, self._path, folded, transaction)
+            if written and isinstance(self._table.clock, WallClock):
+                self._advance_due(self._least_due(folded, self._table.clock))
         finally:
             folded.unpersist()
-        self.merged.advance(now)
-        return BatchResult(rows, {table.name: changed})
+        return {self._table.name: written} | beside
+
+    def _write_side(
+        self, side: SideTable, rows: DataFrame, transaction: Transaction | None, astray: DataFrame | None
+    ) -> int:
+        path = self._side_paths[side.name]
+        if astray is not None:
+            standing = tables.read(rows.sparkSession, path).join(astray, list(self._table.keys), "left_semi")
+            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))  # noqa: FBT003
+            changed = rows.subtract(standing.select(*rows.columns))
+            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)  # noqa: FBT003
+        rows = rows.persist()
+        try:
+            return _upsert(side, path, rows, transaction)
+        finally:
+            rows.unpersist()
+
+    def _least_due(self, rows: DataFrame, clock: WallClock) -> datetime | None:
+        least = rows.where(clock.waits()).agg(F.unix_micros(F.min(clock.column)).alias("micros")).first()
+        if least is None or least.micros is None:
+            return None
+        return from_micros(least.micros) + clock.after(self._settings)
+
+    def _advance_due(self, due: datetime | None) -> None:
+        known = [moment for moment in (self.next_due, due) if moment is not None]
+        self.next_due = min(known, default=None)
+
+
+class _Ticker:
+    """Closes what the wall clock closes, when it is due."""
+
+    def __init__(self, spark: SparkSession, merge: _Merge, clock: WallClock) -> None:
+        self._spark = spark
+        self._merge = merge
+        self._clock = clock
+        self._looked = False
+
+    def is_due(self, now: datetime) -> bool:
+        """Tell whether a row may be due; true until the table has been looked at."""
+        return not self._looked or (self._merge.next_due is not None and self._merge.next_due <= now)
+
+    def tick(self, now: datetime) -> BatchResult:
+        """Fold the rows that are due."""
+        result = self._merge.close_due(self._spark, now, self._clock)
+        self._looked = True
+        return result
+
+
+def _upsert(table: KeptTable, path: str, rows: DataFrame, transaction: Transaction | None) -> int:
+    """Upsert persisted rows, where there are any, and return how many."""
+    first = None if table.extent is None else table.extent[0]
+    bounds = () if first is None else (F.unix_micros(F.min(first)), F.unix_micros(F.max(first)))
+    changed, *span = rows.agg(F.count(F.lit(1)), *bounds).first() or (0,)
+    if changed:
+        within = None if first is None else Span(first, from_micros(span[0]), from_micros(span[1]))
+        kept = rows.select(*table.schema.names, *(name for name in rows.columns if name == DELETED))
+        tables.upsert(kept, path, table.keys, within, transaction)
+    return int(changed)

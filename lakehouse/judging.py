@@ -6,13 +6,15 @@ the input, row for row.
 
 | rule | broken by |
 | --- | --- |
-| value_null | a Kafka record without a value (a tombstone where the stream has no use for one) |
+| value_null | a Kafka record without a value, where the contract has no use for tombstones |
+| key_null, key_not_utf8, key_empty | the key of a tombstone, where it has |
 | not_utf8 | bytes that are not UTF-8 |
 | not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
 | wrong_type | a field of another JSON type than the contract's |
 | not_finite | a number too great for a double |
+| beyond_decimal | a number that decimal(38,9) does not hold exactly |
 | bad_timestamp | no instant: not epoch milliseconds of the years 1 to 9999, not ISO 8601 with an offset |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
@@ -29,19 +31,12 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DoubleType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
+from lakehouse import fields
+from lakehouse.fields import json_name, reason, type_column
 from lakehouse.settings import Settings
-from lakehouse.stream import Contract, Field, FieldType, Source
+from lakehouse.stream import Contract, FieldType, Source
 
 HEADERS = ArrayType(
     StructType(
@@ -62,9 +57,6 @@ COORDINATES = ("topic", "partition", "offset")
 # The raw record steps aside, because a contract may well have a column `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
 
-_SPARK_TYPES: dict[FieldType, DataType] = {FieldType.STRING: StringType(), FieldType.DOUBLE: DoubleType()}
-_JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number"}
-
 # Single quotes and bare NaN are not JSON, whatever Jackson can be talked into.
 _STRICT_JSON = {
     "allowSingleQuotes": "false",
@@ -82,7 +74,7 @@ _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # which ISO 8601 allows and Spark's cas
 def clean_schema(contract: Contract) -> StructType:
     """Return the schema of the silver table of a contract: its columns, event_time, Kafka coordinates."""
     columns = [
-        StructField(field.column, _SPARK_TYPES[field.type], nullable=True) for field in contract.fields
+        StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
     ]
     return (
         StructType(columns)
@@ -106,23 +98,20 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
     in_time = (
         _future_reason(settings.future_tolerance_s),
         _late_reason(watermark),
-        *(F.when(rule.violated, _reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
+        *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
     )
-    flawless = reduce(Column.__and__, (reason.isNull() for reason in in_time), F.col("_proven"))
+    flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
     reasons = F.array_compact(
-        F.when(
-            F.col("_value").isNull(),
-            F.array(_reason("value_null", None, F.lit("the Kafka record has no value"))),
-        )
-        .when(~F.col("_utf8"), F.array(_reason("not_utf8", None, F.lit("the value is not UTF-8"))))
-        .when(~F.col("_json"), F.array(_reason("not_json", None, F.lit("the value is not one JSON text"))))
+        F.when(F.col("_value").isNull(), _without_value(contract, in_time))
+        .when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
+        .when(~F.col("_json"), F.array(reason("not_json", None, F.lit("the value is not one JSON text"))))
         .when(
             F.col("_record").isNull(),
-            F.array(_reason("not_an_object", None, F.lit("the JSON value is not an object"))),
+            F.array(reason("not_an_object", None, F.lit("the JSON value is not an object"))),
         )
         .otherwise(
             F.array(
-                *(_field_reason(field) for field in contract.fields),
+                *(fields.reason_of(field) for field in contract.fields),
                 _event_time_reason(contract),
                 *in_time,
             )
@@ -166,11 +155,14 @@ def with_proven(rows: DataFrame, contract: Contract) -> DataFrame:
     `with_parsed` and `with_fields`, which alone decide what is wrong.
     """
     text = F.col("_value").cast("string")
-    schema = StructType([StructField(field.name, _SPARK_TYPES[field.type]) for field in contract.fields])
+    schema = StructType(
+        [StructField(field.name, fields.PARSED_TYPES[field.type]) for field in contract.fields]
+    )
     schema = schema.add(contract.event_time, "long").add("_corrupt_record", "string")
     stamp = F.col("_typed").getField(contract.event_time)
     readable = F.is_valid_utf8(text) & _is_flat(text)
-    sound = (_is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
+    sound = (fields.is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
+    decimals = [field for field in contract.fields if field.type is FieldType.DECIMAL]
     proven = reduce(
         Column.__and__,
         sound,
@@ -178,6 +170,12 @@ def with_proven(rows: DataFrame, contract: Contract) -> DataFrame:
     )
     return (
         rows.withColumn("_typed", F.from_json(F.when(readable, text), schema, _STRICT_JSON))
+        .withColumns(
+            {
+                fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
+                for field in decimals
+            }
+        )
         .withColumn("_proven", F.coalesce(proven, F.lit(False)))  # noqa: FBT003
         .withColumn("_rest", F.when(~F.col("_proven"), F.col("_value")))
     )
@@ -217,10 +215,12 @@ def with_fields(parsed: DataFrame, contract: Contract) -> DataFrame:
     columns: dict[str, Column] = {}
     for field in contract.fields:
         variant = F.col("_record").getField(field.name)
-        columns[_type_column(field.column)] = F.schema_of_variant(variant)
-        looked_up = F.try_variant_get(variant, "$", _SPARK_TYPES[field.type].simpleString())
-        typed = F.col("_typed").getField(field.name)
-        columns[field.column] = F.when(F.col("_proven"), typed).otherwise(looked_up)
+        columns[type_column(field.column)] = F.schema_of_variant(variant)
+        proven = fields.proven(F.col("_typed").getField(field.name), field)
+        value = F.when(F.col("_proven"), proven).otherwise(fields.looked_up(variant, field))
+        if field.name == contract.tombstone:
+            value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
+        columns[field.column] = value
     stamp = F.col("_record").getField(contract.event_time)
     columns["_type_event_time"] = F.schema_of_variant(stamp)
     proven_time = F.timestamp_millis(F.col("_typed").getField(contract.event_time))
@@ -232,20 +232,6 @@ def _is_flat(text: Column) -> Column:
     """Tell whether the text begins with a brace and its first closing brace is its last byte."""
     to_first_brace = F.octet_length(F.substring_index(text, "}", 1))
     return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
-
-
-def _is_proven(value: Column, field: Field) -> Column:
-    """Tell whether a value that Spark's parser has typed can only come from the JSON type of the field."""
-    if field.type is FieldType.DOUBLE:
-        return value.isNotNull() & ~F.isnan(value) & ~value.isin(float("inf"), float("-inf"))
-    # Other JSON values are handed over as their text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
-    # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
-    # the colon lie the digits.
-    like_number = (value >= "-") & (value < ":")
-    like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
-    altered = value.startswith('"') | value.contains("?")
-    string = (value > "") & ~like_number & ~like_other & ~altered
-    return string if field.required else value.isNull() | string
 
 
 def _event_time(stamp: Column) -> Column:
@@ -265,44 +251,29 @@ def _event_time(stamp: Column) -> Column:
     )
 
 
-def _field_reason(field: Field) -> Column:
-    """Return the reason why a field is no good, or null."""
-    kind = F.col(_type_column(field.column))
-    value = F.col(field.column)
-    if field.type is FieldType.STRING:
-        typed = kind == "STRING"
-        unusable = F.when(value == "", _reason("empty_string", field.column, F.lit(f"{field.name} is empty")))
-    else:
-        typed = kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
-        not_finite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
-        unusable = F.when(
-            not_finite,
-            _reason("not_finite", field.column, F.lit(f"{field.name} is beyond the range of a double")),
-        )
-    wrong = F.concat(F.lit(f"{field.name} must be {_JSON_NAMES[field.type]}, not "), _json_name(kind))
-    reason = F.when(typed, unusable if field.required or field.type is FieldType.DOUBLE else F.lit(None))
-    if field.required:
-        missing = _reason("missing_field", field.column, F.lit(f"{field.name} is missing"))
-        null = _reason("null_field", field.column, F.lit(f"{field.name} is null"))
-        return (
-            F.when(kind.isNull(), missing)
-            .when(kind == "VOID", null)
-            .otherwise(reason.otherwise(_reason("wrong_type", field.column, wrong)))
-        )
-    return F.when(
-        kind.isNotNull() & (kind != "VOID"), reason.otherwise(_reason("wrong_type", field.column, wrong))
+def _without_value(contract: Contract, in_time: tuple[Column, ...]) -> Column:
+    """Return the reasons against a record without a value."""
+    if contract.tombstone is None:
+        return F.array(reason("value_null", None, F.lit("the Kafka record has no value")))
+    column = next(field.column for field in contract.fields if field.name == contract.tombstone)
+    key, text = F.col("_key"), F.col("_key").cast("string")
+    wrong_key = (
+        F.when(key.isNull(), reason("key_null", column, F.lit("a tombstone has no key")))
+        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a tombstone's key is not UTF-8")))
+        .when(text == "", reason("key_empty", column, F.lit("a tombstone's key is empty")))
     )
+    return F.array(wrong_key, *in_time)
 
 
 def _event_time_reason(contract: Contract) -> Column:
     kind = F.col("_type_event_time")
     stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
     message = f"{contract.event_time} must be epoch milliseconds (an integer) or ISO 8601 with an offset"
-    wrong = F.concat(F.lit(message + ", not "), _json_name(kind))
+    wrong = F.concat(F.lit(message + ", not "), json_name(kind))
     return F.when(
         F.col("event_time").isNull(),
-        F.when(stamp_like, _reason("bad_timestamp", "event_time", F.lit(message))).otherwise(
-            _reason("wrong_type", "event_time", wrong)
+        F.when(stamp_like, reason("bad_timestamp", "event_time", F.lit(message))).otherwise(
+            reason("wrong_type", "event_time", wrong)
         ),
     )
 
@@ -315,7 +286,7 @@ def _future_reason(tolerance_s: int) -> Column:
         F.lit(f" is more than {tolerance_s} s ahead of the landing at "),
         F.col("ingested_at").cast("string"),
     )
-    return F.when(F.col("event_time") > latest, _reason("future", "event_time", message))
+    return F.when(F.col("event_time") > latest, reason("future", "event_time", message))
 
 
 def _late_reason(watermark: datetime | None) -> Column:
@@ -326,29 +297,9 @@ def _late_reason(watermark: datetime | None) -> Column:
         F.col("event_time").cast("string"),
         F.lit(f" is before the watermark {watermark:%Y-%m-%d %H:%M:%S.%f}"),
     )
-    return F.when(F.col("event_time") < F.lit(watermark), _reason("late", "event_time", message))
+    return F.when(F.col("event_time") < F.lit(watermark), reason("late", "event_time", message))
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
     """Return the watermark of a stream whose greatest accepted event time is `front`; none has none."""
     return None if front is None else front - timedelta(seconds=allowed_lateness_s)
-
-
-def _reason(rule: str, column: str | None, message: Column) -> Column:
-    return F.struct(
-        F.lit(rule).alias("rule"), F.lit(column).cast("string").alias("column"), message.alias("message")
-    )
-
-
-def _type_column(column: str) -> str:
-    return f"_type_{column}"
-
-
-def _json_name(kind: Column) -> Column:
-    return (
-        F.when(kind == "STRING", "a string")
-        .when(kind == "BOOLEAN", "a boolean")
-        .when(kind.startswith("OBJECT"), "an object")
-        .when(kind.startswith("ARRAY"), "an array")
-        .otherwise("a number")
-    )

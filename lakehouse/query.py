@@ -39,7 +39,7 @@ class Answer:
 def specs(settings: Settings) -> tuple[TableSpec, ...]:
     """Return every table of the lake, whether it has been made yet or not."""
     sources = [source for stream in STREAMS for source in stream.sources]
-    merged = [table for stream in STREAMS for table in stream.gold]
+    merged = [table for stream in STREAMS for table in stream.tables]
     return (
         *(bronze.spec(source) for source in sources),
         *(silver.spec(source, settings) for source in sources),

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -46,32 +47,46 @@ _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A micro-batch that has been written: by which query, its number, what it did, and how long it took."""
+    """A micro-batch that has been written: by which query, its number, what it did, and how long it took.
+
+    The number is null for what a query has done by the wall clock alone.
+    """
 
     query: str
-    batch: int
+    batch: int | None
     result: BatchResult
     duration_s: float
 
 
 OnBatch = Callable[[BatchDone], None]
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the wall clock's time."""
+    return datetime.now(UTC)
 
 
 @dataclass
 class _Running:
     """A started query, with the number of the last micro-batch whose writes are complete.
 
-    `before` is the query whose turn comes before this one's: the one it reads from, and for the first of a
-    chain the last. `rounds` counts turns, `rounds_seen` those of `before` at the last look.
+    `before` are the queries whose turns come before this one's: those it reads from, and for the first of a
+    chain those at its ends. `rounds` counts turns, `rounds_seen` those of `before` at the last look.
     """
 
     query: LayerQuery
     handle: StreamingQuery | None = None
     written: int = -1
     rounds: int = 0
-    before: _Running | None = None
+    before: list[_Running] = field(default_factory=list)
     rounds_seen: int = 0
     failure: BaseException | None = None
+
+    @property
+    def rounds_before(self) -> int:
+        """Turns that the queries before this one have had."""
+        return sum(one.rounds for one in self.before)
 
 
 @dataclass
@@ -99,9 +114,12 @@ def run(
     trigger: str,
     on_batch: OnBatch = lambda _done: None,
     stop: Stop | None = None,
+    clock: Clock = utc_now,
 ) -> None:
     """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
 
+    `clock` says what time it is, UTC. What the wall clock makes due is done once after catching up, and
+    within one trigger of its time while an interval runs.
     A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a table has rows that
     its checkpoint knows nothing of, and the LakehouseError or Spark error of the query that failed, after
     the others have been stopped.
@@ -119,7 +137,7 @@ def run(
             for stream in streams
             for query in _MODULES[layer].queries(spark, stream, settings)
         )
-        _run_together(_Start(spark, settings, trigger, on_batch), queries, stop)
+        _run_together(_Start(spark, settings, trigger, on_batch, clock), queries, stop)
 
 
 def check_trigger(trigger: str) -> None:
@@ -172,6 +190,7 @@ class _Start:
     settings: Settings
     trigger: str
     on_batch: OnBatch
+    clock: Clock
 
 
 def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> None:
@@ -182,7 +201,7 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
             running.append(_Running(query))
             _form_ring(running)
             _start(start, running[-1], turns, stop)
-        _wait(running, stop)
+        _wait(start, running, turns, stop)
     finally:
         _leave(running, turns)
         for one in running:
@@ -192,16 +211,20 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
 
 
 def _form_ring(running: Sequence[_Running]) -> None:
-    """Let every query's turn come after that of the one it reads from, and a first one's after the last's."""
+    """Let every query's turn come after those it reads from, and a first one's after its chain's ends."""
     by_name = {one.query.name: one for one in running}
     for one in running:
-        one.before = by_name.get(one.query.reads or "")
-    for one in running:
-        first = one
-        while first.before is not None and first.query.reads == first.before.query.name:
-            first = first.before
-        if first is not one:
-            first.before = one
+        one.before = [by_name[name] for name in one.query.reads if name in by_name]
+    read = {name for one in running for name in one.query.reads}
+    ends = [one for one in running if one.query.name not in read]
+    firsts = [one for one in running if not one.before]
+    closing = [[end for end in ends if end is not first and _leads_to(first, end)] for first in firsts]
+    for first, its_ends in zip(firsts, closing, strict=True):
+        first.before = its_ends
+
+
+def _leads_to(first: _Running, end: _Running) -> bool:
+    return any(one is first or _leads_to(first, one) for one in end.before)
 
 
 def _await_predecessor(one: _Running, stop: Stop) -> None:
@@ -211,11 +234,10 @@ def _await_predecessor(one: _Running, stop: Stop) -> None:
     round before its turn, and an event would take a round for every layer. The wait is bounded, so that a
     silent predecessor costs little.
     """
-    before = one.before
-    if before is None:
+    if not one.before:
         return
     deadline = time.monotonic() + _LONGEST_WAIT_S
-    while before.rounds == one.rounds_seen and time.monotonic() < deadline and not stop.requested:
+    while one.rounds_before == one.rounds_seen and time.monotonic() < deadline and not stop.requested:
         time.sleep(_POLL_S / 20)
 
 
@@ -226,12 +248,12 @@ def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
         _take_turn(turns)
-        one.rounds_seen = one.before.rounds if one.before else 0
+        one.rounds_seen = one.rounds_before
         try:
             started = time.monotonic()
             context = batch.sparkSession.sparkContext
             application = f"{query.name}:{context.getLocalProperty('sql.streaming.queryId')}"
-            result = query.process(batch, Transaction(application, number))
+            result = query.process(batch, Transaction(application, number), start.clock())
             one.written = number
             one.rounds += 1
             start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
@@ -277,13 +299,45 @@ def _interval_ms(trigger: str) -> int | None:
     return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)
 
 
-def _wait(running: Sequence[_Running], stop: Stop) -> None:
-    """Return when every query has ended, when one has failed, or when a stop is requested."""
+def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) -> None:
+    """Return when every query has ended, when one has failed, or when a stop is requested.
+
+    Meanwhile, at most once a trigger, and at the end of a catch-up, what the wall clock makes due is done.
+    """
+    interval_s = (_interval_ms(start.trigger) or 0) / 1000
+    next_tick = time.monotonic() + interval_s
     while not stop.event.wait(_POLL_S):
         active = [one for one in running if one.handle is not None and one.handle.isActive]
-        ended_badly = any(one.handle is not None and one.handle.exception() for one in running)
-        if not active or ended_badly:
+        if any(one.handle is not None and one.handle.exception() for one in running):
             return
+        live = start.trigger != AVAILABLE_NOW
+        if not active or (live and time.monotonic() >= next_tick):
+            if not _tick(start, running, turns):
+                return
+            next_tick = time.monotonic() + interval_s
+        if not active:
+            return
+
+
+def _tick(start: _Start, running: Sequence[_Running], turns: Any) -> bool:
+    """Do what the wall clock makes due and tell whether that went well."""
+    for one in running:
+        ticker, now = one.query.ticker, start.clock()
+        if ticker is None or not ticker.is_due(now):
+            continue
+        turns.acquire()
+        try:
+            started = time.monotonic()
+            result = ticker.tick(now)
+            if result.rows:
+                one.rounds += 1
+                start.on_batch(BatchDone(one.query.name, None, result, time.monotonic() - started))
+        except Exception as failure:  # noqa: BLE001 - raised by the run's end like a micro-batch's
+            one.failure = failure
+            return False
+        finally:
+            turns.release()
+    return True
 
 
 def _leave(running: Sequence[_Running], turns: Any) -> None:
@@ -308,7 +362,7 @@ def _last_committed(handle: StreamingQuery) -> int:
 
 
 def _raise_failure(one: _Running) -> None:
-    error = one.handle.exception() if one.handle is not None else None
+    error = (one.handle.exception() if one.handle is not None else None) or one.failure
     if error is None:
         return
     if isinstance(one.failure, LakehouseError):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -88,6 +89,29 @@ class Settings(BaseSettings):
         ge=8,
         le=65535,
         description="Size of the KLL sketches; 200: rank error 1.65 % in 99 of 100 cases.",
+    )
+    sales_threshold: Decimal = Field(
+        default=Decimal(2000),
+        gt=0,
+        max_digits=38,
+        decimal_places=9,
+        description="The running total of a product's sales that is notified of.",
+    )
+    sales_notify: Literal["crossing", "every_update"] = Field(
+        default="crossing",
+        description=(
+            "When: once each time a total reaches the threshold, or on every update at or above it."
+        ),
+    )
+    call_gap_s: int = Field(
+        default=60,
+        ge=0,
+        description="How far apart two neighbouring events of one call may be, in event time.",
+    )
+    call_grace_s: int = Field(
+        default=180,
+        ge=0,
+        description="How long after the gap, by the wall clock, a call waits for events before it closes.",
     )
     max_records_per_batch: int = Field(
         default=1_000_000, ge=1, description="Kafka records that one bronze micro-batch takes at most."

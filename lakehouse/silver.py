@@ -10,7 +10,7 @@ every record gets the verdict it got before. What was written already is skipped
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 
 from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
     name = f"silver.{source.table}"
     front = Greatest(path, "event_time")
 
-    def process(batch: DataFrame, transaction: Transaction) -> BatchResult:
+    def process(batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
         if tables.is_written(batch.sparkSession, path, transaction):
             # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
             # without dead letters has left no transaction with them that would keep new ones out.
@@ -63,9 +63,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
             facts = judged.agg(F.count(F.lit(1)), F.count_if(~is_clean), accepted_time).first()
             rows, refused, reached = facts or (0, 0, 0)
             if refused:
-                origin = Origin(
-                    stream.name, STAGE, name, transaction.version, version("lakehouse"), datetime.now(UTC)
-                )
+                origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
                 tables.append(to_dead_letters(filter_dead(judged), origin), dead_path, transaction)
             if rows > refused:
                 tables.append(filter_clean(judged), path, transaction)
@@ -75,4 +73,4 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
 
     rows = tables.read_stream(spark, bronze_path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("silver", name, rows, process, fills=path, reads=f"bronze.{source.table}")
+    return LayerQuery("silver", name, rows, process, fills=path, reads=(f"bronze.{source.table}",))

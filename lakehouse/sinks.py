@@ -15,6 +15,7 @@ from pathlib import Path
 import redis
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
+from kafka.partitioner import murmur2
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
@@ -29,7 +30,10 @@ _REDIS_RETRIES = 8
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row as it leaves: Kafka key, JSON (null: deleted), version, and its places in Redis."""
+    """A gold row as it leaves: Kafka key, JSON (null: deleted), version, and its places in Redis.
+
+    Rows of one `partition_by` go to one partition, that of a record with this key; null: the key itself.
+    """
 
     key: str
     value: str | None
@@ -38,6 +42,7 @@ class Change:
     group: str
     member: str
     order: int
+    partition_by: str | None = None
 
 
 class KafkaSink:
@@ -96,10 +101,16 @@ class KafkaSink:
         sent = self._sent
         if sent and sent.application == transaction.application and sent.version >= transaction.version:
             return 0
+        partitions = sorted(producer.partitions_for(self._topic))
         producer.begin_transaction()
         for change in changes:
             value = None if change.value is None else change.value.encode()
-            producer.send(self._topic, key=change.key.encode(), value=value)
+            producer.send(
+                self._topic,
+                key=change.key.encode(),
+                value=value,
+                partition=_partition_of(change, partitions),
+            )
         progress = OffsetAndMetadata(transaction.version, transaction.application, -1)
         producer.send_offsets_to_transaction({self._progress: progress}, self._group)
         producer.commit_transaction()
@@ -175,6 +186,13 @@ class RedisSink:
 
     def _arguments(self, change: Change) -> list[str | int]:
         return [change.version, _versioned(change), change.member, change.order, self._ttl_s]
+
+
+def _partition_of(change: Change, partitions: Sequence[int]) -> int:
+    """Return the partition that Kafka's default partitioner gives to a record with such a key."""
+    text = change.key if change.partition_by is None else change.partition_by
+    hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
+    return partitions[hashed % len(partitions)]
 
 
 def row_key(table: str, row: str) -> str:

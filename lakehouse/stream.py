@@ -4,29 +4,42 @@ A Stream is one frozen value in one file of `lakehouse/streams/`. It has one or 
 the contract of its records) and one or more gold tables (how clean rows become merged rows, and how those
 leave). A difference between two streams is a function on these values, never a branch in an engine.
 
-    Stream ─┬─ Source ──── Contract ── Field …          bronze and silver
+    Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
-            └─ GoldTable ─ partial, fold ── Export      gold and export
+            └─ GoldTable ─ partial, fold ─┬─ Export               gold and export
+                   ├────── EventClock | WallClock
+                   └────── SideTable ─────┘
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.settings import Settings
 
+DELETED = "_deleted"
+"""The boolean column by which a fold marks rows that are to leave their table; null and absent: they stay."""
+
 
 class FieldType(Enum):
-    """The JSON types that a contract can ask for; they are strict ("12.5" is not a number)."""
+    """The JSON types that a contract can ask for; they are strict ("12.5" is not a number).
+
+    DECIMAL is a number that decimal(38,9) holds exactly; one with an exponent, or with more than 38 digits,
+    is taken as the shortest decimal that names the same double. JSON is any value: a string is kept as it
+    is, anything else, and a string that reads like JSON itself, as JSON text (`lakehouse.payloads`).
+    """
 
     STRING = "string"
     DOUBLE = "double"
+    DECIMAL = "decimal"
+    JSON = "json"
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,13 @@ class Contract:
     """The fields of a JSON record, and the field that carries its event time.
 
     The event time is epoch milliseconds or an ISO 8601 string with an offset; where it is absent or null
-    the Kafka record's timestamp stands in.
+    the Kafka record's timestamp stands in. Where `tombstone` names a field, a Kafka record without a value
+    is accepted: a row with the record's key in that field and null in the others.
     """
 
     fields: tuple[Field, ...]
     event_time: str = "timestamp"
+    tombstone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,13 +95,37 @@ class Source:
 
 @dataclass(frozen=True)
 class Front:
-    """How far a gold table had got before a micro-batch (`before`) and has with it (`now`).
+    """How far a gold table's time had got before a micro-batch (`before`) and has with it (`now`), UTC.
 
-    Both are the greatest event time merged so far, UTC; `before` is null for an empty table.
+    Of a table with an EventClock both are the greatest event time merged so far, `before` null for an empty
+    table. For the others `now` is the wall clock and `before` null.
     """
 
     before: datetime | None
     now: datetime
+
+
+@dataclass(frozen=True)
+class EventClock:
+    """Time is the greatest event time merged, the maximum of `column`; it moves with a micro-batch.
+
+    `due(front, settings)` is the condition on current rows which time alone may change.
+    """
+
+    column: str
+    due: Callable[[Front, Settings], Column]
+
+
+@dataclass(frozen=True)
+class WallClock:
+    """Time is the wall clock; it moves though no record comes.
+
+    It changes the rows for which `waits` is true, each when it has gone on for `after` from its `column`.
+    """
+
+    waits: Callable[[], Column]
+    column: str
+    after: Callable[[Settings], timedelta]
 
 
 @dataclass(frozen=True)
@@ -107,36 +146,86 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """How a gold row leaves: to a topic under `key` as the JSON of `value`, and to Redis as `redis` says."""
+    """How a gold row leaves: as the JSON of `value` to a topic under `key`, and to Redis as `redis` says.
 
-    topic: str
+    Without a topic it goes to Redis only. The partition follows from `partition_by`, by default the key.
+    Of the rows that are new or different those leave for which `leaves` is true, of the deleted ones those
+    for which `withdraws` is.
+    """
+
+    topic: str | None
     key: Callable[[], Column]
     value: Callable[[], Column]
     redis: RedisView
+    partition_by: Callable[[], Column] | None = None
+    leaves: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
+    withdraws: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
 
 
-@dataclass(frozen=True)
-class GoldTable:
-    """A merged table: its grain, and the two transformations that keep it.
+def no_settings(_settings: Settings) -> Mapping[str, str]:
+    """Say that a table's content depends on no setting."""
+    return {}
 
-    `partial(clean rows of a micro-batch, settings)` gives at most one row a key, in `schema`.
-    `fold(partials, current rows, front, settings)` gives the rows that are to stand in the table: it gets
-    the current rows that `time_column` says may be touched and returns only the new and the changed ones.
-    `due(front, settings)` is the condition on current rows which time alone may change.
-    `fixed(settings)` are the settings that the table's content depends on: it is refused under others.
+
+@dataclass(frozen=True, kw_only=True)
+class KeptTable:
+    """What every gold table has: its grain, how its rows lie in time, and how they leave.
+
+    `extent` names the columns of a row's first and last time, which spare the files of other times; null
+    where rows have none. `fixed(settings)` are the settings that the table's content depends on: it is
+    refused under others. `stats` are further columns whose minima and maxima spare files.
     """
 
     name: str
-    reads: str
     keys: tuple[str, ...]
     schema: StructType
-    time_column: str
-    event_time_column: str
+    extent: tuple[str, str] | None = None
+    fixed: Callable[[Settings], Mapping[str, str]] = no_settings
+    stats: tuple[str, ...] = ()
+    export: Export
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideTable(KeptTable):
+    """A table that is kept beside another one, in the same micro-batch.
+
+    `rows(folded)` are its new rows, read from what the other table's fold has returned, one a key.
+    """
+
+    rows: Callable[[DataFrame], DataFrame]
+
+
+def only(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of a single silver table as they are."""
+    (frame,) = frames.values()
+    return frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldTable(KeptTable):
+    """A merged table and the two transformations that keep it.
+
+    `combine` makes one frame of the rows of the silver tables that `reads` names.
+    `partial(clean rows of a micro-batch, settings)` reduces them as far as can be done without the table;
+    `counted` is an aggregate over partials, how many clean rows they stand for.
+    `fold(partials, current rows, front, settings)` gives the rows that are to stand in the table, one a
+    key: it gets the current rows whose extent comes within `reach` of that of the partials, or which are
+    due, and returns only the new and the changed ones, and those to delete, marked by DELETED.
+    `astray(partials, current rows)` are the keys of rows that cannot be kept up with partials alone: they are
+    made anew from all of silver, and their partials, which have a column `recomputed`, say so there.
+    `state` are the columns that only a fold needs; maintenance clears them where no fold can come any more.
+    """
+
+    reads: tuple[str, ...]
     partial: Callable[[DataFrame, Settings], DataFrame]
     fold: Callable[[DataFrame, DataFrame, Front, Settings], DataFrame]
-    due: Callable[[Front, Settings], Column]
-    fixed: Callable[[Settings], Mapping[str, str]]
-    export: Export
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
+    counted: Callable[[], Column] = lambda: F.sum("count")
+    clock: EventClock | WallClock | None = None
+    reach: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
+    astray: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    sides: tuple[SideTable, ...] = ()
+    state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,8 +237,12 @@ class Stream:
     gold: tuple[GoldTable, ...] = field(default=())
 
     @property
+    def tables(self) -> tuple[KeptTable, ...]:
+        """Every gold table, each followed by those kept beside it."""
+        return tuple(kept for table in self.gold for kept in (table, *table.sides))
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """Default names of every topic the stream reads or writes."""
-        return tuple(source.topic for source in self.sources) + tuple(
-            table.export.topic for table in self.gold
-        )
+        written = (table.export.topic for table in self.tables)
+        return (*(source.topic for source in self.sources), *(topic for topic in written if topic))

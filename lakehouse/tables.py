@@ -7,17 +7,21 @@ of each application in the table's log and skips one that it has, so a retried m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.errors import TableError
+from lakehouse.stream import DELETED
 
 FIXED_PREFIX = "lakehouse."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,7 +94,11 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     for name, value in properties.items():
         builder = builder.property(name, value)
     if not exists(spark, path):
-        builder.execute()
+        try:
+            builder.execute()
+        except PySparkException:  # another job may have been first
+            if not exists(spark, path):
+                raise
     _refuse_other_settings(spark, path, spec)
     return path
 
@@ -152,28 +160,41 @@ def append_counted(rows: DataFrame, path: str, transaction: Transaction) -> int:
     return int(observation.get["rows"])
 
 
-def upsert(rows: DataFrame, path: str, keys: Sequence[str], span: Span, transaction: Transaction) -> None:
-    """Merge the rows by key once: matched rows are replaced, others inserted.
+def upsert(
+    rows: DataFrame, path: str, keys: Sequence[str], span: Span | None, transaction: Transaction | None
+) -> None:
+    """Merge the rows by key once: matched rows are replaced, others inserted; those marked DELETED leave.
 
     `rows` has one row a key and is read twice, so it should be persisted; `span` is where they lie, which
-    spares files. A second call with the same transaction does nothing. Must be called with rows of the
-    micro-batch's own session, because the transaction travels as that session's configuration.
+    spares files. A second call with the same transaction does nothing; without one it is for the caller to
+    see that a repetition does no harm. Must be called with rows of the micro-batch's own session, because
+    the transaction travels as that session's configuration.
     """
     spark = rows.sparkSession
+    condition = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
+    if span is not None:
+        condition &= F.col(f"t.{span.column}").between(F.lit(span.first), F.lit(span.last))
+    marked = DELETED in rows.columns
+    columns: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in rows.columns if name != DELETED}
+    merge = DeltaTable.forPath(spark, path).alias("t").merge(rows.alias("s"), condition)
+    stays = F.lit(True)  # noqa: FBT003
+    if marked:
+        stays = ~F.coalesce(f"s.{DELETED}", F.lit(False))  # noqa: FBT003
+        merge = merge.whenMatchedDelete(~stays)
+    merge = merge.whenMatchedUpdate(set=columns).whenNotMatchedInsert(stays, columns)
+    with _in_transaction(spark, transaction):
+        merge.execute()
+
+
+@contextlib.contextmanager
+def _in_transaction(spark: SparkSession, transaction: Transaction | None) -> Iterator[None]:
+    if transaction is None:
+        yield
+        return
     spark.conf.set("spark.databricks.delta.write.txnAppId", transaction.application)
     spark.conf.set("spark.databricks.delta.write.txnVersion", str(transaction.version))
     try:
-        condition = F.col(f"t.{span.column}").between(F.lit(span.first), F.lit(span.last))
-        for key in keys:
-            condition = condition & (F.col(f"t.{key}") == F.col(f"s.{key}"))
-        (
-            DeltaTable.forPath(spark, path)
-            .alias("t")
-            .merge(rows.alias("s"), condition)
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+        yield
     finally:
         spark.conf.unset("spark.databricks.delta.write.txnAppId")
         spark.conf.unset("spark.databricks.delta.write.txnVersion")

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from lakehouse.errors import SettingsError
 from lakehouse.stream import Stream
+from lakehouse.streams.calls import CALLS
 from lakehouse.streams.metrics import METRICS
+from lakehouse.streams.sales import SALES
+from lakehouse.streams.transactions import TRANSACTIONS
 
-STREAMS: tuple[Stream, ...] = (METRICS,)
+STREAMS: tuple[Stream, ...] = (METRICS, CALLS, SALES, TRANSACTIONS)
 
 
 def choose(names: Sequence[str]) -> tuple[Stream, ...]:

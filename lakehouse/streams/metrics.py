@@ -1,6 +1,7 @@
-"""metrics: windowed service metrics.
+"""metrics: windowed service metrics, and summaries of each metric over all services.
 
-    metrics-events ── silver.metrics_events ── gold.metrics_1m ── metrics-aggregated-1m, Redis
+    metrics-events ── silver.metrics_events ─┬─ gold.metrics_1m ─────────── metrics-aggregated-1m, Redis
+                                             └─ gold.metrics_summary_10m ── metrics-summary-10m, Redis
 
 A record is {"serviceId", "metricName", "value", "timestamp"?, "environment"?}. It has no identity: two
 records with the same content are two measurements, and both count.
@@ -8,27 +9,28 @@ records with the same content are two measurements, and both count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from lakehouse import statistics
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
+    EventClock,
     Export,
     Field,
     FieldType,
-    Front,
     GoldTable,
     RedisView,
     Source,
     Stream,
 )
-
-WINDOW_S = 60
+from lakehouse.windows import (
+    StatisticsWindows,
+    Tumbling,
+    due_windows,
+    fixed_settings,
+    statistics_message,
+)
 
 CONTRACT = Contract(
     fields=(
@@ -38,118 +40,84 @@ CONTRACT = Contract(
         Field("environment", "environment", FieldType.STRING, required=False),
     )
 )
+NO_ENVIRONMENT = "default"
 
-KEYS = ("service_id", "metric_name", "window_start")
-
-METRICS_1M_SCHEMA = StructType(
-    [
-        *StructType()
-        .add("service_id", "string")
-        .add("metric_name", "string")
-        .add("window_start", "timestamp")
-        .add("window_end", "timestamp"),
-        *statistics.SCHEMA.fields[:11],
-        *StructType().add("last_event_time", "timestamp").add("is_final", "boolean"),
-        *statistics.SCHEMA.fields[11:],
-    ]
-)
-"""One row per (service_id, metric_name, window_start): a tumbling window of one minute of event time,
-[window_start, window_end), UTC. is_final: event time has passed window_end by the grace; a later update of a
-final row is still possible, as long as silver accepts records for it."""
+_MINUTES = StatisticsWindows(Tumbling(by=("service_id", "metric_name"), length_s=60))
+_SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), length_s=600))
+_CLOCK = EventClock("last_event_time", due_windows)
 
 
-def partial_windows(clean: DataFrame, settings: Settings) -> DataFrame:
-    """Return the state of each window over the clean rows of a micro-batch, one row a key."""
-    micros = F.unix_micros("event_time")
-    window = F.timestamp_micros(micros - F.pmod(micros, F.lit(WINDOW_S * 1_000_000)))
-    states = statistics.aggregates(F.col("value"), settings.quantile_k) | {
-        "last_event_time": F.max("event_time")
-    }
-    return clean.groupBy("service_id", "metric_name", window.alias("window_start")).agg(
-        *(state.alias(name) for name, state in states.items())
-    )
-
-
-def fold_windows(partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
-    """Return the windows that are new, have new values, or have become final by the front."""
-    joined = partials.alias("p").join(current.alias("c"), list(KEYS), "full_outer")
-    window_end = F.col("window_start") + F.expr(f"INTERVAL {WINDOW_S} SECONDS")
-    touched = joined.where(
-        F.col("p.count").isNotNull() | (_is_final(window_end, front, settings) & ~F.col("c.is_final"))
-    )
-    states = touched.select(
-        *KEYS,
-        *(state.alias(name) for name, state in statistics.merged("c", "p").items()),
-        F.greatest("c.last_event_time", "p.last_event_time").alias("last_event_time"),
-    )
-    return (
-        states.withColumns(statistics.derived())
-        .withColumn("window_end", window_end)
-        .withColumn("is_final", _is_final(window_end, front, settings))
-        .select(*METRICS_1M_SCHEMA.names)
-    )
-
-
-def due_windows(front: Front, settings: Settings) -> Column:
-    """Select the current rows that become final between the two ends of the front."""
-    final_now = _is_final(F.col("window_end"), front, settings)
-    if front.before is None:
-        return final_now
-    return final_now & ~_is_final(F.col("window_end"), Front(None, front.before), settings)
-
-
-def fixed_settings(settings: Settings) -> Mapping[str, str]:
-    """Return the settings that rows of metrics_1m depend on."""
-    return {"quantile_k": str(settings.quantile_k), "grace_s": str(settings.grace_s)}
-
-
-def _is_final(window_end: Column, front: Front, settings: Settings) -> Column:
-    return window_end <= F.lit(front.now) - F.expr(f"INTERVAL {settings.grace_s} SECONDS")
-
-
-def _message() -> Column:
-    statistic_names = statistics.SCHEMA.names[:11]
-    return F.struct(
-        F.col("service_id").alias("serviceId"),
-        F.col("metric_name").alias("metricName"),
-        F.unix_millis("window_start").alias("windowStart"),
-        F.unix_millis("window_end").alias("windowEnd"),
-        *(F.col(name) for name in statistic_names),
-        F.unix_millis("last_event_time").alias("lastEventTime"),
-        F.col("is_final").alias("isFinal"),
-    )
+def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
+    """Return the state of each ten-minute summary, over all services of an environment; one row a key."""
+    named = F.coalesce("environment", F.lit(NO_ENVIRONMENT))
+    return _SUMMARIES.partial(clean.withColumn("environment", named), settings)
 
 
 def _series() -> Column:
     return F.concat_ws(":", "service_id", "metric_name")
 
 
+def _summary_series() -> Column:
+    return F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric_name")
+
+
+def _at(series: Column) -> Column:
+    return F.concat_ws(":", series, F.unix_millis("window_start").cast("string"))
+
+
 METRICS_1M = GoldTable(
     name="metrics_1m",
-    reads="metrics_events",
-    keys=KEYS,
-    schema=METRICS_1M_SCHEMA,
-    time_column="window_start",
-    event_time_column="last_event_time",
-    partial=partial_windows,
-    fold=fold_windows,
-    due=due_windows,
+    reads=("metrics_events",),
+    keys=_MINUTES.windows.keys,
+    schema=_MINUTES.schema,
+    extent=("window_start", "window_start"),
+    partial=_MINUTES.partial,
+    fold=_MINUTES.fold,
+    clock=_CLOCK,
     fixed=fixed_settings,
+    state=("m2", "sketch"),
     export=Export(
         topic="metrics-aggregated-1m",
         key=_series,
-        value=_message,
+        value=lambda: statistics_message({"serviceId": "service_id", "metricName": "metric_name"}),
         redis=RedisView(
-            row_key=lambda: F.concat_ws(":", _series(), F.unix_millis("window_start").cast("string")),
+            row_key=lambda: _at(_series()),
             group=lambda: F.col("metric_name"),
             member=lambda: F.col("service_id"),
             order=lambda: F.unix_millis("window_start"),
         ),
     ),
 )
+"""One row per (service_id, metric_name, window_start), a minute of event time."""
+
+METRICS_SUMMARY_10M = GoldTable(
+    name="metrics_summary_10m",
+    reads=("metrics_events",),
+    keys=_SUMMARIES.windows.keys,
+    schema=_SUMMARIES.schema,
+    extent=("window_start", "window_start"),
+    partial=partial_summaries,
+    fold=_SUMMARIES.fold,
+    clock=_CLOCK,
+    fixed=fixed_settings,
+    state=("m2", "sketch"),
+    export=Export(
+        topic="metrics-summary-10m",
+        key=_summary_series,
+        value=lambda: statistics_message({"environment": "environment", "metricName": "metric_name"}),
+        redis=RedisView(
+            row_key=lambda: _at(_summary_series()),
+            group=lambda: F.col("metric_name"),
+            member=lambda: F.col("environment"),
+            order=lambda: F.unix_millis("window_start"),
+        ),
+    ),
+)
+"""One row per (environment, metric_name, window_start), ten minutes of event time over all services;
+environment is "default" for records that name none."""
 
 METRICS = Stream(
     name="metrics",
     sources=(Source("metrics-events", "metrics_events", CONTRACT),),
-    gold=(METRICS_1M,),
+    gold=(METRICS_1M, METRICS_SUMMARY_10M),
 )

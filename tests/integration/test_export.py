@@ -27,7 +27,7 @@ from lakehouse.local.services import Endpoints
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.sinks import RedisSink, latest_key, row_key
-from lakehouse.streams.metrics import METRICS, METRICS_1M, METRICS_1M_SCHEMA
+from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests.conftest import MakeSettings
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
@@ -92,19 +92,22 @@ class State:
         }
 
 
+ONE_TABLE = replace(METRICS, gold=(METRICS_1M,))
+
+
 class Export:
     """One lake's gold.metrics_1m and the two places its changes go to."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
         self.settings = settings
-        self.topic = settings.topic(METRICS_1M.export.topic)
+        self.topic = settings.topic("metrics-aggregated-1m")
         self.path = tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings))
         self.checkpoint = Path(settings.lake) / "_checkpoints" / "export.metrics_1m"
 
     def put(self, *states: State) -> None:
         """Insert or update rows in one commit."""
-        rows = self.spark.createDataFrame([state.row() for state in states], METRICS_1M_SCHEMA).coalesce(1)
+        rows = self.spark.createDataFrame([state.row() for state in states], METRICS_1M.schema).coalesce(1)
         same = " AND ".join(f"t.{key} = s.{key}" for key in METRICS_1M.keys)
         merge = DeltaTable.forPath(self.spark, self.path).alias("t").merge(rows.alias("s"), same)
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
@@ -118,7 +121,7 @@ class Export:
         """Export until caught up and return what the micro-batches did."""
         done: list[BatchDone] = []
         settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
-        run(self.spark, [METRICS], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(self.spark, [ONE_TABLE], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         return done
 
     def forget_last_commit(self) -> None:

@@ -17,7 +17,8 @@ from lakehouse.judging import clean_schema
 from lakehouse.settings import Settings
 from lakehouse.stream import Front
 from lakehouse.streams import STREAMS
-from lakehouse.streams.metrics import CONTRACT, METRICS, METRICS_1M, METRICS_1M_SCHEMA
+from lakehouse.streams.metrics import CONTRACT, METRICS, METRICS_1M
+from lakehouse.windows import due_windows
 from tests.oracle import PERCENTILES, Judged, metrics_1m, rank_error
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -61,7 +62,7 @@ class Gold:
         front = Front(self.front, reached if self.front is None else max(self.front, reached))
         starts = [event.event_time_us // MINUTE * MINUTE for event in events]
         between = F.col("window_start").between(F.lit(moment(min(starts))), F.lit(moment(max(starts))))
-        current = self.table().where(between | METRICS_1M.due(front, self.settings))
+        current = self.table().where(between | due_windows(front, self.settings))
         folded = self.collect(METRICS_1M.fold(partials, current, front, self.settings))
         partials.unpersist()
         self.front = front.now
@@ -86,10 +87,10 @@ class Gold:
 
     def table(self) -> DataFrame:
         rows = [
-            tuple(moment(row[name]) if name in TIMES else row[name] for name in METRICS_1M_SCHEMA.names)
+            tuple(moment(row[name]) if name in TIMES else row[name] for name in METRICS_1M.schema.names)
             for row in self.rows.values()
         ]
-        return self.spark.createDataFrame(rows, METRICS_1M_SCHEMA)
+        return self.spark.createDataFrame(rows, METRICS_1M.schema)
 
     @staticmethod
     def collect(frame: DataFrame) -> Table:
@@ -152,7 +153,7 @@ def test_a_fold_returns_the_columns_of_the_table(gold: Gold) -> None:
     folded = METRICS_1M.fold(partials, gold.table(), Front(None, NOON), gold.settings)
 
     found = [(field.name, field.dataType.simpleString()) for field in folded.schema.fields]
-    assert found == [(field.name, field.dataType.simpleString()) for field in METRICS_1M_SCHEMA.fields]
+    assert found == [(field.name, field.dataType.simpleString()) for field in METRICS_1M.schema.fields]
     assert found[:17] == [
         ("service_id", "string"),
         ("metric_name", "string"),
@@ -276,7 +277,7 @@ def test_the_due_rows_are_those_that_become_final_between_the_two_fronts(gold: G
 
     def due(before_us: int | None, now_us: int) -> set[int]:
         front = Front(None if before_us is None else moment(NOON_US + before_us), moment(NOON_US + now_us))
-        rows = gold.table().where(METRICS_1M.due(front, gold.settings))
+        rows = gold.table().where(due_windows(front, gold.settings))
         return {start - NOON_US for _, _, start in gold.collect(rows)}
 
     assert due(None, 3 * MINUTE) == {0, MINUTE}

@@ -1,0 +1,39 @@
+"""A JSON value of any type in a string column, and back again without loss.
+
+A JSON string is kept as it is, so that it reads well in SQL: "ok" as ok. Anything else is kept as its JSON
+text: {"duration":12}, 12, true. A JSON string that reads like JSON text itself, "12", is kept with its
+quotes, so that it stays a string. JSON null and an absent value are null.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+
+def from_variant(value: Column, kind: Column) -> Column:
+    """Return a variant as text; `kind` is its schema_of_variant."""
+    text = F.try_variant_get(value, "$", "string")
+    return F.when(kind.isNull() | (kind == "VOID"), F.lit(None)).otherwise(
+        F.when((kind == "STRING") & ~_is_json(text), text).otherwise(F.to_json(value))
+    )
+
+
+def to_variant(text: Column) -> Column:
+    """Return the value that the text stands for; to_json writes it as it came."""
+    return F.when(_is_json(text), F.try_parse_json(text)).otherwise(text.cast("variant"))
+
+
+def is_plain(text: Column) -> Column:
+    """Tell of a text made by Spark's JSON parser that it can only come from a JSON string that is no JSON.
+
+    Such a text begins with a letter and is none of JSON's three words; objects, numbers and quoted texts
+    do not. Half a surrogate pair would have become a question mark.
+    """
+    letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
+    word = text.startswith("true") | text.startswith("false") | text.startswith("null")
+    return letter & ~word & ~text.contains("?")
+
+
+def _is_json(text: Column) -> Column:
+    return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))  # noqa: FBT003

@@ -1,0 +1,267 @@
+"""calls: call records joined from two topics.
+
+    analyticsTopic ── silver.call_analytics ─┬─ gold.call_records ── outputTopic, Redis
+    metricsTopic ──── silver.call_metrics ───┘
+
+Records are {"user1", "user2", "timestamp"?, "analytics"?} and the same with "metrics"; a payload is any JSON
+value or null. A call of a pair (user1, user2, in that order) is a maximal set of its events, of either topic,
+in which neighbours in event time are at most T apart:
+
+    T = 60 s      a     m  a                      m
+                  |--30-|20|--------90 s----------|
+                  (a call with both sides )       (a call with metrics only)
+
+The join keeps a call's extent, counts and earliest payloads, which merge with those of another piece of the
+same call in any order. A call closes when the wall clock passes its last event by T, the grace and a second.
+An event that comes later corrects it, and can join two calls into one: the key that is gone is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import payloads
+from lakehouse.settings import Settings
+from lakehouse.stream import (
+    DELETED,
+    Contract,
+    Export,
+    Field,
+    FieldType,
+    Front,
+    GoldTable,
+    RedisView,
+    Source,
+    Stream,
+    WallClock,
+)
+
+PAIR = ("user1", "user2")
+SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
+
+_PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
+
+SCHEMA = (
+    StructType()
+    .add("user1", "string")
+    .add("user2", "string")
+    .add("ts", "timestamp")
+    .add("analytics", "string")
+    .add("metrics", "string")
+    .add("analytics_events", "long")
+    .add("metrics_events", "long")
+    .add("last_event_time", "timestamp")
+    .add("status", "string")
+    .add("closed_at", "timestamp")
+    .add("was_closed", "boolean")
+    .add("analytics_place", _PLACE)
+    .add("metrics_place", _PLACE)
+)
+"""One row per call; key: user1, user2, ts. ts, last_event_time: its least and greatest event time, UTC.
+analytics, metrics: the earliest payload of each side that is not null (ties: least partition and offset),
+as `lakehouse.payloads` keeps it; null for none. closed_at: when it was due to close; null while open.
+was_closed: a row under this key has been closed once, so it has left; *_place: where a payload comes from."""
+
+
+def contract(payload: str) -> Contract:
+    """Return the contract of a topic whose records carry this payload."""
+    return Contract(
+        fields=(
+            Field("user1", "user1", FieldType.STRING),
+            Field("user2", "user2", FieldType.STRING),
+            Field(payload, payload, FieldType.JSON, required=False),
+        )
+    )
+
+
+def events(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of both silver tables as calls of one event."""
+    one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
+    analytics, metrics = (
+        frame.select(
+            *PAIR,
+            F.col("event_time").alias("ts"),
+            F.col("event_time").alias("last_event_time"),
+            *(
+                _found(side) if side == own else F.lit(None).cast(_FOUND).alias(side)
+                for side in SIDES.values()
+            ),
+            *((one if side == own else none).alias(f"{side}_events") for side in SIDES.values()),
+        )
+        for own, frame in ((SIDES[table], frames[table]) for table in SIDES)
+    )
+    return analytics.unionByName(metrics)
+
+
+def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
+    """Return the calls that the rows of a micro-batch make among themselves."""
+    return _joined(clean, settings)
+
+
+def fold_calls(partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
+    """Return the calls that have new events or have become due to close, and the keys that are gone."""
+    due = F.lit(front.now - _closes_after(settings))
+    pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()  # noqa: FBT003
+    standing = current.join(pairs, list(PAIR), "left").where(
+        F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
+    )
+    olds = standing.select(
+        *PAIR,
+        "ts",
+        "last_event_time",
+        *(_kept(side) for side in SIDES.values()),
+        *(f"{side}_events" for side in SIDES.values()),
+        F.struct("ts", "status", "was_closed").alias("old"),
+    )
+    calls = _joined(olds.unionByName(partials, allowMissingColumns=True), settings)
+    closed = F.col("last_event_time") <= due
+    old_open = F.exists("olds", lambda old: old["status"] == "open")
+    changed = calls.where(F.col("has_new") | (closed & old_open))
+    gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), _gone)
+    return changed.select(*PAIR, F.inline(F.concat(F.array(_standing(closed, settings)), gone)))
+
+
+def fixed_settings(settings: Settings) -> Mapping[str, str]:
+    """Return the settings that call records depend on."""
+    return {"call_gap_s": str(settings.call_gap_s), "call_grace_s": str(settings.call_grace_s)}
+
+
+def _closes_after(settings: Settings) -> timedelta:
+    return timedelta(seconds=settings.call_gap_s + settings.call_grace_s + 1)
+
+
+# A payload on its way: where it comes from, in the order in which the earliest is chosen, and itself.
+_FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
+
+
+def _found(side: str) -> Column:
+    place = F.struct("event_time", "partition", "offset", F.col(side).alias("payload"))
+    return F.when(F.col(side).isNotNull(), place).cast(_FOUND).alias(side)
+
+
+def _kept(side: str) -> Column:
+    place = F.col(f"{side}_place")
+    fields = (place.getField(name).alias(name) for name in ("event_time", "partition", "offset"))
+    kept = F.struct(*fields, F.col(side).alias("payload"))
+    return F.when(F.col(side).isNotNull(), kept).cast(_FOUND).alias(side)
+
+
+def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
+    """Join parts of calls, each from `ts` to `last_event_time`, into calls.
+
+    A part begins a new call where it begins more than T after everything before it has ended. Parts that
+    stand in the table have their `old` key and status, which the call gets a list of.
+    """
+    before = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
+    up_to = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
+    apart = F.col("ts") > F.max("last_event_time").over(before) + F.expr(
+        f"INTERVAL {settings.call_gap_s} SECONDS"
+    )
+    numbered = parts.withColumn("apart", apart.cast("int")).withColumn("call", F.sum("apart").over(up_to))
+    folding = "old" in parts.columns
+    olds = (
+        F.collect_list("old").alias("olds"),
+        F.bool_or(F.col("old").isNull()).alias("has_new"),
+    )
+    return (
+        numbered.groupBy(*PAIR, F.coalesce("call", F.lit(0)).alias("call"))
+        .agg(
+            F.min("ts").alias("ts"),
+            F.max("last_event_time").alias("last_event_time"),
+            *(F.min(side).alias(side) for side in SIDES.values()),
+            *(F.sum(f"{side}_events").alias(f"{side}_events") for side in SIDES.values()),
+            *(olds if folding else ()),
+        )
+        .drop("call")
+    )
+
+
+def _standing(closed: Column, settings: Settings) -> Column:
+    """Return a joined call as the row that is to stand in the table, without its pair."""
+    was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
+    values = {
+        "ts": F.col("ts"),
+        **{side: F.col(side).getField("payload") for side in SIDES.values()},
+        **{f"{side}_events": F.col(f"{side}_events") for side in SIDES.values()},
+        "last_event_time": F.col("last_event_time"),
+        "status": F.when(closed, "closed").otherwise("open"),
+        "closed_at": F.when(closed, F.col("last_event_time") + F.lit(_closes_after(settings))),
+        "was_closed": closed | was_closed,
+        **{f"{side}_place": F.col(side).dropFields("payload") for side in SIDES.values()},
+        DELETED: F.lit(False),  # noqa: FBT003
+    }
+    return _row(values)
+
+
+def _gone(old: Column) -> Column:
+    return _row({"ts": old["ts"], DELETED: F.lit(True)})  # noqa: FBT003
+
+
+def _row(values: Mapping[str, Column]) -> Column:
+    """Return the columns after the pair as one struct, null where there is no value."""
+    types = {column.name: column.dataType for column in SCHEMA if column.name not in PAIR}
+    return F.struct(
+        *(values.get(name, F.lit(None)).cast(type_).alias(name) for name, type_ in types.items()),
+        values[DELETED].alias(DELETED),
+    )
+
+
+def _pair() -> Column:
+    return F.concat_ws("-", *PAIR)
+
+
+def _call() -> Column:
+    return F.concat_ws(":", _pair(), F.unix_millis("ts").cast("string"))
+
+
+def _message() -> Column:
+    return F.struct(
+        *PAIR,
+        F.unix_millis("ts").alias("ts"),
+        *(payloads.to_variant(F.col(side)).alias(side) for side in SIDES.values()),
+    )
+
+
+CALL_RECORDS = GoldTable(
+    name="call_records",
+    reads=tuple(SIDES),
+    keys=(*PAIR, "ts"),
+    schema=SCHEMA,
+    extent=("ts", "last_event_time"),
+    stats=("status",),
+    combine=events,
+    partial=pieces,
+    counted=lambda: F.sum(F.col("analytics_events") + F.col("metrics_events")),
+    fold=fold_calls,
+    reach=lambda settings: timedelta(seconds=settings.call_gap_s),
+    clock=WallClock(waits=lambda: F.col("status") == "open", column="last_event_time", after=_closes_after),
+    fixed=fixed_settings,
+    export=Export(
+        topic="outputTopic",
+        key=_call,
+        value=_message,
+        partition_by=_pair,
+        leaves=lambda: F.col("status") == "closed",
+        withdraws=lambda: F.col("was_closed"),
+        redis=RedisView(
+            row_key=_call,
+            group=lambda: F.col("user1"),
+            member=lambda: F.col("user2"),
+            order=lambda: F.unix_millis("ts"),
+        ),
+    ),
+)
+
+CALLS = Stream(
+    name="calls",
+    sources=(
+        Source("analyticsTopic", "call_analytics", contract("analytics")),
+        Source("metricsTopic", "call_metrics", contract("metrics")),
+    ),
+    gold=(CALL_RECORDS,),
+)

@@ -1,0 +1,264 @@
+"""sales: running totals per product, and notifications of those that reach a threshold.
+
+    sales-events-v1 ── silver.sales_events ─┬─ gold.product_sales ─────── Redis
+                                            └─ gold.sales_notifications ─ notifications-events-v1, Redis
+
+A record is {"product", "value", "timestamp"?}; a null value under the key of a product is a tombstone and
+starts the product again. Values are exact decimals and may be negative (a return).
+
+The order of a product's records is that of their offsets, and its records belong into one partition, as
+their key sees to. Where they do not, each partition is a running total of its own, which its tombstones
+start again and which crosses the threshold by itself; product_sales adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, MapType, StructType
+
+from lakehouse import money
+from lakehouse.settings import Settings
+from lakehouse.stream import (
+    Contract,
+    Export,
+    Field,
+    FieldType,
+    Front,
+    GoldTable,
+    RedisView,
+    SideTable,
+    Source,
+    Stream,
+)
+
+CONTRACT = Contract(
+    fields=(
+        Field("product", "product", FieldType.STRING),
+        Field("value", "value", FieldType.DECIMAL),
+    ),
+    tombstone="product",
+)
+
+_STATE = (
+    StructType()
+    .add("total", money.TYPE)
+    .add("count", "long")
+    .add("last_event_time", "timestamp")
+    .add("crossings", "long")
+    .add("last_offset", "long")
+)
+
+SALES_SCHEMA = (
+    StructType()
+    .add("product", "string")
+    .add("total", money.TYPE)
+    .add("count", "long")
+    .add("last_event_time", "timestamp")
+    .add("partitions", MapType(IntegerType(), _STATE))
+    .add("recomputed", "boolean")
+)
+"""One row per product. total, count: of the sales since its last tombstone; last_event_time, UTC: of these,
+null for none. partitions: the same by Kafka partition, with the crossings so far and the last offset merged;
+recomputed: records have come out of their order, and the row is made anew from silver ever since."""
+
+NOTIFICATIONS_SCHEMA = (
+    StructType()
+    .add("product", "string")
+    .add("value", money.TYPE)
+    .add("crossing", "long")
+    .add("event_time", "timestamp")
+    .add("partition", "integer")
+    .add("offset", "long")
+)
+"""One row per sale to be notified of; key: product, partition, offset, those of the record. value: the
+total it made; crossing: how many times the total had reached the threshold by then, from 1."""
+
+
+def events(clean: DataFrame, _settings: Settings) -> DataFrame:
+    """Return the rows as they are: a crossing shows only in the order of single records."""
+    columns = "product", "value", "event_time", "partition", "offset"
+    return clean.select(*columns, F.lit(False).alias("recomputed"))  # noqa: FBT003
+
+
+def out_of_order(partials: DataFrame, current: DataFrame) -> DataFrame:
+    """Return the products of which a record comes after one with a greater offset, now or once before.
+
+    Once made anew a total may hold records that are yet to come here, so nothing can be added to it.
+    """
+    first = partials.groupBy("product", "partition").agg(F.min("offset").alias("first"))
+    known = current.select("product", "recomputed", "partitions").join(first, "product")
+    last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
+    return known.where(F.col("recomputed") | (F.col("first") <= last)).select("product")
+
+
+def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings: Settings) -> DataFrame:
+    """Return the products that have new records, with a list of notifications that these make.
+
+    A partition's state stands in the sequence as one more record before the new ones.
+    """
+    touched = current.join(partials.select("product").distinct(), "product", "left_semi")
+    states = touched.select("product", F.explode("partitions").alias("partition", "state"))
+    standing = states.select(
+        "product",
+        "partition",
+        F.col("state.last_offset").alias("offset"),
+        F.col("state.total").alias("value"),
+        F.col("state.last_event_time").alias("event_time"),
+        F.col("state.count").alias("sales"),
+        F.col("state.crossings").alias("crossings"),
+        F.lit(False).alias("is_new"),  # noqa: FBT003
+        F.lit(False).alias("recomputed"),  # noqa: FBT003
+    )
+    is_sale = F.col("value").isNotNull()
+    coming = partials.select(
+        "product",
+        "partition",
+        "offset",
+        F.coalesce("value", F.lit(0).cast(money.TYPE)).alias("value"),
+        F.when(is_sale, F.col("event_time")).alias("event_time"),
+        is_sale.cast("long").alias("sales"),
+        F.lit(0).cast("long").alias("crossings"),
+        F.lit(True).alias("is_new"),  # noqa: FBT003
+        "recomputed",
+    )
+    sequence = _with_crossings(_with_totals(standing.unionByName(coming)), settings)
+    return _products(_partitions(sequence)).select(*SALES_SCHEMA.names, "notifications")
+
+
+def notifications(folded: DataFrame) -> DataFrame:
+    """Return the notifications in the lists of folded products."""
+    return folded.select("product", F.inline("notifications")).select(*NOTIFICATIONS_SCHEMA.names)
+
+
+def fixed_notifications(settings: Settings) -> Mapping[str, str]:
+    """Return the settings that notifications depend on."""
+    return {
+        "sales_threshold": f"{settings.sales_threshold.normalize():f}",
+        "sales_notify": settings.sales_notify,
+    }
+
+
+def _with_totals(sequence: DataFrame) -> DataFrame:
+    """Add `total`, `count` and `last_event_time` since the last tombstone, as of each record."""
+    in_order = Window.partitionBy("product", "partition").orderBy("offset")
+    is_tombstone = (F.col("sales") == 0) & F.col("is_new")
+    since = Window.partitionBy("product", "partition", "epoch").orderBy("offset")
+    return sequence.withColumn("epoch", F.sum(is_tombstone.cast("long")).over(in_order)).withColumns(
+        {
+            "total": money.total("value", F.concat(F.lit("the total of product "), "product"), since),
+            "count": F.sum("sales").over(since),
+            "last_event_time": F.max("event_time").over(since),
+        }
+    )
+
+
+def _with_crossings(sequence: DataFrame, settings: Settings) -> DataFrame:
+    """Add `crossing`, the number of crossings so far, and `notified`: the record makes a notification."""
+    in_order = Window.partitionBy("product", "partition").orderBy("offset")
+    threshold = F.lit(settings.sales_threshold)
+    is_sale = F.col("is_new") & (F.col("sales") == 1)
+    before = F.coalesce(F.lag("total").over(in_order), F.lit(0))
+    above = is_sale & (F.col("total") >= threshold)
+    crosses = above & (before < threshold)
+    number = F.sum(F.col("crossings") + F.col("crosses").cast("long")).over(in_order)
+    numbered = sequence.withColumn("crosses", crosses).withColumn("crossing", number)
+    return numbered.withColumn("notified", crosses if settings.sales_notify == "crossing" else above)
+
+
+def _partitions(sequence: DataFrame) -> DataFrame:
+    """Return the last state of each (product, partition) and its notifications."""
+    state = F.struct(
+        F.col("total"),
+        F.col("count"),
+        F.col("last_event_time"),
+        F.col("crossing").alias("crossings"),
+        F.col("offset").alias("last_offset"),
+    )
+    notification = F.struct(
+        F.col("total").alias("value"),
+        F.col("crossing"),
+        F.col("event_time"),
+        F.col("partition"),
+        F.col("offset"),
+    )
+    return sequence.groupBy("product", "partition").agg(
+        F.max_by(state, "offset").alias("state"),
+        F.collect_list(F.when(F.col("notified"), notification)).alias("notifications"),
+        F.bool_or("recomputed").alias("recomputed"),
+    )
+
+
+def _products(partitions: DataFrame) -> DataFrame:
+    """Return one row a product, its partitions added up."""
+    totals = partitions.withColumn("partition_total", F.col("state.total"))
+    return totals.groupBy("product").agg(
+        money.total("partition_total", F.concat(F.lit("the total of product "), "product")).alias("total"),
+        F.sum("state.count").alias("count"),
+        F.max("state.last_event_time").alias("last_event_time"),
+        F.map_from_entries(F.collect_list(F.struct("partition", "state"))).alias("partitions"),
+        F.bool_or("recomputed").alias("recomputed"),
+        F.flatten(F.collect_list("notifications")).alias("notifications"),
+    )
+
+
+def _sales_message() -> Column:
+    return F.struct(
+        F.col("product"),
+        F.col("total").cast("variant").alias("total"),
+        F.col("count"),
+        F.unix_millis("last_event_time").alias("lastEventTime"),
+    )
+
+
+SALES_NOTIFICATIONS = SideTable(
+    name="sales_notifications",
+    keys=("product", "partition", "offset"),
+    schema=NOTIFICATIONS_SCHEMA,
+    extent=("event_time", "event_time"),
+    rows=notifications,
+    fixed=fixed_notifications,
+    export=Export(
+        topic="notifications-events-v1",
+        key=lambda: F.col("product"),
+        value=lambda: F.struct(F.col("product"), F.col("value").cast("variant").alias("value")),
+        redis=RedisView(
+            row_key=lambda: F.concat_ws(":", "product", "partition", "offset"),
+            group=lambda: F.lit("products"),
+            member=lambda: F.col("product"),
+            order=lambda: F.col("offset"),
+        ),
+    ),
+)
+
+PRODUCT_SALES = GoldTable(
+    name="product_sales",
+    reads=("sales_events",),
+    keys=("product",),
+    schema=SALES_SCHEMA,
+    partial=events,
+    counted=lambda: F.count(F.lit(1)),
+    fold=fold_sales,
+    astray=out_of_order,
+    sides=(SALES_NOTIFICATIONS,),
+    fixed=fixed_notifications,
+    export=Export(
+        topic=None,
+        key=lambda: F.col("product"),
+        value=_sales_message,
+        redis=RedisView(
+            row_key=lambda: F.col("product"),
+            group=lambda: F.lit("products"),
+            member=lambda: F.col("product"),
+            order=lambda: F.lit(0).cast("long"),
+        ),
+    ),
+)
+
+SALES = Stream(
+    name="sales",
+    sources=(Source("sales-events-v1", "sales_events", CONTRACT),),
+    gold=(PRODUCT_SALES,),
+)

@@ -1,0 +1,128 @@
+"""transactions: what each user has spent in every five minutes.
+
+    transactions-topic ── silver.transactions ── gold.user_transactions_5m ── aggregated-transactions, Redis
+
+A record is {"userId", "amount", "timestamp"?}. Only an amount above zero is a transaction; any other record
+is a dead letter. Amounts are exact decimals.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import money
+from lakehouse.settings import Settings
+from lakehouse.stream import (
+    Contract,
+    Export,
+    Field,
+    FieldType,
+    Front,
+    GoldTable,
+    RedisView,
+    Rule,
+    Source,
+    Stream,
+)
+from lakehouse.windows import Tumbling
+
+CONTRACT = Contract(
+    fields=(
+        Field("userId", "user_id", FieldType.STRING),
+        Field("amount", "amount", FieldType.DECIMAL),
+    )
+)
+
+WINDOWS = Tumbling(by=("user_id",), length_s=300)
+
+SCHEMA = (
+    StructType()
+    .add("user_id", "string")
+    .add("window_start", "timestamp")
+    .add("window_end", "timestamp")
+    .add("total_amount", "decimal(38,9)")
+    .add("count", "long")
+)
+"""One row per (user_id, window_start): a tumbling window of five minutes of event time,
+[window_start, window_end), UTC. count: transactions in it, at least one."""
+
+
+def rules() -> tuple[Rule, ...]:
+    """Return what a transaction must not be."""
+    amount = F.col("amount")
+    message = F.concat(F.lit("amount must be above 0, not "), amount.cast("variant").cast("string"))
+    return (Rule("not_positive", "amount", amount <= 0, message),)
+
+
+def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
+    """Return the total and count of each window over the clean rows of a micro-batch, one row a key.
+
+    Each task adds up its own rows before anything is shuffled, so a user with half of the traffic is as
+    many rows as any other from there on.
+    """
+    return clean.groupBy("user_id", WINDOWS.start().alias("window_start")).agg(
+        _total("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")
+    )
+
+
+def fold_windows(partials: DataFrame, current: DataFrame, _front: Front, _settings: Settings) -> DataFrame:
+    """Return the windows that have new transactions, with these added."""
+    columns = [*WINDOWS.keys, "total_amount", "count"]
+    standing = current.select(*columns, F.lit(False).alias("more"))  # noqa: FBT003
+    coming = partials.select(*columns, F.lit(True).alias("more"))  # noqa: FBT003
+    return (
+        standing.unionByName(coming)
+        .groupBy(*WINDOWS.keys)
+        .agg(
+            F.bool_or("more").alias("more"),
+            _total("total_amount").alias("total_amount"),
+            F.sum("count").alias("count"),
+        )
+        .where("more")
+        .withColumn("window_end", WINDOWS.end())
+        .select(*SCHEMA.names)
+    )
+
+
+def _total(column: str) -> Column:
+    return money.total(column, F.concat(F.lit("the total_amount of user "), "user_id"))
+
+
+def _message() -> Column:
+    return F.struct(
+        F.col("user_id").alias("userId"),
+        F.unix_millis("window_start").alias("windowStart"),
+        F.unix_millis("window_end").alias("windowEnd"),
+        F.col("total_amount").cast("variant").alias("totalAmount"),
+        F.col("count"),
+    )
+
+
+USER_TRANSACTIONS_5M = GoldTable(
+    name="user_transactions_5m",
+    reads=("transactions",),
+    keys=WINDOWS.keys,
+    schema=SCHEMA,
+    extent=("window_start", "window_start"),
+    partial=partial_windows,
+    fold=fold_windows,
+    export=Export(
+        topic="aggregated-transactions",
+        key=lambda: F.col("user_id"),
+        value=_message,
+        redis=RedisView(
+            row_key=lambda: F.concat_ws(":", "user_id", F.unix_millis("window_start").cast("string")),
+            group=lambda: F.lit("users"),
+            member=lambda: F.col("user_id"),
+            order=lambda: F.unix_millis("window_start"),
+        ),
+    ),
+)
+
+TRANSACTIONS = Stream(
+    name="transactions",
+    sources=(Source("transactions-topic", "transactions", CONTRACT, rules),),
+    gold=(USER_TRANSACTIONS_5M,),
+)
