@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """A Kafka record to send, and why it is there, so that a test knows what must become of it."""
+    """A Kafka record to send, and why it is there, so that a test knows what must become of it.
 
-    key: bytes
+    `source` is the index of its topic among the stream's. `timestamp_ms` is for a record that has no event
+    time but Kafka's; 0 leaves that to the moment of sending.
+    """
+
+    key: bytes | None
     value: bytes | None
     kind: str
+    source: int = 0
+    timestamp_ms: int = 0
 
 
 def spread_times(count: int, *, end_ms: int, span_s: float) -> Iterator[int]:
