@@ -1,0 +1,35 @@
+"""Names of sample users, in several scripts."""
+
+from __future__ import annotations
+
+_NAMES = (
+    "ada",
+    "bob",
+    "chloé",
+    "dieter",
+    "eve",
+    "frank",
+    "grace",
+    "heidi",
+    "ivan",
+    "jürgen",
+    "katya",
+    "linus",
+    "mallory",
+    "noor",
+    "olga",
+    "peggy",
+    "søren",
+    "trent",
+    "zoë",
+    "さくら",
+    "дмитрий",
+    "ليلى",
+    "李雷",
+    "🦊",
+)
+
+
+def user(number: int) -> str:
+    """Return the name of a user, another one for every number; no name contains a hyphen."""
+    return f"{_NAMES[number % len(_NAMES)]}{number // len(_NAMES)}"
