@@ -1,6 +1,7 @@
-"""Send samples to a Kafka topic, as fast as they come or at a steady rate.
+"""Send samples to Kafka topics, as fast as they come or at a steady rate.
 
     summary = produce("127.0.0.1:9092", "metrics-events", samples, rate=10_000, total=600_000)
+    summary = produce("127.0.0.1:9092", ("analyticsTopic", "metricsTopic"), samples)
 
 Delivery is acks=all with an idempotent producer: what is counted as acknowledged is in the log once, and
 records of one key are in the order they were sent. What is counted as failed was refused by the broker or
@@ -85,7 +86,7 @@ class Summary:
 
 def produce(
     bootstrap_servers: str,
-    topic: str,
+    topics: str | tuple[str, ...],
     samples: Iterable[Sample],
     *,
     rate: float | None = None,
@@ -93,23 +94,28 @@ def produce(
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Send `samples` to `topic` and wait until every one is acknowledged or failed.
+    """Send `samples` to `topics` and wait until every one is acknowledged or failed.
 
+    `topics` is the name of one, or of several, of which each sample goes to the one at its `source`.
     `rate` is in events a second, None for as fast as possible; `total` ends the run before the samples
     do. `on_progress` is called about four times a second. `stop` is asked between bursts, several times a
     second: once it returns true nothing more is sent, and what was sent is waited for.
 
-    Raises ServiceError where no broker answers, ProduceError where the topic does not exist. A sample that
+    Raises ServiceError where no broker answers, ProduceError where a topic does not exist. A sample that
     cannot be delivered raises nothing: it is counted in `failed`, the first one's reason is `first_error`.
     """
+    names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
-        raise ProduceError(f"the rate for topic {topic} is {rate:g}; expected more than 0 events a second")
+        raise ProduceError(
+            f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events a second"
+        )
     deliveries = _Deliveries()
     producer = Producer({"bootstrap.servers": bootstrap_servers, "on_delivery": deliveries.count, **_CONFIG})
-    _require_topic(producer, bootstrap_servers, topic)
+    for topic in names:
+        _require_topic(producer, bootstrap_servers, topic)
     run = _Run(
         producer=producer,
-        topic=topic,
+        topics=names,
         deliveries=deliveries,
         total=total,
         on_progress=on_progress,
@@ -178,14 +184,14 @@ class _Run:
         self,
         *,
         producer: Producer,
-        topic: str,
+        topics: tuple[str, ...],
         deliveries: _Deliveries,
         total: int | None,
         on_progress: Callable[[Progress], None] | None,
         stop: Callable[[], bool],
     ) -> None:
         self._producer = producer
-        self._topic = topic
+        self._topics = topics
         self._deliveries = deliveries
         self._total = total
         self._on_progress = on_progress
@@ -199,12 +205,12 @@ class _Run:
 
     def send(self, burst: list[Sample]) -> None:
         """Hand a burst to the client, then take the acknowledgements that have come meanwhile."""
-        send, topic = self._producer.produce, self._topic
+        send, topics = self._producer.produce, self._topics
         done = 0
         while done < len(burst) and not self._broken:
             try:
-                for sample in islice(burst, done, None):
-                    send(topic, sample.value, sample.key)
+                for key, value, _, source, timestamp_ms in islice(burst, done, None):
+                    send(topics[source], value, key, timestamp=timestamp_ms)
                     done += 1
             except BufferError:  # the client's queue is full: the broker sets the pace
                 self._producer.poll(_BURST_S)

@@ -1,7 +1,7 @@
-"""`lakehouse produce`: send sample events to a stream's topic.
+"""`lakehouse produce`: send sample events to a stream's topics.
 
 lakehouse produce metrics --events 100000 --malformed 0.01
-lakehouse produce metrics --rate 10000 --seconds 60
+lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import signal
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
 
 from lakehouse import producing
+from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
+from lakehouse.samples import calls as calls_samples
 from lakehouse.samples import metrics as metrics_samples
 from lakehouse.samples import paced_times, spread_times
+from lakehouse.samples import sales as sales_samples
+from lakehouse.samples import transactions as transactions_samples
 from lakehouse.settings import load_settings
 from lakehouse.topics import create_topics, require_broker
 
@@ -31,17 +33,59 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_TOPIC = "metrics-events"
-_LINE_S = 5.0
+    from lakehouse.samples import Sample
+
 _HOUR_S = 3600.0
 _LARGEST_SEED = 2**32
 
-app = typer.Typer(no_args_is_help=True, help="Send sample events to a stream's topic.")
+Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="Events a second. Default: as fast as possible.")]
+Seconds = Annotated[
+    float | None, typer.Option(min=0.001, help="With --rate, in place of --events: for how long to send.")
+]
+Malformed = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every way there is.")
+]
+Late = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Share of events behind their time: three in four within the allowed lateness, the fourth "
+        "one to three days beyond it.",
+    ),
+]
+Duplicates = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Share of events that repeat an earlier one byte for byte. A record has no identity, so both "
+        "count downstream.",
+    ),
+]
+Span = Annotated[
+    float,
+    typer.Option(min=0.001, help="Without --rate: event times are spread over this many seconds before now."),
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Repeats a run in all but its clock. Default: random, and printed.")
+]
+OneSided = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of calls that have records in one of the two topics only.")
+]
+Tombstones = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of events that are tombstones: their product starts from zero."),
+]
+HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
 
-
-@app.callback()
-def _produce() -> None:
-    """Send sample events to a stream's topic."""  # keeps `metrics` a sub-command, though it is the only one
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
+    "--rate R.",
+    epilog="Exits with 1 if an event could not be delivered, with 130 when interrupted by Ctrl-C.",
+)
 
 
 @dataclass(frozen=True)
@@ -52,91 +96,130 @@ class _Plan:
     rate: float | None
 
 
+@dataclass(frozen=True)
+class _Run:
+    """The options that every stream has."""
+
+    events: int | None
+    rate: float | None
+    seconds: float | None
+    malformed: float
+    late: float
+    duplicates: float
+    span: float
+    seed: int | None
+
+
 @app.command()
 def metrics(
     *,
-    events: Annotated[int | None, typer.Option(min=1, help="How many events to send.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(min=0.001, help="Events a second. Default: as fast as possible.")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="With --rate, in place of --events: for how long to send.")
-    ] = None,
-    malformed: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of events that break the contract, in every way there is."),
-    ] = 0.0,
-    late: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Share of events behind their time: three in four within the allowed lateness, the fourth "
-            "one to three days beyond it.",
-        ),
-    ] = 0.0,
-    duplicates: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Share of events that repeat an earlier one byte for byte. A metrics record has no "
-            "identity, so both count downstream.",
-        ),
-    ] = 0.0,
-    span: Annotated[
-        float,
-        typer.Option(
-            min=0.001, help="Without --rate: event times are spread over this many seconds before now."
-        ),
-    ] = 600.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Repeats a run in all but its clock. Default: random, and printed."),
-    ] = None,
+    events: Events = None,
+    rate: Rate = None,
+    seconds: Seconds = None,
+    malformed: Malformed = 0.0,
+    late: Late = 0.0,
+    duplicates: Duplicates = 0.0,
+    span: Span = 600.0,
+    seed: Seed = None,
 ) -> None:
-    """Send metrics events: --events N, or --rate R --seconds S, or --events N --rate R.
+    """Send measurements of services to metrics-events."""
+    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
+    _send(run, metrics_samples.TOPICS, metrics_samples.samples)
 
-    Exits with 1 if an event could not be delivered, with 130 when interrupted by Ctrl-C.
-    """
-    for option, value in (("--rate", rate), ("--seconds", seconds), ("--span", span)):
+
+@app.command()
+def calls(
+    *,
+    events: Events = None,
+    rate: Rate = None,
+    seconds: Seconds = None,
+    malformed: Malformed = 0.0,
+    late: Late = 0.0,
+    duplicates: Duplicates = 0.0,
+    one_sided: OneSided = 0.1,
+    span: Span = 600.0,
+    seed: Seed = None,
+) -> None:
+    """Send records of calls between two users to analyticsTopic and metricsTopic."""
+    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
+    _send(run, calls_samples.TOPICS, partial(calls_samples.samples, one_sided=one_sided))
+
+
+@app.command()
+def sales(
+    *,
+    events: Events = None,
+    rate: Rate = None,
+    seconds: Seconds = None,
+    malformed: Malformed = 0.0,
+    late: Late = 0.0,
+    duplicates: Duplicates = 0.0,
+    tombstones: Tombstones = 0.001,
+    span: Span = 600.0,
+    seed: Seed = None,
+) -> None:
+    """Send sales of products, returns and tombstones to sales-events-v1."""
+    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
+    _send(run, sales_samples.TOPICS, partial(sales_samples.samples, tombstones=tombstones))
+
+
+@app.command()
+def transactions(
+    *,
+    events: Events = None,
+    rate: Rate = None,
+    seconds: Seconds = None,
+    malformed: Malformed = 0.0,
+    late: Late = 0.0,
+    duplicates: Duplicates = 0.0,
+    hot_user: HotUser = 0.0,
+    span: Span = 600.0,
+    seed: Seed = None,
+) -> None:
+    """Send transactions of users to transactions-topic."""
+    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
+    _send(run, transactions_samples.TOPICS, partial(transactions_samples.samples, hot_user=hot_user))
+
+
+def _send(run: _Run, default_topics: tuple[str, ...], generate: Callable[..., Iterator[Sample]]) -> None:
+    for option, value in (("--rate", run.rate), ("--seconds", run.seconds), ("--span", run.span)):
         if value is not None and not math.isfinite(value):
             raise SettingsError(f"{option} {value} was given; expected a finite number")
-    plan = _plan(events, rate, seconds)
+    plan = _plan(run.events, run.rate, run.seconds)
     settings = load_settings()
-    topic = settings.topic(_TOPIC)
-    chosen_seed = secrets.randbelow(_LARGEST_SEED) if seed is None else seed
+    topics = tuple(map(settings.topic, default_topics))
+    seed = secrets.randbelow(_LARGEST_SEED) if run.seed is None else run.seed
     if plan.rate is None:
-        times = spread_times(plan.events, end_ms=int(time.time() * 1000), span_s=span)
+        times = spread_times(plan.events, end_ms=int(time.time() * 1000), span_s=run.span)
     else:
         times = paced_times(plan.rate)
-    samples = metrics_samples.samples(
+    samples = generate(
         plan.events,
         times,
-        seed=chosen_seed,
-        malformed=malformed,
-        late=late,
-        duplicates=duplicates,
+        seed=seed,
+        malformed=run.malformed,
+        late=run.late,
+        duplicates=run.duplicates,
         allowed_lateness_s=settings.allowed_lateness_s,
-        ahead_s=settings.future_tolerance_s + _HOUR_S + (0 if plan.rate else span),
+        ahead_s=settings.future_tolerance_s + _HOUR_S + (0 if plan.rate else run.span),
     )
     require_broker(settings.kafka_bootstrap_servers)
-    create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
+    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
 
     errors = Console(stderr=True)
     at = f"at {plan.rate:,g}/s" if plan.rate else "as fast as possible"
-    errors.print(f"{plan.events:,} events to {topic} {at}, --seed {chosen_seed}", highlight=False)
-    with _signals() as received, _progress(errors, plan.events) as on_progress:
+    errors.print(f"{plan.events:,} events to {' and '.join(topics)} {at}, --seed {seed}", highlight=False)
+    with _signals() as received, progress_on(errors, plan.events) as on_progress:
         summary = producing.produce(
             settings.kafka_bootstrap_servers,
-            topic,
+            topics,
             samples,
             rate=plan.rate,
             total=plan.events,
             on_progress=on_progress,
             stop=lambda: bool(received),
         )
-    _print_summary(summary, plan)
+    print_summary(summary, plan.rate)
     if received:
         raise typer.Exit(128 + received[0])
     if summary.failed:
@@ -173,67 +256,3 @@ def _signals() -> Iterator[list[int]]:
         yield received
     finally:
         restore()
-
-
-@contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[producing.Progress], None]]:
-    """Show a bar on a terminal and a line every few seconds elsewhere, from the progress it is given."""
-    if not console.is_terminal:
-        yield _lines(console)
-        return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]:>9,.0f}/s"),
-        TimeRemainingColumn(),
-    )
-    # Refreshed by hand, a few times a second: a thread for it would compete with the sending.
-    with Bar(*columns, console=console, auto_refresh=False) as bar:
-        task = bar.add_task("", total=total, speed=0.0)
-
-        def show(progress: producing.Progress) -> None:
-            speed = progress.sent / progress.elapsed_s
-            bar.update(task, completed=progress.sent, speed=speed, refresh=True)
-
-        yield show
-
-
-def _lines(console: Console) -> Callable[[producing.Progress], None]:
-    next_line_s = _LINE_S
-
-    def show(progress: producing.Progress) -> None:
-        nonlocal next_line_s
-        if progress.elapsed_s >= next_line_s:
-            next_line_s += _LINE_S
-            console.print(
-                f"{progress.elapsed_s:.1f} s: sent {progress.sent:,} of {progress.total or 0:,}, "
-                f"acknowledged {progress.acknowledged:,}, failed {progress.failed:,}",
-                highlight=False,
-            )
-
-    return show
-
-
-def _print_summary(summary: producing.Summary, plan: _Plan) -> None:
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("sent", f"{summary.sent:,}")
-    table.add_row("acknowledged", f"{summary.acknowledged:,}")
-    table.add_row("failed", f"{summary.failed:,}")
-    table.add_row("duration", f"{summary.duration_s:,.2f} s")
-    table.add_row("actual rate", f"{summary.actual_rate:,.1f}/s")
-    if plan.rate is not None:
-        table.add_row("rate error", f"{100 * (summary.actual_rate / plan.rate - 1):+.3f} %")
-    for label, prefix in (
-        ("malformed", "malformed:"),
-        ("late, within the allowed lateness", "late_within"),
-        ("late, beyond it", "late_beyond"),
-        ("duplicated", "duplicate"),
-    ):
-        counted = sum(count for kind, count in summary.kinds.items() if kind.startswith(prefix))
-        table.add_row(label, f"{counted:,}")
-    console = Console()
-    console.print(table)
-    if summary.first_error is not None:
-        console.print(f"first failure: {summary.first_error}", highlight=False, markup=False)
