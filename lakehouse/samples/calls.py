@@ -11,7 +11,7 @@ least three times that away:
 
 Calls begin at the times given. A record within a call has a time of its own, at most the one that was due:
 the generator is a simulation in which records leave in the order of their times. The last calls are cut
-short in time, not in records, so that none is left one-sided by the end of the run.
+short in time, not in records, so that the end of the run leaves at most one of them one-sided.
 
 The kinds of sample are those of lakehouse.samples.mixing. The late ones within the allowed lateness are
 calls of their own, of pairs that had none before; those beyond it are single records of such pairs.

@@ -3,9 +3,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,12 +20,14 @@ from typer.testing import CliRunner
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
 from lakehouse.producing import Progress, bursts, produce
-from lakehouse.samples import Sample, spread_times
+from lakehouse.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.samples.metrics import samples
 from lakehouse.topics import create_topics
+from tests.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000
 UNREACHABLE = "127.0.0.1:1"
+TOPICS = {"calls": calls.TOPICS, "sales": sales.TOPICS, "transactions": transactions.TOPICS}
 
 
 class Services(Protocol):
@@ -75,17 +78,17 @@ def read_all(bootstrap_servers: str, topic: str) -> list[Any]:
         consumer.close()
 
 
-def by_key(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, list[bytes | None]]:
-    grouped: dict[bytes, list[bytes | None]] = defaultdict(list)
+def by_key(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[bytes | None]]:
+    grouped: dict[bytes | None, list[bytes | None]] = defaultdict(list)
     for key, value in pairs:
         grouped[key].append(value)
     return grouped
 
 
-def environment(bootstrap_servers: str, topic: str) -> dict[str, str]:
+def environment(bootstrap_servers: str, topics: Mapping[str, str]) -> dict[str, str]:
     return {
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
-        "LAKEHOUSE_TOPICS": json.dumps({"metrics-events": topic}),
+        "LAKEHOUSE_TOPICS": json.dumps(dict(topics)),
     }
 
 
@@ -165,6 +168,30 @@ def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Se
     assert len({r.partition for r in records}) == 4
 
 
+def test_of_several_topics_each_sample_goes_to_the_one_at_its_source(services: Services, topic: str) -> None:
+    topics = (topic, f"{topic}-metrics")
+    create_topics(services.kafka, dict.fromkeys(topics, 2))
+    sent = CONTRACTS["calls"].generate(3000, malformed=0.02, late=0.02, duplicates=0.02)
+
+    summary = produce(services.kafka, topics, sent)
+
+    assert (summary.sent, summary.acknowledged, summary.failed) == (3000, 3000, 0)
+    for source, name in enumerate(topics):
+        expected = by_key((s.key, s.value) for s in sent if s.source == source)
+        assert by_key((r.key, r.value) for r in read_all(services.kafka, name)) == expected
+
+
+def test_a_sample_without_a_time_of_its_own_has_kafkas(services: Services, topic: str) -> None:
+    began_ms = time.time() * 1000
+
+    produce(services.kafka, topic, [Sample(b"a", None, "tombstone", timestamp_ms=NOW_MS)])
+    produce(services.kafka, topic, [Sample(None, None, "malformed:tombstone_key_null")])
+
+    found = {record.key: (record.value, record.timestamp) for record in read_all(services.kafka, topic)}
+    assert found[b"a"] == (None, NOW_MS)
+    assert found[None][1] >= began_ms - 1
+
+
 def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Services, topic: str) -> None:
     keys = [f"key-{number}".encode() for number in range(50)]
 
@@ -239,7 +266,7 @@ def test_a_rate_of_zero_is_refused() -> None:
 
 
 def test_an_unreachable_broker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment(UNREACHABLE, "t").items():
+    for name, value in environment(UNREACHABLE, {}).items():
         monkeypatch.setenv(name, value)
 
     result = CliRunner().invoke(app, ["metrics", "--events", "5"])
@@ -290,7 +317,7 @@ def test_the_command_refuses_numbers_that_make_no_sense(arguments: list[str], na
 def command_topic(services: Services, monkeypatch: pytest.MonkeyPatch) -> str:
     """A topic that does not exist yet, set as the one of the metrics."""
     name = f"producing-{uuid.uuid4().hex}"
-    for variable, value in environment(services.kafka, name).items():
+    for variable, value in environment(services.kafka, {"metrics-events": name}).items():
         monkeypatch.setenv(variable, value)
     return name
 
@@ -312,6 +339,53 @@ def test_the_command_creates_the_topic_and_counts_what_it_sent(
     assert table["duplicated"] == "100"
     assert "--seed 3" in result.stderr
     assert len(read_all(services.kafka, command_topic)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("stream", "option", "special"),
+    [
+        ("calls", ["--one-sided", "0.3"], {}),
+        ("sales", ["--tombstones", "0.02"], {"tombstones": "20"}),
+        ("transactions", ["--hot-user", "0.5"], {}),
+    ],
+)
+def test_the_other_streams_have_a_command_each(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: str,
+    option: list[str],
+    special: dict[str, str],
+) -> None:
+    topics = TOPICS[stream]
+    own = {name: f"{name}-{uuid.uuid4().hex}" for name in topics}
+    for variable, value in environment(services.kafka, own).items():
+        monkeypatch.setenv(variable, value)
+    shares = ["--malformed", "0.05", "--late", "0.04", "--duplicates", "0.1", "--seed", "3", *option]
+
+    result = CliRunner().invoke(app, [stream, "--events", "1000", *shares])
+
+    assert result.exit_code == 0, result.output
+    table = {cells[0]: cells[1] for cells in rows(result.stdout)}
+    assert table["acknowledged"] == "1,000"
+    expected = {"malformed": "50", "late, beyond it": "10", "duplicated": "100", **special}
+    assert {label: table[label] for label in expected} == expected
+    assert ("tombstones" in table) == ("tombstones" in special)
+    found = [
+        Sample(record.key, record.value, "found", source)
+        for source, name in enumerate(topics)
+        for record in read_all(services.kafka, own[name])
+    ]
+    latest_ms = round(time.time() * 1000)
+    assert len(found) == 1000
+    assert sum(CONTRACTS[stream].breach(sample, latest_ms) is not None for sample in found) == 50
+    assert {sample.source for sample in found} == set(range(len(topics)))
+
+
+def test_tombstones_count_among_the_shares() -> None:
+    result = CliRunner().invoke(app, ["sales", "--events", "5", "--tombstones", "0.5", "--late", "0.6"])
+
+    assert isinstance(result.exception, SettingsError)
+    assert "tombstones 0.5" in str(result.exception)
 
 
 def test_ctrl_c_ends_the_command_with_its_summary_and_130(
