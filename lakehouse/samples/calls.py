@@ -161,7 +161,8 @@ class _Calls:
         """Return the sides of the records of another call, in order; `most` is how many there may be."""
         uniform = self._uniform
         one_sided = most == 1 or uniform() < self._one_sided
-        plans = (_ONE_SIDED if one_sided else _TWO_SIDED)[: most - (not one_sided)]
+        # Those that are short enough: the first ones have one record, or two.
+        plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
         of_a_length = plans[int(uniform() * len(plans))]
         return of_a_length[int(uniform() * len(of_a_length))]
 
