@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from lakehouse.application import exit_with
-from lakehouse.commands import demo, produce, run, services, sql
+from lakehouse.commands import demo, maintain, produce, run, services, sql
 
 app = typer.Typer(
     name="lakehouse",
@@ -19,6 +19,7 @@ app.add_typer(services.app, name="services")
 app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)
 app.add_typer(sql.app)
+app.add_typer(maintain.app)
 
 
 def main() -> None:

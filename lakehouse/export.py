@@ -32,7 +32,13 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Lay
 
 
 def filter_newest(feed: DataFrame, table: KeptTable) -> DataFrame:
-    """Keep the last change of every row in the feed: its state after it, or the delete."""
+    """Keep the last change of every row in the feed: its state after it, or the delete.
+
+    That maintenance has cleared what only a fold needs is no change; a cleared row has no other ones.
+    """
+    if isinstance(table, GoldTable) and table.state is not None:
+        cleared = (F.col("_change_type") == "update_postimage") & F.col(table.state.columns[0]).isNull()
+        feed = feed.where(~cleared)
     newest = Window.partitionBy(*table.keys).orderBy(
         F.desc("_commit_version"), F.col("_change_type") == "delete"
     )

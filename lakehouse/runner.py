@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakehouse import bronze, export, gold, silver, tables
+from lakehouse import bronze, checkpoints, export, gold, silver, tables
 from lakehouse.errors import CheckpointError, LakehouseError, SettingsError, StreamError
 from lakehouse.layer import LAYERS, BatchResult, LayerName, LayerQuery
 from lakehouse.settings import Settings
@@ -243,7 +243,7 @@ def _await_predecessor(one: _Running, stop: Stop) -> None:
 
 def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
     query = one.query
-    checkpoint = f"{start.settings.lake.rstrip('/')}/_checkpoints/{query.name}"
+    checkpoint = checkpoints.path_of(start.settings.lake, query.name)
     _refuse_lost_checkpoint(start.spark, query, checkpoint)
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
@@ -379,7 +379,7 @@ def _gist(error: BaseException) -> str:
 
 
 def _refuse_lost_checkpoint(spark: SparkSession, query: LayerQuery, checkpoint: str) -> None:
-    if query.fills is None or _is_there(spark, f"{checkpoint}/metadata"):
+    if query.fills is None or checkpoints.exists(spark, checkpoint):
         return
     if not tables.read(spark, query.fills).isEmpty():
         raise CheckpointError(
@@ -387,12 +387,6 @@ def _refuse_lost_checkpoint(spark: SparkSession, query: LayerQuery, checkpoint: 
             f"beginning would write them twice. Put the checkpoint back, or delete {query.fills} (and what "
             f"was made from it) and run again to rebuild it"
         )
-
-
-def _is_there(spark: SparkSession, path: str) -> bool:
-    hadoop_path = _jvm(spark).org.apache.hadoop.fs.Path(path)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    return bool(hadoop_path.getFileSystem(configuration).exists(hadoop_path))
 
 
 def _jvm(spark: SparkSession) -> Any:

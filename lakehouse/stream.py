@@ -201,6 +201,18 @@ def only(frames: Mapping[str, DataFrame]) -> DataFrame:
     return frame
 
 
+@dataclass(frozen=True)
+class FoldState:
+    """Columns that only the next fold of a row needs; null once they have been cleared.
+
+    No record with an event time of `until` or later changes the row, and where `settled` time alone does not.
+    """
+
+    columns: tuple[str, ...]
+    until: str
+    settled: Callable[[], Column]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GoldTable(KeptTable):
     """A merged table and the two transformations that keep it.
@@ -213,7 +225,7 @@ class GoldTable(KeptTable):
     due, and returns only the new and the changed ones, and those to delete, marked by DELETED.
     `astray(partials, current rows)` are the keys of rows that cannot be kept up with partials alone: they are
     made anew from all of silver, and their partials, which have a column `recomputed`, say so there.
-    `state` are the columns that only a fold needs; maintenance clears them where no fold can come any more.
+    `state`, if any, is what only a fold needs; maintenance clears it where no fold can come any more.
     """
 
     reads: tuple[str, ...]
@@ -225,7 +237,7 @@ class GoldTable(KeptTable):
     reach: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
     astray: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     sides: tuple[SideTable, ...] = ()
-    state: tuple[str, ...] = ()
+    state: FoldState | None = None
 
 
 @dataclass(frozen=True)

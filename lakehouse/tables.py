@@ -8,12 +8,13 @@ of each application in the table's log and skips one that it has, so a retried m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any
 
+from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -26,6 +27,7 @@ from lakehouse.stream import DELETED
 FIXED_PREFIX = "lakehouse."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_ATTEMPTS = 5
 
 # Other readers open the tables, so nothing that only Spark understands; and a checkpoint of the log every
 # ten commits, Delta's default, takes seconds that a table written every second does not have.
@@ -120,6 +122,11 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").load(path)
 
 
+def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
+    """Return the table's rows as of a version."""
+    return spark.read.format("delta").option("versionAsOf", version).load(path)
+
+
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
     """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files."""
     return spark.readStream.format("delta").option("maxBytesPerTrigger", max_bytes).load(path)
@@ -183,7 +190,29 @@ def upsert(
         merge = merge.whenMatchedDelete(~stays)
     merge = merge.whenMatchedUpdate(set=columns).whenNotMatchedInsert(stays, columns)
     with _in_transaction(spark, transaction):
-        merge.execute()
+        _again_on_conflict(merge.execute)
+
+
+def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
+    """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
+    rows = read(spark, path).where(where & F.col(columns[0]).isNotNull()).count()
+    if rows:
+        table = DeltaTable.forPath(spark, path)
+        nothing: dict[str, str | Column] = {column: F.lit(None) for column in columns}
+        _again_on_conflict(lambda: table.update(where & F.col(columns[0]).isNotNull(), nothing))
+    return rows
+
+
+def _again_on_conflict(write: Callable[[], object]) -> None:
+    """Write, and again where another writer has come first: a layer and maintenance share a table."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            write()
+        except DeltaConcurrentModificationException:
+            if not left:
+                raise
+        else:
+            return
 
 
 @contextlib.contextmanager

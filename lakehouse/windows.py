@@ -79,7 +79,7 @@ class StatisticsWindows:
         touched = joined.where(F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")))
         states = touched.select(
             *keys,
-            *(state.alias(name) for name, state in statistics.merged("c", "p").items()),
+            *(state.alias(name) for name, state in _merged().items()),
             F.greatest("c.last_event_time", "p.last_event_time").alias("last_event_time"),
         )
         return (
@@ -88,6 +88,20 @@ class StatisticsWindows:
             .withColumn("is_final", final)
             .select(*self.schema.names)
         )
+
+
+def _merged() -> dict[str, Column]:
+    """Return the state of standing and new values together, where the standing row still has one."""
+    cleared = F.col("c.count").isNotNull() & F.col("c.sketch").isNull() & F.col("p.count").isNotNull()
+    refusal = F.raise_error(
+        F.concat(
+            F.lit("a record came for the window of "),
+            F.col("window_start").cast("string"),
+            F.lit(", whose state maintenance has cleared because it was too old to be updated"),
+        )
+    )
+    states = statistics.merged("c", "p")
+    return states | {"sketch": F.when(cleared, refusal.cast("binary")).otherwise(states["sketch"])}
 
 
 def due_windows(front: Front, settings: Settings) -> Column:

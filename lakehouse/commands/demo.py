@@ -1,4 +1,4 @@
-"""`lakehouse demo`: the main job, end to end on embedded services."""
+"""`lakehouse demo`: the four streams, end to end on embedded services."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ app = typer.Typer()
 
 
 @app.command(
-    help=f"Send {EVENTS:,} metrics events through all four layers on services of its own, and show them."
+    help=f"Send {sum(EVENTS.values()):,} events of four streams through all layers on services of its own, "
+    "and show them."
 )
 def demo() -> None:
     """Run the demo; it stops what it started and can be run again."""

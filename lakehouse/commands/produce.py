@@ -9,33 +9,23 @@ from __future__ import annotations
 import math
 import secrets
 import signal
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from lakehouse import producing
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
-from lakehouse.samples import calls as calls_samples
-from lakehouse.samples import metrics as metrics_samples
-from lakehouse.samples import paced_times, spread_times
-from lakehouse.samples import sales as sales_samples
-from lakehouse.samples import transactions as transactions_samples
+from lakehouse.loads import Load, send
 from lakehouse.settings import load_settings
-from lakehouse.topics import create_topics, require_broker
+from lakehouse.topics import require_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
-    from lakehouse.samples import Sample
-
-_HOUR_S = 3600.0
 _LARGEST_SEED = 2**32
 
 Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
@@ -124,7 +114,7 @@ def metrics(
 ) -> None:
     """Send measurements of services to metrics-events."""
     run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
-    _send(run, metrics_samples.TOPICS, metrics_samples.samples)
+    _send("metrics", run)
 
 
 @app.command()
@@ -142,7 +132,7 @@ def calls(
 ) -> None:
     """Send records of calls between two users to analyticsTopic and metricsTopic."""
     run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
-    _send(run, calls_samples.TOPICS, partial(calls_samples.samples, one_sided=one_sided))
+    _send("calls", run, one_sided=one_sided)
 
 
 @app.command()
@@ -160,7 +150,7 @@ def sales(
 ) -> None:
     """Send sales of products, returns and tombstones to sales-events-v1."""
     run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
-    _send(run, sales_samples.TOPICS, partial(sales_samples.samples, tombstones=tombstones))
+    _send("sales", run, tombstones=tombstones)
 
 
 @app.command()
@@ -178,48 +168,36 @@ def transactions(
 ) -> None:
     """Send transactions of users to transactions-topic."""
     run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
-    _send(run, transactions_samples.TOPICS, partial(transactions_samples.samples, hot_user=hot_user))
+    _send("transactions", run, hot_user=hot_user)
 
 
-def _send(run: _Run, default_topics: tuple[str, ...], generate: Callable[..., Iterator[Sample]]) -> None:
+def _send(stream: str, run: _Run, **shape: float) -> None:
     for option, value in (("--rate", run.rate), ("--seconds", run.seconds), ("--span", run.span)):
         if value is not None and not math.isfinite(value):
             raise SettingsError(f"{option} {value} was given; expected a finite number")
     plan = _plan(run.events, run.rate, run.seconds)
-    settings = load_settings()
-    topics = tuple(map(settings.topic, default_topics))
-    seed = secrets.randbelow(_LARGEST_SEED) if run.seed is None else run.seed
-    if plan.rate is None:
-        times = spread_times(plan.events, end_ms=int(time.time() * 1000), span_s=run.span)
-    else:
-        times = paced_times(plan.rate)
-    samples = generate(
+    load = Load(
+        stream,
         plan.events,
-        times,
-        seed=seed,
+        rate=plan.rate,
+        span_s=run.span,
+        seed=secrets.randbelow(_LARGEST_SEED) if run.seed is None else run.seed,
         malformed=run.malformed,
         late=run.late,
         duplicates=run.duplicates,
-        allowed_lateness_s=settings.allowed_lateness_s,
-        ahead_s=settings.future_tolerance_s + _HOUR_S + (0 if plan.rate else run.span),
+        shape=shape,
     )
+    settings = load_settings()
+    load.samples(settings)  # refuses shares that do not fit before anything is asked of the broker
     require_broker(settings.kafka_bootstrap_servers)
-    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
 
     errors = Console(stderr=True)
-    at = f"at {plan.rate:,g}/s" if plan.rate else "as fast as possible"
-    errors.print(f"{plan.events:,} events to {' and '.join(topics)} {at}, --seed {seed}", highlight=False)
-    with _signals() as received, progress_on(errors, plan.events) as on_progress:
-        summary = producing.produce(
-            settings.kafka_bootstrap_servers,
-            topics,
-            samples,
-            rate=plan.rate,
-            total=plan.events,
-            on_progress=on_progress,
-            stop=lambda: bool(received),
-        )
-    print_summary(summary, plan.rate)
+    at = f"at {load.rate:,g}/s" if load.rate else "as fast as possible"
+    topics = " and ".join(load.topics(settings))
+    errors.print(f"{load.events:,} events to {topics} {at}, --seed {load.seed}", highlight=False)
+    with _signals() as received, progress_on(errors, load.events) as on_progress:
+        summary = send(load, settings, on_progress=on_progress, stop=lambda: bool(received))
+    print_summary(summary, load.rate)
     if received:
         raise typer.Exit(128 + received[0])
     if summary.failed:

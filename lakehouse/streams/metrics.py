@@ -19,6 +19,7 @@ from lakehouse.stream import (
     Export,
     Field,
     FieldType,
+    FoldState,
     GoldTable,
     RedisView,
     Source,
@@ -45,6 +46,7 @@ NO_ENVIRONMENT = "default"
 _MINUTES = StatisticsWindows(Tumbling(by=("service_id", "metric_name"), length_s=60))
 _SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), length_s=600))
 _CLOCK = EventClock("last_event_time", due_windows)
+_STATE = FoldState(("m2", "sketch"), until="window_end", settled=lambda: F.col("is_final"))
 
 
 def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
@@ -75,7 +77,7 @@ METRICS_1M = GoldTable(
     fold=_MINUTES.fold,
     clock=_CLOCK,
     fixed=fixed_settings,
-    state=("m2", "sketch"),
+    state=_STATE,
     export=Export(
         topic="metrics-aggregated-1m",
         key=_series,
@@ -100,7 +102,7 @@ METRICS_SUMMARY_10M = GoldTable(
     fold=_SUMMARIES.fold,
     clock=_CLOCK,
     fixed=fixed_settings,
-    state=("m2", "sketch"),
+    state=_STATE,
     export=Export(
         topic="metrics-summary-10m",
         key=_summary_series,

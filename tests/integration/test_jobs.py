@@ -656,35 +656,42 @@ def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Result]) ->
 def test_the_demo_balances_its_books_leaves_nothing_running_and_can_be_run_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
     environment = {**os.environ, "LAKEHOUSE_HOME": str(home), "COLUMNS": "120"}
-    few = "import lakehouse.demo as demo; demo.EVENTS = 4_000; from lakehouse.cli import main; main()"
+    fewer = "{name: 1_000 for name in demo.EVENTS}"
+    few = f"import lakehouse.demo as demo; demo.EVENTS = {fewer}; from lakehouse.cli import main; main()"
     first, again = [LAKEHOUSE, "demo"], [sys.executable, "-c", few, "demo"]
 
-    assert_demo(first, environment, tmp_path / "first", events=100_000)
+    assert_demo(first, environment, tmp_path / "first", metrics=100_000, others=20_000)
     assert processes_of(tmp_path) == []
     # What the demo proposes to try next may still be running when it is run again.
     services_up = finish([LAKEHOUSE, "services", "up"], {**environment, "LAKEHOUSE_HOME": str(home / "demo")})
     assert services_up.returncode == 0, services_up.stderr
     assert len(processes_of(tmp_path)) == 2
-    assert_demo(again, environment, tmp_path / "again", events=4_000)
+    assert_demo(again, environment, tmp_path / "again", metrics=1_000, others=1_000)
     assert processes_of(tmp_path) == []
 
 
-def assert_demo(command: list[str], environment: Mapping[str, str], directory: Path, *, events: int) -> None:
+def assert_demo(
+    command: list[str], environment: Mapping[str, str], directory: Path, *, metrics: int, others: int
+) -> None:
     with running(command, environment, directory) as demo:
         assert demo.wait(DEMO_TIMEOUT_S) == 0, demo.everything()
         assert demo.left_behind() == []
-        rows = numbers(demo.output)
-        assert rows["produced"] == rows["bronze"] == events
-        assert rows["silver"] + rows["dead letters"] == events
-        assert f"their counts add up to {rows['silver']:,} = silver" in demo.output
-        assert rows["export"] >= rows["gold"] > 0
+        streams = numbers(demo.output)
+        assert list(streams) == ["metrics", "calls", "sales", "transactions"]
+        for name, (produced, bronze, silver, dead, gold, exported) in streams.items():
+            assert produced == bronze == silver + dead == (metrics if name == "metrics" else others)
+            assert dead > 0 < gold
+            assert exported > 0
+        assert f"events that its windows count: {streams['metrics'][2]:,}" in demo.output
+        for table in ("metrics_1m", "call_records", "product_sales", "user_transactions_5m"):
+            assert f"gold.{table}" in demo.output
         assert not NOISE.search(demo.everything()), demo.everything()
 
 
-def numbers(output: str) -> dict[str, int]:
-    """The first two columns of the demo's table of layers."""
-    found = re.findall(r"^│ ([a-z ]+?) +│ +([\d,]+) │", output, re.MULTILINE)
-    return {name: int(rows.replace(",", "")) for name, rows in found}
+def numbers(output: str) -> dict[str, list[int]]:
+    """The demo's table of streams: produced, bronze, silver, dead letters, gold, exported."""
+    found = re.findall(r"^│ (\w+) +│" + r" +([\d,]+) │" * 6, output, re.MULTILINE)
+    return {name: [int(rows.replace(",", "")) for rows in figures] for name, *figures in found}
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

@@ -1,0 +1,10 @@
+r"""spark-submit job: clear what only merging needs from gold rows that are too old to be updated.
+
+spark-submit --properties-file lakehouse/spark.properties jobs/maintain.py --stream metrics
+"""
+
+from lakehouse.application import exit_with
+from lakehouse.commands.maintain import app
+
+if __name__ == "__main__":
+    exit_with(app)

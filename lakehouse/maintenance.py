@@ -1,0 +1,71 @@
+"""Maintenance: what keeps the tables small without changing a row that anybody reads.
+
+The state that a gold row is folded with (sketches, moments) is cleared once no record can change the row any
+more. Silver refuses records before its watermark, so a row is out of reach when its time ends before the
+watermark that every record still to be merged was judged by: that of the last silver version whose rows gold
+has merged completely. It may run beside the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import checkpoints, gold, silver, tables
+from lakehouse.judging import watermark_of
+from lakehouse.settings import Settings
+from lakehouse.stream import GoldTable, Stream
+from lakehouse.tables import from_micros
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What was cleared of a table: rows, and the time (UTC) before which theirs ends; null: nothing known."""
+
+    table: str
+    rows: int
+    before: datetime | None
+
+
+def clear_state(spark: SparkSession, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
+    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing more."""
+    return [
+        _clear(spark, stream, table, settings)
+        for stream in streams
+        for table in stream.gold
+        if table.state is not None
+    ]
+
+
+def _clear(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
+    name = f"gold.{table.name}"
+    before = _out_of_reach(spark, stream, table, settings)
+    if before is None or table.state is None:
+        return Cleared(name, 0, None)
+    path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
+    ended = table.state.settled() & (F.col(table.state.until) <= F.lit(before))
+    return Cleared(name, tables.clear(spark, path, table.state.columns, ended), before)
+
+
+def _out_of_reach(
+    spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings
+) -> datetime | None:
+    """Return the time before which no record that is still to be merged can lie."""
+    checkpoint = checkpoints.path_of(settings.lake, f"gold.{table.name}")
+    merged = checkpoints.read_versions(spark, checkpoint)
+    if merged is None:
+        return None
+    watermarks = []
+    for name, version in zip(table.reads, merged, strict=True):
+        source = next(source for source in stream.sources if source.table == name)
+        path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
+        rows = tables.read_version(spark, path, version)
+        greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
+        if greatest is None or greatest.micros is None:
+            return None
+        watermarks.append(watermark_of(from_micros(greatest.micros), settings.allowed_lateness_s))
+    return min((moment for moment in watermarks if moment is not None), default=None)
