@@ -1,6 +1,7 @@
 """`make bench`: events per second, CPU-seconds per million events and latency, on embedded services.
 
-python -m benchmarks.bench backlog --events 1000000
+python -m benchmarks.bench backlog --stream sales --events 1000000
+python -m benchmarks.bench hot
 python -m benchmarks.bench live --rate 10000 --seconds 60
 """
 
@@ -8,8 +9,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +18,25 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Latencies, Usage, application, used_by
-from lakehouse.layer import LAYERS
+from lakehouse.layer import LAYERS, LayerName
+from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
-from lakehouse.producing import Summary, produce
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, Stop, run
 from lakehouse.samples import metrics as samples_of_metrics
-from lakehouse.samples import paced_times, spread_times
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import choose
+from lakehouse.stream import Stream
+from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)
-STREAMS = choose(["metrics"])
-SPAN_S = 600.0
+METRICS = choose(["metrics"])
 
 
 @contextmanager
@@ -53,48 +54,84 @@ def bench_services() -> Iterator[Settings]:
             yield settings
 
 
-def _produce(settings: Settings, events: int, seed: int, rate: float | None = None) -> Summary:
-    times = paced_times(rate) if rate else spread_times(events, end_ms=int(time.time() * 1000), span_s=SPAN_S)
-    samples = samples_of_metrics.samples(events, times, seed=seed, ahead_s=2 * SPAN_S + 3600)
-    return produce(settings.kafka_bootstrap_servers, "metrics-events", samples, rate=rate, total=events)
-
-
 @app.command()
 def backlog(
+    stream: Annotated[str, typer.Option(help="Which stream.")] = "metrics",
     events: Annotated[int, typer.Option(min=1, help="Events in the backlog.")] = 1_000_000,
     warmup: Annotated[int, typer.Option(min=0, help="Events that go through all layers first.")] = 300_000,
+    faults: Annotated[
+        float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
+    ] = 0.0,
 ) -> None:
     """Catch up with a backlog, layer by layer, and say what each layer costs."""
+    streams = choose([stream])
     with bench_services() as settings, start_session(settings, "bench backlog") as spark:
         if warmup:
-            _produce(settings, warmup, seed=1)
-            run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW)
-        _produce(settings, events, seed=2)
-        table = Table(title=f"backlog of {events:,} metrics events after {warmup:,} to warm up")
-        for heading in ("layer", "seconds", "events/s", "CPU-s per million events", "rows written"):
+            send(Load(stream, warmup, seed=1), settings)
+            run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
+        send(Load(stream, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
+        table = Table(title=f"backlog of {events:,} {stream} events after {warmup:,} to warm up")
+        for heading in (
+            "layer",
+            "seconds",
+            "events/s",
+            "CPU-s per million events",
+            "rows in",
+            "rows written",
+        ):
             table.add_column(heading, justify="right")
         total = Usage()
         for layer in LAYERS:
-            done: list[BatchDone] = []
-            with used_by(*application()) as usage:
-                run(spark, STREAMS, [layer], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
-            written: dict[str, int] = {}
-            for batch in done:
-                for name, rows in batch.result.written.items():
-                    written[name] = written.get(name, 0) + rows
+            usage, done = _catch_up(spark, streams, layer, settings)
             total = replace(total, wall_s=total.wall_s + usage.wall_s, cpu_s=total.cpu_s + usage.cpu_s)
-            _add(table, layer, usage, events, ", ".join(f"{rows:,} {name}" for name, rows in written.items()))
-        _add(table, "all", total, events, "")
+            _add(table, layer, usage, events, done)
+        _add(table, "all", total, events, [])
         console.print(table)
 
 
-def _add(table: Table, name: str, usage: Usage, events: int, written: str) -> None:
+def _catch_up(
+    spark: SparkSession, streams: Sequence[Stream], layer: LayerName, settings: Settings
+) -> tuple[Usage, list[BatchDone]]:
+    done: list[BatchDone] = []
+    with used_by(*application()) as usage:
+        run(spark, streams, [layer], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+    return usage, done
+
+
+@app.command()
+def hot(
+    events: Annotated[int, typer.Option(min=1, help="Transactions of each run.")] = 1_000_000,
+    repeat: Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")] = 2,
+) -> None:
+    """Compare silver and gold of transactions with and without one user who has half of the traffic."""
+    streams = choose(["transactions"])
+    table = Table(title=f"{events:,} transactions, with one user's share of them")
+    for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
+        table.add_column(heading, justify="right")
+    with bench_services() as settings, start_session(settings, "bench hot") as spark:
+        send(Load("transactions", 300_000, seed=1), settings)
+        run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
+        for seed, share in enumerate((0.0, 0.5) * repeat, start=2):
+            send(Load("transactions", events, seed=seed, shape={"hot_user": share}), settings)
+            _catch_up(spark, streams, "bronze", settings)
+            silver, _ = _catch_up(spark, streams, "silver", settings)
+            gold, _ = _catch_up(spark, streams, "gold", settings)
+            figures = (gold.wall_s, gold.cpu_s, silver.wall_s, silver.cpu_s)
+            table.add_row(f"{share:.0%}", *(f"{figure:.1f}" for figure in figures))
+    console.print(table)
+
+
+def _add(table: Table, name: str, usage: Usage, events: int, done: Sequence[BatchDone]) -> None:
+    written: Counter[str] = Counter()
+    for batch in done:
+        written.update(batch.result.written)
     table.add_row(
         name,
         f"{usage.wall_s:.1f}",
         f"{events / usage.wall_s:,.0f}",
         f"{usage.cpu_s / events * 1e6:.1f}",
-        written,
+        f"{sum(batch.result.rows for batch in done):,}" if done else "",
+        ", ".join(f"{rows:,} {what}" for what, rows in written.items()),
     )
 
 
@@ -111,13 +148,13 @@ def live(
         rounds: list[BatchDone] = []
         runner = threading.Thread(
             target=run,
-            args=(spark, STREAMS, LAYERS, settings),
+            args=(spark, METRICS, LAYERS, settings),
             kwargs={"trigger": trigger, "stop": stop, "on_batch": rounds.append},
         )
         runner.start()
         try:
             if warmup_seconds:
-                _produce(settings, int(rate * warmup_seconds), seed=1, rate=rate)
+                send(Load("metrics", int(rate * warmup_seconds), rate=rate, seed=1), settings)
             _measure_live(settings, rate, seconds, rounds)
         finally:
             stop.request()
@@ -133,7 +170,7 @@ def _measure_live(settings: Settings, rate: float, seconds: float, rounds: list[
         Latencies(url, "metrics_1m", samples_of_metrics.METRICS).observed() as latencies,
         used_by(*jvm) as usage,
     ):
-        summary = _produce(settings, events, seed=2, rate=rate)
+        summary = send(Load("metrics", events, rate=rate, seed=2), settings)
     measured = list(rounds)
     table = Table(title=f"live: {summary.actual_rate:,.0f} events/s for {summary.duration_s:.0f} s")
     table.add_column("what")

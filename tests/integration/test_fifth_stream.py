@@ -1,0 +1,95 @@
+"""CONTRIBUTING.md keeps its word: the stream it shows runs through all layers, from one file and one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from lakehouse import query, streams
+from lakehouse.layer import LAYERS
+from lakehouse.runner import AVAILABLE_NOW, run
+from lakehouse.sinks import row_key
+from lakehouse.stream import Stream
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import Raw
+
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
+    """The stream of the page's one code block, in a file of its own and in the registry."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    path = tmp_path / "clicks.py"
+    path.write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("clicks_of_the_page", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    registry = (*streams.STREAMS, module.CLICKS)
+    monkeypatch.setattr(streams, "STREAMS", registry)
+    monkeypatch.setattr(query, "STREAMS", registry)
+    yield module.CLICKS
+    del sys.modules[spec.name]
+
+
+def click(page: object, at_ms: int = AT_MS) -> Raw:
+    return Raw(json.dumps({"page": page, "userId": "u", "timestamp": at_ms}).encode())
+
+
+@pytest.mark.slow
+def test_the_stream_of_the_page_goes_through_all_layers(
+    spark: SparkSession, make_settings: MakeSettings, clicks: Stream
+) -> None:
+    suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
+    settings = make_settings(topics={topic: topic + suffix for topic in clicks.topics})
+    assert streams.choose(["clicks"]) == (clicks,)
+
+    for records in (
+        [click("/a"), click("/b"), click("/a", AT_MS + 1), click("no path"), click(None), Raw(b"{")],
+        [click("/a")],
+    ):
+        pipeline.send(settings, records, source=clicks.sources[0])
+        run(spark, streams.choose(["clicks"]), LAYERS, settings, trigger=AVAILABLE_NOW)
+
+    query.register(spark, settings)
+    start_ms = AT_MS - AT_MS % 300_000
+    rows = query.ask(
+        spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9
+    ).rows
+    assert [tuple(row) for row in rows] == [
+        ("/a", start_ms, 2),
+        ("/a", start_ms + 300_000, 1),
+        ("/b", start_ms, 1),
+    ]
+    dead = query.ask(
+        spark,
+        "SELECT stream, reason.rule, reason.column FROM silver.dead_letters "
+        "LATERAL VIEW explode(reasons) AS reason ORDER BY ALL",
+        limit=9,
+    ).rows
+    assert [tuple(row) for row in dead] == [
+        ("clicks", "not_a_path", "page"),
+        ("clicks", "not_json", None),
+        ("clicks", "null_field", "page"),
+    ]
+    last = {}
+    for message in pipeline.read_topic(settings, settings.topic("page-views-5m")):
+        value = json.loads(message.value)
+        last[message.key.decode(), value["windowStart"]] = value["count"]
+    assert last == {("/a", start_ms): 2, ("/a", start_ms + 300_000): 1, ("/b", start_ms): 1}
+    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+        row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
+        assert json.loads(str(row))["count"] == 2
