@@ -105,6 +105,10 @@ class _Merge:
     def take(self, batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
         """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
         table, spark = self._table, batch.sparkSession
+        if tables.is_written(spark, self._path, transaction):
+            # Done but for its checkpoint. Folded once more it would only be thrown away, unless its totals,
+            # taken twice, had gone beyond their range.
+            return BatchResult(0)
         partials = table.partial(batch, self._settings).persist()
         try:
             facts = self._facts(partials)
