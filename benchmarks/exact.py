@@ -1,6 +1,6 @@
 """`make exact`: 600,000 events at 10,000/s, caught up with, and every window compared with an oracle.
 
-The events are read back from the topic by a client of its own and judged by tests/oracle.py, plain Python
+The events are read back from the topic by a client of its own and judged by tests/oracles, plain Python
 that shares nothing with the pipeline. Exits with 1 at the first difference.
 """
 
@@ -22,21 +22,18 @@ from lakehouse.samples import metrics as samples_of_metrics
 from lakehouse.samples import paced_times
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
-from tests.oracle import PERCENTILES, Judged, metrics_1m, rank_error
+from tests.oracles.judging import Judged
+from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.pipeline import (
     BRONZE,
     TABLES,
     Coordinates,
     Row,
-    accepted,
     coordinates_of,
-    gold_differences,
-    judge_batches,
     read_topic,
     rows_of,
-    same_dead_letters,
-    same_silver,
 )
+from tests.verdicts import accepted, judge_batches, same_dead_letters, same_silver, window_differences
 
 MALFORMED, LATE, DUPLICATES = 0.01, 0.02, 0.01
 FAR_AHEAD_S = 7200.0
@@ -99,8 +96,8 @@ def _differences(spark: SparkSession, settings: Settings, sent: int) -> Iterator
         yield "silver is not what the oracle accepts"
     if not same_dead_letters(dead, verdicts):
         yield "the dead letters are not what the oracle refuses, for its reasons"
-    clean = accepted(verdicts)
-    yield from gold_differences(gold, clean, settings)
+    clean = accepted(verdicts, Metric)
+    yield from window_differences(gold, clean, settings)
     expected = metrics_1m(clean)
     errors = sorted(
         rank_error(expected[key]["values"], rank, row[name])
@@ -119,9 +116,9 @@ def _judge_topic(spark: SparkSession, settings: Settings) -> dict[Coordinates, J
     landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(spark, settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()
-    for record in read_topic(settings, STREAMS[0].sources[0].topic):
+    for record in read_topic(settings.kafka_bootstrap_servers, STREAMS[0].sources[0].topic):
         row: Row = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-        row |= {"value": record.value, "timestamp": record.timestamp * 1000}
+        row |= {"key": record.key, "value": record.value, "timestamp": record.timestamp * 1000}
         row["ingested_at"] = landed[coordinates_of(row)]
         (first if row["ingested_at"] == first_landing else rest).append(row)
     return judge_batches([first, rest], settings)

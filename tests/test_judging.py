@@ -1,4 +1,4 @@
-"""Judging, against literal verdicts and against the plain-Python judge in tests/oracle.py.
+"""Judging, against literal verdicts and against the plain-Python judge in tests/oracles/judging.py.
 
 Every literal case is judged once, in one frame; each is a test of its own, so a failure names it.
 """
@@ -22,7 +22,7 @@ from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, wa
 from lakehouse.settings import Settings
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
 from lakehouse.streams.metrics import METRICS
-from tests.oracle import judge_record
+from tests.oracles.judging import CONTRACTS, judge_record
 
 SOURCE = METRICS.sources[0]
 LANDED = datetime(2026, 1, 1, 12, 0, 0, 250, tzinfo=UTC)
@@ -741,6 +741,7 @@ def test_a_judge_in_plain_python_comes_to_the_same_verdicts(
 
     for value, verdict in zip(values, verdicts, strict=True):
         expected = judge_record(
+            CONTRACTS["metrics_events"],
             value,
             micros(KAFKA_TIME) // 1000,
             micros(LANDED),
@@ -749,10 +750,4 @@ def test_a_judge_in_plain_python_comes_to_the_same_verdicts(
         assert len(set(verdict.reasons)) == len(verdict.reasons), value
         assert set(verdict.reasons) == expected.reasons, value
         if not expected.reasons:
-            assert verdict.columns == {
-                "service_id": expected.service_id,
-                "metric_name": expected.metric_name,
-                "value": expected.value,
-                "environment": expected.environment,
-                "event_time": expected.event_time_us,
-            }, value
+            assert verdict.columns == {**expected.columns, "event_time": expected.event_time_us}, value

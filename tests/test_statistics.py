@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import statistics
-from tests import oracle
+from tests.oracles import metrics as oracle
 
 BATCHES = 4
 K = 200

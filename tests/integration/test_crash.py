@@ -32,8 +32,9 @@ from lakehouse.layer import LayerName
 from lakehouse.runner import BatchDone, Stop, run
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
-from tests import pipeline
+from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
+from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
 
 START = pipeline.utc("2026-03-01T00:00:00")
@@ -82,15 +83,15 @@ def caught_up_differences(
     for cut in cuts:
         batches.append(bronze[start : start + len(cut)])
         start += len(cut)
-    verdicts = pipeline.judge_batches(batches, settings)
+    judged = verdicts.judge_batches(batches, settings)
     silver, dead, gold = (pipeline.rows_of(spark, settings, table) for table in (SILVER, DEAD_LETTERS, GOLD))
-    differences = pipeline.gold_differences(gold, pipeline.accepted(verdicts), settings)
+    differences = verdicts.window_differences(gold, verdicts.accepted(judged, Metric), settings)
     seen = Counter(pipeline.coordinates_of(row) for row in [*silver, *dead])
     if seen != Counter(map(pipeline.coordinates_of, bronze)):
         differences.append(f"not in exactly one table: {[at for at, times in seen.items() if times != 1]}")
-    if not pipeline.same_silver(silver, verdicts):
+    if not verdicts.same_silver(silver, judged):
         differences.append("silver differs")
-    if not pipeline.same_dead_letters(dead, verdicts):
+    if not verdicts.same_dead_letters(dead, judged):
         differences.append("dead letters differ")
     return differences
 
@@ -451,10 +452,10 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
         assert pipeline.committed(settings, query) == written
         assert pipeline.planned(settings, query) in (written, [*written, len(written)])  # one may have waited
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
-    verdicts = pipeline.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
+    judged = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
     gold = pipeline.rows_of(spark, settings, GOLD)
-    assert pipeline.gold_differences(gold, pipeline.accepted(verdicts), settings) == []
-    assert pipeline.same_dead_letters(pipeline.rows_of(spark, settings, DEAD_LETTERS), verdicts)
+    assert verdicts.window_differences(gold, verdicts.accepted(judged, Metric), settings) == []
+    assert verdicts.same_dead_letters(pipeline.rows_of(spark, settings, DEAD_LETTERS), judged)
 
 
 def test_a_query_that_is_alone_is_not_stopped_between_its_write_and_its_checkpoint(

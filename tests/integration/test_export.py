@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 import redis
 from delta.tables import DeltaTable
-from kafka import KafkaConsumer
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
@@ -29,6 +27,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import RedisSink, latest_key, row_key
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests.conftest import MakeSettings
+from tests.pipeline import read_topic
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
 EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
@@ -133,24 +132,8 @@ class Export:
 
     def messages(self) -> list[Message]:
         """Everything that a read-committed consumer sees, in the order of each partition."""
-        consumer = KafkaConsumer(
-            self.topic,
-            bootstrap_servers=self.settings.kafka_bootstrap_servers,
-            auto_offset_reset="earliest",
-            group_id=None,
-            isolation_level="read_committed",
-        )
-        with closing(consumer):
-            while not consumer.assignment():
-                consumer.poll(timeout_ms=50)
-            ends = consumer.end_offsets(list(consumer.assignment()))
-            found: list[Message] = []
-            while any(consumer.position(partition) < end for partition, end in ends.items()):
-                for batch in consumer.poll(timeout_ms=500).values():
-                    found += [
-                        (m.key.decode(), None if m.value is None else json.loads(m.value)) for m in batch
-                    ]
-        return found
+        found = read_topic(self.settings.kafka_bootstrap_servers, self.topic)
+        return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
 
     def in_redis(self) -> Mapping[str, dict[str, Any]]:
         """Every row by its key."""

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,6 @@ import pyarrow as pa
 import pytest
 import redis
 from deltalake import DeltaTable
-from kafka import KafkaConsumer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
@@ -44,6 +43,7 @@ from lakehouse.samples import Sample, paced_times, spread_times
 from lakehouse.samples.metrics import MALFORMED_KINDS, samples
 from lakehouse.sinks import row_key
 from lakehouse.topics import create_topics
+from tests.pipeline import read_topic
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv" / "bin"
@@ -200,22 +200,7 @@ def message_id(message: Mapping[str, Any]) -> str:
 
 
 def read_committed(here: Place, topic: str) -> list[tuple[bytes, bytes]]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=here.services.kafka,
-        auto_offset_reset="earliest",
-        group_id=None,
-        isolation_level="read_committed",
-    )
-    with closing(consumer):
-        while not consumer.assignment():
-            consumer.poll(timeout_ms=50)
-        ends = consumer.end_offsets(list(consumer.assignment()))
-        found: list[tuple[bytes, bytes]] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            for batch in consumer.poll(timeout_ms=500).values():
-                found += [(message.key, message.value) for message in batch]
-    return found
+    return [(message.key, message.value) for message in read_topic(here.services.kafka, topic)]
 
 
 # The tables, opened without Spark.

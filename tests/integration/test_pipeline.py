@@ -29,8 +29,9 @@ from lakehouse.runner import BatchDone
 from lakehouse.samples import spread_times
 from lakehouse.samples.metrics import samples
 from lakehouse.settings import Settings
-from tests import pipeline
-from tests.oracle import Judged
+from tests import pipeline, verdicts
+from tests.oracles.judging import Judged
+from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, TABLES, Coordinates, Raw, Row
 
 DAY_MS = 24 * 3600 * 1000
@@ -75,10 +76,10 @@ class Story:
     def rows(self, table: str) -> list[Row]:
         return pipeline.rows_of(self.spark, self.settings, table)
 
-    def verdicts(self, *names: str) -> dict[Coordinates, Judged]:
+    def judged(self, *names: str) -> dict[Coordinates, Judged]:
         """The oracle's verdicts on what the chapters sent; each was one micro-batch of silver."""
         told = (self.chapters[name].bronze for name in names or self.chapters)
-        return pipeline.judge_batches((rows for rows in told if rows), self.settings)
+        return verdicts.judge_batches((rows for rows in told if rows), self.settings)
 
 
 def by_hand(now_ms: int) -> list[Raw]:
@@ -127,7 +128,7 @@ def story(
 
 
 def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
-    sent = pipeline.read_topic(story.settings, story.settings.topic(SOURCE.topic))
+    sent = pipeline.read_topic(story.settings.kafka_bootstrap_servers, story.settings.topic(SOURCE.topic))
 
     landed = story.rows(BRONZE)
 
@@ -140,7 +141,7 @@ def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
 
 
 def test_bronze_holds_headers_in_order_and_null_for_none(story: Story) -> None:
-    sent = pipeline.read_topic(story.settings, story.settings.topic(SOURCE.topic))
+    sent = pipeline.read_topic(story.settings.kafka_bootstrap_servers, story.settings.topic(SOURCE.topic))
 
     headers = {pipeline.coordinates_of(row): row["headers"] for row in story.rows(BRONZE)}
 
@@ -164,13 +165,13 @@ def test_every_record_is_in_silver_or_in_the_dead_letters_and_in_one_of_them_onl
 
 
 def test_every_verdict_is_the_oracles(story: Story) -> None:
-    verdicts = story.verdicts()
+    judged = story.judged()
 
-    rules = Counter(rule for verdict in verdicts.values() for rule, _ in verdict.reasons)
+    rules = Counter(rule for verdict in judged.values() for rule, _ in verdict.reasons)
     assert rules["late"] > 50  # or nothing was tested
     assert len(rules) >= 11
-    assert pipeline.same_silver(story.rows(SILVER), verdicts)
-    assert pipeline.same_dead_letters(story.rows(DEAD_LETTERS), verdicts)
+    assert verdicts.same_silver(story.rows(SILVER), judged)
+    assert verdicts.same_dead_letters(story.rows(DEAD_LETTERS), judged)
 
 
 def test_nothing_is_late_in_the_first_micro_batch_but_it_is_in_the_second(story: Story) -> None:
@@ -206,8 +207,8 @@ def test_every_window_is_the_oracles_after_every_chapter(story: Story) -> None:
     names = list(story.chapters)
 
     for count, name in enumerate(names, 1):
-        clean = pipeline.accepted(story.verdicts(*names[:count]))
-        assert pipeline.gold_differences(story.chapters[name].gold, clean, story.settings) == []
+        clean = verdicts.accepted(story.judged(*names[:count]), Metric)
+        assert verdicts.window_differences(story.chapters[name].gold, clean, story.settings) == []
         assert sum(row["count"] for row in story.chapters[name].gold) == len(clean)
 
 

@@ -19,7 +19,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse import sinks
@@ -29,6 +29,7 @@ from lakehouse.local.services import Endpoints
 from lakehouse.sinks import Change, KafkaSink, RedisSink, latest_key, row_key
 from lakehouse.tables import Transaction
 from lakehouse.topics import create_topics
+from tests.pipeline import read_topic
 
 PARTITIONS = 3
 TTL_S = 600
@@ -82,22 +83,8 @@ def uncommitted(services: Endpoints, topic: str) -> list[Message]:
 
 def read(services: Endpoints, topic: str, isolation_level: str) -> list[Message]:
     """Read what a consumer sees up to the end of the log, in the order of each partition."""
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=services.kafka,
-        auto_offset_reset="earliest",
-        group_id=None,
-        isolation_level=isolation_level,
-    )
-    with closing(consumer):
-        while not consumer.assignment():
-            consumer.poll(timeout_ms=50)
-        ends = consumer.end_offsets(list(consumer.assignment()))
-        messages: list[Message] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            for batch in consumer.poll(timeout_ms=500).values():
-                messages += [(m.key.decode(), None if m.value is None else m.value.decode()) for m in batch]
-    return messages
+    found = read_topic(services.kafka, topic, isolation_level)
+    return [(m.key.decode(), None if m.value is None else m.value.decode()) for m in found]
 
 
 def test_rows_and_progress_are_committed_together_and_once(

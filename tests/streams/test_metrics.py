@@ -1,4 +1,4 @@
-"""metrics_1m: partial and fold against the plain-Python rows of tests/oracle.py."""
+"""metrics_1m: partial and fold against the plain-Python rows of tests/oracles/metrics.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse.stream import Front
 from lakehouse.streams import STREAMS
 from lakehouse.streams.metrics import CONTRACT, METRICS, METRICS_1M
 from lakehouse.windows import due_windows
-from tests.oracle import PERCENTILES, Judged, metrics_1m, rank_error
+from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,8 +43,8 @@ def moment(micros: int) -> datetime:
 NOON_US = micros(NOON)
 
 
-def event(value: float, after_noon_us: int = 0, service: str = "api", metric: str = "latency") -> Judged:
-    return Judged(frozenset(), service, metric, value, "prod", NOON_US + after_noon_us)
+def event(value: float, after_noon_us: int = 0, service: str = "api", metric: str = "latency") -> Metric:
+    return Metric(service, metric, value, "prod", event_time_us=NOON_US + after_noon_us)
 
 
 class Gold:
@@ -56,7 +56,7 @@ class Gold:
         self.rows: Table = {}
         self.front: datetime | None = None
 
-    def take(self, events: Sequence[Judged]) -> Table:
+    def take(self, events: Sequence[Metric]) -> Table:
         partials = METRICS_1M.partial(self.clean(events), self.settings).persist()
         reached = moment(max(event.event_time_us for event in events))
         front = Front(self.front, reached if self.front is None else max(self.front, reached))
@@ -69,7 +69,7 @@ class Gold:
         self.rows |= folded
         return folded
 
-    def clean(self, events: Iterable[Judged]) -> DataFrame:
+    def clean(self, events: Iterable[Metric]) -> DataFrame:
         rows = [
             (
                 e.service_id,
@@ -106,7 +106,7 @@ def gold(spark: SparkSession, session_settings: Settings) -> Gold:
     return Gold(spark, session_settings)
 
 
-def assert_rows(rows: Table, events: Iterable[Judged], *, k: int = 200) -> None:
+def assert_rows(rows: Table, events: Iterable[Metric], *, k: int = 200) -> None:
     expected = metrics_1m(events)
     assert rows.keys() == expected.keys()
     for key, row in rows.items():

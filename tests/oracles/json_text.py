@@ -1,0 +1,129 @@
+"""JSON as the pipeline has to read it: strict, numbers by their digits, doubled names noticed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import reduce
+from typing import Any
+
+EXACT = Context(prec=1000)
+"""More digits than any sum of numbers here has."""
+
+_PLAIN = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
+_DECIMAL_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class Number:
+    """A JSON number as it is written."""
+
+    text: str
+
+    @property
+    def is_integer(self) -> bool:
+        """Tell whether it is a whole number of as many digits as are read exactly."""
+        return self._is_exact and "." not in self.text
+
+    @property
+    def double(self) -> float:
+        """The nearest double, which may be infinite."""
+        return float(self.text)
+
+    @property
+    def decimal(self) -> Decimal:
+        """The number itself, or where it has an exponent or too many digits what its double stands for."""
+        return Decimal(self.text if self._is_exact else repr(self.double))
+
+    @property
+    def _is_exact(self) -> bool:
+        match = _PLAIN.fullmatch(self.text)
+        if match is None:
+            return False
+        whole, fraction = match[1], match[2] or ""
+        return len(fraction) <= _DECIMAL_DIGITS and len((whole + fraction).lstrip("0")) <= _DECIMAL_DIGITS
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object as it is written, with names that are there twice."""
+
+
+def parse(text: str) -> Any:
+    """Return what one JSON text says, with Number and Pairs for numbers and objects; ValueError if none."""
+    return json.loads(
+        text, parse_constant=_refuse, parse_int=Number, parse_float=Number, object_pairs_hook=Pairs
+    )
+
+
+def to_text(value: object) -> str:
+    """Return what `parse` gave as compact JSON."""
+    if isinstance(value, Number):
+        return value.text
+    if isinstance(value, Pairs):
+        return "{" + ",".join(f"{to_text(name)}:{to_text(item)}" for name, item in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def payload_text(value: object) -> str | None:
+    """Return how a field of any JSON type is kept: null as null, a string as itself, the rest as JSON.
+
+    A string that reads like JSON keeps its quotes, so that what is kept can be turned back.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return to_text(value)
+    return to_text(value) if _is_json(value) else value
+
+
+def payload_meaning(text: str | None) -> object:
+    """Return what a kept payload stands for, equal for two texts that say the same in other spelling."""
+    if text is None:
+        return None
+    return _comparable(parse(text)) if _is_json(text) else ("plain", text)
+
+
+def exact_sum(values: Iterable[Decimal]) -> Decimal:
+    """Return the sum to the last digit."""
+    return reduce(EXACT.add, values, Decimal(0))
+
+
+def beyond_the_parser(value: object) -> bool:
+    """Tell whether a value has half a surrogate pair, or an object with a name twice, anywhere in it."""
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, Pairs):
+        names = [name for name, _ in value]
+        return len(set(names)) < len(names) or _any_beyond(part for pair in value for part in pair)
+    return isinstance(value, list) and _any_beyond(value)
+
+
+def _any_beyond(values: Iterable[object]) -> bool:
+    return any(map(beyond_the_parser, values))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, Number):
+        return value.decimal
+    if isinstance(value, Pairs):
+        return {name: _comparable(item) for name, item in value}
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    return ("boolean", value) if isinstance(value, bool) else value
+
+
+def _refuse(literal: str) -> None:
+    raise ValueError(f"{literal} is not JSON")

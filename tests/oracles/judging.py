@@ -1,0 +1,235 @@
+"""Which records are clean, what silver holds of them, and every reason against the others."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from enum import Enum, auto
+from typing import Any
+
+from tests.oracles.json_text import EXACT, Number, Pairs, beyond_the_parser, parse, payload_text
+
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
+
+_EVENT_TIME = "timestamp"
+_STEP, _BEYOND = Decimal("1e-9"), Decimal("1e29")  # decimal(38,9)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FIRST_MS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_ISO = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})"
+    r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+
+Reasons = frozenset[tuple[str, str | None]]
+
+
+class Kind(Enum):
+    """What a field must be; ANY takes every JSON value, null and nothing."""
+
+    STRING = auto()
+    DOUBLE = auto()
+    DECIMAL = auto()
+    ANY = auto()
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record and its column in silver."""
+
+    name: str
+    column: str
+    kind: Kind = Kind.STRING
+    required: bool = True
+    positive: bool = False
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The fields of a record; `tombstone` is the column that the key of a record without value gives."""
+
+    fields: tuple[Field, ...]
+    tombstone: str | None = None
+
+
+_USERS = (Field("user1", "user1"), Field("user2", "user2"))
+
+CONTRACTS: Mapping[str, Contract] = {
+    "metrics_events": Contract(
+        (
+            Field("serviceId", "service_id"),
+            Field("metricName", "metric_name"),
+            Field("value", "value", Kind.DOUBLE),
+            Field("environment", "environment", required=False),
+        )
+    ),
+    "sales_events": Contract(
+        (Field("product", "product"), Field("value", "value", Kind.DECIMAL)), tombstone="product"
+    ),
+    "transactions": Contract(
+        (Field("userId", "user_id"), Field("amount", "amount", Kind.DECIMAL, positive=True))
+    ),
+    "call_analytics": Contract((*_USERS, Field("analytics", "analytics", Kind.ANY, required=False))),
+    "call_metrics": Contract((*_USERS, Field("metrics", "metrics", Kind.ANY, required=False))),
+}
+"""The contract of every silver table, by the table's name."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A record as silver should see it.
+
+    `reasons` are all (rule, column) pairs against it, in no order; none means that it is clean. The other
+    fields are what the silver table holds, and mean something for a clean record only.
+    """
+
+    reasons: Reasons
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    event_time_us: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What a clean record of any stream has: a time, and its place in the topic."""
+
+    event_time_us: int
+    partition: int = 0
+    offset: int = 0
+
+
+def judge_record(
+    contract: Contract,
+    value: bytes | None,
+    kafka_timestamp_ms: int,
+    ingested_at_us: int,
+    watermark_us: int | None,
+    *,
+    key: bytes | None = None,
+    future_tolerance_s: int = 300,
+) -> Judged:
+    """Judge a Kafka record by a contract.
+
+    It knows the parser's limits on surrogates and double keys within the contract's fields, not those on
+    size (nesting, digits of a number, length of a name).
+    """
+    event_time_us, event_time_rule = kafka_timestamp_ms * 1000, None
+    columns: dict[str, Any] = {}
+    reasons: set[tuple[str, str | None]] = set()
+    if value is None and contract.tombstone:
+        columns = dict.fromkeys(field.column for field in contract.fields)
+        columns[contract.tombstone], rule = _key_text(key)
+        reasons |= {(rule, contract.tombstone)} if rule else set()
+    else:
+        record, refusal = _read_object(value, contract)
+        if refusal is not None:
+            return Judged(frozenset({(refusal, None)}))
+        for one in contract.fields:
+            columns[one.column], rule = _read_field(one, record)
+            reasons |= {(rule, one.column)} if rule else set()
+        event_time_us, event_time_rule = _event_time(record.get(_EVENT_TIME), kafka_timestamp_ms)
+    if event_time_rule is not None:
+        reasons.add((event_time_rule, "event_time"))
+    elif event_time_us > ingested_at_us + future_tolerance_s * SECOND_US:
+        reasons.add(("future", "event_time"))
+    if event_time_rule is None and watermark_us is not None and event_time_us < watermark_us:
+        reasons.add(("late", "event_time"))
+    return Judged(frozenset(reasons)) if reasons else Judged(frozenset(), columns, event_time_us)
+
+
+def _key_text(key: bytes | None) -> tuple[str, str | None]:
+    if key is None:
+        return "", "key_null"
+    try:
+        text = key.decode("utf-8")
+    except UnicodeDecodeError:
+        return "", "key_not_utf8"
+    return text, None if text else "key_empty"
+
+
+def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any], str | None]:
+    """Return the object, or the rule that says why there is none."""
+    if value is None:
+        return {}, "value_null"
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {}, "not_utf8"
+    try:
+        parsed = parse(text)
+    except ValueError:
+        return {}, "not_json"
+    if not isinstance(parsed, Pairs):
+        return {}, "not_an_object"
+    known = {_EVENT_TIME, *(field.name for field in contract.fields)}
+    if any(beyond_the_parser(item) for name, item in parsed if name in known):
+        return {}, "not_json"
+    return dict(parsed), None
+
+
+def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """Return what silver holds of a field, or the rule that it breaks."""
+    value = record.get(one.name)
+    if one.kind is Kind.ANY:
+        return payload_text(value), None
+    if value is None:
+        return None, ("null_field" if one.name in record else "missing_field") if one.required else None
+    if one.kind is Kind.STRING:
+        if not isinstance(value, str):
+            return None, "wrong_type"
+        return value, "empty_string" if value == "" and one.required else None
+    return _read_number(one, value) if isinstance(value, Number) else (None, "wrong_type")
+
+
+def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
+    if one.kind is Kind.DOUBLE:
+        return number.double, None if math.isfinite(number.double) else "not_finite"
+    amount = _decimal_38_9(number)
+    if amount is None:
+        return None, "beyond_decimal"
+    return amount, "not_positive" if one.positive and amount <= 0 else None
+
+
+def _decimal_38_9(number: Number) -> Decimal | None:
+    """Return the number as decimal(38,9), None where that is not exactly what it says."""
+    exact = number.decimal
+    if not exact.is_finite():
+        return None
+    scaled = EXACT.add(exact.quantize(_STEP, ROUND_HALF_UP, EXACT), 0)  # minus zero is zero
+    return scaled if scaled == exact and scaled.copy_abs() < _BEYOND else None
+
+
+def _event_time(stamp: object, kafka_timestamp_ms: int) -> tuple[int, str | None]:
+    """Return the event time in microseconds, or the rule that it breaks."""
+    if stamp is None:
+        return kafka_timestamp_ms * 1000, None
+    if isinstance(stamp, str):
+        micros = _parse_iso(stamp)
+        return (0, "bad_timestamp") if micros is None else (micros, None)
+    if not isinstance(stamp, Number) or not stamp.is_integer:
+        return 0, "wrong_type"  # integers of 39 digits and more are read as floating point
+    millis = int(stamp.text)
+    return (millis * 1000, None) if _FIRST_MS <= millis <= _LAST_MS else (0, "bad_timestamp")
+
+
+def _parse_iso(text: str) -> int | None:
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
+    try:
+        local = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+    ahead = int(offset_hours or 0) * 60 + int(offset_minutes or 0)
+    if ahead > 18 * 60 or int(offset_minutes or 0) > 59:
+        return None
+    micros = (local - _EPOCH) // _MICROSECOND + int(f"{fraction or 0:0<6}"[:6])
+    micros -= (-ahead if sign == "-" else ahead) * MINUTE_US
+    return micros if _FIRST_MS <= micros // 1000 <= _LAST_MS else None

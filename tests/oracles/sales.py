@@ -1,0 +1,84 @@
+"""product_sales and sales_notifications: running totals in the order of each partition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from tests.oracles.json_text import EXACT, exact_sum
+from tests.oracles.judging import Event
+
+THRESHOLD = Decimal(2000)
+
+
+@dataclass(frozen=True)
+class Sale(Event):
+    """A clean record of sales_events; without a value it is a tombstone."""
+
+    product: str
+    value: Decimal | None
+
+
+def product_sales(sales: Iterable[Sale]) -> list[dict[str, Any]]:
+    """Return the rows of gold.product_sales: of each partition what came after the last tombstone."""
+    counting: dict[str, list[Sale]] = defaultdict(list)
+    for (product, _), ordered in _in_order(sales).items():
+        counting[product] += ordered[_start(ordered) :]
+    return [
+        {
+            "product": product,
+            "total": exact_sum(sale.value for sale in counted if sale.value is not None),
+            "count": len(counted),
+            "last_event_time": max((sale.event_time_us for sale in counted), default=None),
+        }
+        for product, counted in counting.items()
+    ]
+
+
+def sales_notifications(
+    sales: Iterable[Sale], *, threshold: Decimal = THRESHOLD, every_update: bool = False
+) -> list[dict[str, Any]]:
+    """Return the rows of gold.sales_notifications, a crossing each or an update at or above the threshold."""
+    rows = []
+    for ordered in _in_order(sales).values():
+        for sale, before, total, crossing in _totals(ordered, threshold):
+            if total >= threshold and (every_update or before < threshold):
+                rows.append(
+                    {
+                        "product": sale.product,
+                        "partition": sale.partition,
+                        "offset": sale.offset,
+                        "value": total,
+                        "crossing": crossing,
+                        "event_time": sale.event_time_us,
+                    }
+                )
+    return rows
+
+
+def _totals(ordered: Iterable[Sale], threshold: Decimal) -> Iterator[tuple[Sale, Decimal, Decimal, int]]:
+    """Yield every sale with the totals before and after it and the number of crossings so far."""
+    total, crossings = Decimal(0), 0
+    for sale in ordered:
+        if sale.value is None:
+            total = Decimal(0)
+            continue
+        before, total = total, EXACT.add(total, sale.value)
+        crossings += before < threshold <= total
+        yield sale, before, total, crossings
+
+
+def _in_order(sales: Iterable[Sale]) -> dict[tuple[str, int], list[Sale]]:
+    """Return the records of every product and partition in the order of their offsets."""
+    groups: dict[tuple[str, int], list[Sale]] = defaultdict(list)
+    for sale in sorted(sales, key=lambda sale: sale.offset):
+        groups[sale.product, sale.partition].append(sale)
+    return groups
+
+
+def _start(ordered: list[Sale]) -> int:
+    """Return where the records after the last tombstone begin."""
+    return max((place + 1 for place, sale in enumerate(ordered) if sale.value is None), default=0)
