@@ -104,7 +104,7 @@ class Outcome:
     settings: Settings
     landed: Mapping[str, Sequence[Sequence[Row]]]
     rows: Mapping[str, Sequence[Row]]
-    replayed: Sequence[tuple[str, int]]
+    replayed: Sequence[tuple[str, int | None]]
 
     def verdicts(self, table: str) -> dict[Coordinates, Judged]:
         """The oracle's verdicts on the records of a source, named by its table."""
@@ -143,7 +143,7 @@ def run_copies(
     """
     settings = settings.model_copy(update={"max_bytes_per_batch": "1"})
     cuts = _cuts(stream, copies, to_raw)
-    replayed: list[tuple[str, int]] = []
+    replayed: list[tuple[str, int | None]] = []
     for half in (slice(0, BATCHES // 2), slice(BATCHES // 2, BATCHES)):
         for source in stream.sources:
             full = list(filter(None, cuts[source.table][half]))

@@ -1,0 +1,137 @@
+"""Totals and notifications are a function of the offsets: order, cuts and replays do not show in them.
+
+110 cases, each in two orders and three cuts; tests/properties/copies.py says how. Sales and returns,
+tombstones, two partitions, malformed and late records, amounts of 28 digits and of a billionth.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.streams.sales import SALES
+from tests import pipeline, verdicts
+from tests.oracles.sales import Sale, product_sales, sales_notifications
+from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies, tables_of
+from tests.properties.strategies import MONEY, NAMES, NO_MONEY, around_windows
+
+START_MS = int(pipeline.utc("2026-03-28T22:59:00").timestamp() * 1000)
+LANDED = pipeline.utc("2026-03-29T12:00:00")
+SILVER, TOTALS, NOTIFICATIONS = "sales_events", "gold.product_sales", "gold.sales_notifications"
+NOTIFICATION_KEYS = ("product", "partition", "offset")
+
+
+class Sold(NamedTuple):
+    """A sale as it is written; without a value it is a tombstone."""
+
+    product: str
+    value: str | None
+    at_ms: int
+    partition: int
+
+
+_VALUES = st.one_of(
+    MONEY,
+    MONEY,
+    MONEY.map(lambda number: f"-{number}"),
+    st.sampled_from(["0", "-0.0", "2000", "-2000"]),
+    st.none(),
+    NO_MONEY,
+)
+_AT = around_windows(60_000).map(lambda ms: START_MS + ms)
+_SALES = st.builds(Sold, NAMES | st.just(""), _VALUES, _AT, st.sampled_from([0, 0, 1]))
+_OF_ONE_PRODUCT = st.builds(
+    Sold,
+    st.just("a"),
+    st.sampled_from(["1000", "1999.999999999", "0.000000001", "-1500", "2000", None]),
+    st.just(START_MS),  # ties in event time
+    st.just(0),
+)
+CASES = st.lists(_SALES, min_size=1, max_size=12) | st.lists(_OF_ONE_PRODUCT, min_size=3, max_size=12)
+
+
+def to_raw(copy: str, sold: Sold) -> tuple[str, Raw]:
+    product = sold.product and f"{copy}/{sold.product}"
+    if sold.value is None:
+        return SILVER, Raw(None, product.encode(), timestamp_ms=sold.at_ms, partition=sold.partition)
+    record = f'{{"product":{json.dumps(product)},"value":{sold.value},"timestamp":{sold.at_ms}}}'
+    return SILVER, Raw(record.encode(), product.encode(), partition=sold.partition)
+
+
+@pytest.fixture(scope="module")
+def copies() -> Sequence[Copy[Sold]]:
+    return copies_of(generated(CASES, 110), seed=4)
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    spark: SparkSession,
+    session_settings: Settings,
+    copies: Sequence[Copy[Sold]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Outcome:
+    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-sales"))})
+    return run_copies(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
+
+
+@pytest.fixture(scope="module")
+def notified_of_every_update(spark: SparkSession, outcome: Outcome) -> Sequence[Row]:
+    """The notifications of the same silver, made again from the start with the other setting."""
+    settings = outcome.settings.model_copy(update={"sales_notify": "every_update"})
+    for table in SALES.gold:
+        shutil.rmtree(pipeline.path_of(settings, f"gold.{table.name}"))
+        shutil.rmtree(pipeline.checkpoint_of(settings, f"gold.{table.name}"), ignore_errors=True)
+    pipeline.run_layers(spark, settings, "gold", stream=SALES)
+    return tables_of(spark, settings, SALES)[NOTIFICATIONS]
+
+
+def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Sold]]) -> None:
+    rules = Counter(reason["rule"] for row in outcome.rows[DEAD_LETTERS] for reason in row["reasons"])
+
+    assert len(copies) == 660
+    assert {
+        "late",
+        "not_json",
+        "wrong_type",
+        "null_field",
+        "beyond_decimal",
+        "empty_string",
+        "key_empty",
+    } == set(rules)
+    assert sum(row["value"] is None for row in outcome.rows[f"silver.{SILVER}"]) > 200
+    assert len(outcome.rows[NOTIFICATIONS]) > 200
+    assert max(row["crossing"] for row in outcome.rows[NOTIFICATIONS]) >= 3
+
+
+def test_silver_and_the_dead_letters_are_the_oracles(outcome: Outcome) -> None:
+    assert list(outcome.silver_differences()) == []
+
+
+def test_the_totals_of_every_copy_are_the_oracles(outcome: Outcome) -> None:
+    expected = product_sales(outcome.accepted(SILVER, Sale))
+
+    assert verdicts.row_differences(outcome.rows[TOTALS], expected, ("product",)) == []
+
+
+def test_the_crossings_of_every_copy_are_the_oracles(outcome: Outcome) -> None:
+    expected = sales_notifications(outcome.accepted(SILVER, Sale))
+
+    assert verdicts.row_differences(outcome.rows[NOTIFICATIONS], expected, NOTIFICATION_KEYS) == []
+
+
+def test_the_updates_of_every_copy_are_the_oracles(
+    outcome: Outcome, notified_of_every_update: Sequence[Row]
+) -> None:
+    expected = sales_notifications(outcome.accepted(SILVER, Sale), every_update=True)
+
+    assert len(expected) > len(outcome.rows[NOTIFICATIONS])
+    assert verdicts.row_differences(notified_of_every_update, expected, NOTIFICATION_KEYS) == []

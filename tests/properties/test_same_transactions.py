@@ -1,0 +1,94 @@
+"""What a user spent in five minutes is a function of silver: order, cuts and replays do not show in it.
+
+110 cases, each in two orders and three cuts; tests/properties/copies.py says how. Edges of windows,
+malformed, late and not positive amounts, amounts of 28 digits and of a billionth, to the last digit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.streams.transactions import TRANSACTIONS
+from tests import pipeline, verdicts
+from tests.oracles.transactions import Transaction, user_transactions_5m
+from tests.pipeline import DEAD_LETTERS, Raw
+from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies
+from tests.properties.strategies import MONEY, NAMES, NO_MONEY, around_windows
+
+START_MS = int(pipeline.utc("2026-03-28T22:55:00").timestamp() * 1000)
+LANDED = pipeline.utc("2026-03-29T12:00:00")
+SILVER, GOLD = "transactions", "gold.user_transactions_5m"
+
+
+class Spent(NamedTuple):
+    """A transaction as it is written."""
+
+    user: str
+    amount: str
+    at_ms: int
+    partition: int
+
+
+_AMOUNTS = st.one_of(MONEY, MONEY, MONEY, st.sampled_from(["0", "-0.0", "-1e-9", "-1000"]), NO_MONEY)
+_AT = around_windows(300_000).map(lambda ms: START_MS + ms)
+_SPENT = st.builds(Spent, NAMES | st.just(""), _AMOUNTS, _AT, st.sampled_from([0, 1]))
+_IN_ONE_WINDOW = st.builds(
+    Spent, st.just("a"), MONEY, st.sampled_from([START_MS, START_MS + 299_999]), st.just(0)
+)
+CASES = st.lists(_SPENT, min_size=1, max_size=12) | st.lists(_IN_ONE_WINDOW, min_size=2, max_size=12)
+
+
+def to_raw(copy: str, spent: Spent) -> tuple[str, Raw]:
+    user = spent.user and f"{copy}/{spent.user}"
+    record = f'{{"userId":{json.dumps(user)},"amount":{spent.amount},"timestamp":{spent.at_ms}}}'
+    return SILVER, Raw(record.encode(), user.encode(), partition=spent.partition)
+
+
+@pytest.fixture(scope="module")
+def copies() -> Sequence[Copy[Spent]]:
+    return copies_of(generated(CASES, 110), seed=5)
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    spark: SparkSession,
+    session_settings: Settings,
+    copies: Sequence[Copy[Spent]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Outcome:
+    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-transactions"))})
+    return run_copies(spark, settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
+
+
+def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Spent]]) -> None:
+    rules = Counter(reason["rule"] for row in outcome.rows[DEAD_LETTERS] for reason in row["reasons"])
+
+    assert len(copies) == 660
+    assert {
+        "late",
+        "not_json",
+        "wrong_type",
+        "null_field",
+        "beyond_decimal",
+        "not_positive",
+        "empty_string",
+    } == set(rules)
+    assert max(row["count"] for row in outcome.rows[GOLD]) >= 10
+
+
+def test_silver_and_the_dead_letters_are_the_oracles(outcome: Outcome) -> None:
+    assert list(outcome.silver_differences()) == []
+
+
+def test_the_windows_of_every_copy_are_the_oracles(outcome: Outcome) -> None:
+    expected = user_transactions_5m(outcome.accepted(SILVER, Transaction))
+
+    assert verdicts.row_differences(outcome.rows[GOLD], expected, ("user_id", "window_start")) == []
