@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import hypothesis
@@ -168,9 +169,9 @@ def run_copies(
 
 
 def tables_of(spark: SparkSession, settings: Settings, stream: Stream) -> dict[str, list[Row]]:
-    """Return the rows of a stream's tables of silver and gold."""
-    names = [f"silver.{source.table}" for source in stream.sources]
-    names += [DEAD_LETTERS, *(f"gold.{table.name}" for table in stream.gold)]
+    """Return the rows of the tables of silver and gold of a lake that has one stream."""
+    names = [DEAD_LETTERS, *(f"silver.{source.table}" for source in stream.sources)]
+    names += [f"gold.{path.name}" for path in Path(settings.lake, "gold").iterdir()]
     return {name: pipeline.rows_of(spark, settings, name) for name in names}
 
 

@@ -18,7 +18,13 @@ from tests.conftest import MakeSettings
 from tests.pipeline import DEAD_LETTERS, Raw
 
 SOURCE = SALES.sources[0]
+LANDED = pipeline.utc("2026-03-29T01:00:00")
 SEED = (("product2", 1000), ("product1", 1500), ("product1", 1000), ("product2", 1300), ("product5", 1000))
+SEED_TOTALS = {
+    "product1": (Decimal(2500), 2),
+    "product2": (Decimal(2300), 2),
+    "product5": (Decimal(1000), 1),
+}
 PRODUCT1 = ("product1", b'{"product":"product1","value":2500}')
 PRODUCT2 = ("product2", b'{"product":"product2","value":2300}')
 
@@ -79,7 +85,7 @@ def test_the_five_sales_of_the_issue_notify_of_two_products_with_every_layer_run
 
     assert seen == [[], [], [PRODUCT1], [PRODUCT1, PRODUCT2], [PRODUCT1, PRODUCT2]]
     assert reasons(spark, settings) == [[("not_json", "")]]
-    assert totals(spark, settings) == {"product1": (2500, 2), "product2": (2300, 2), "product5": (1000, 1)}
+    assert totals(spark, settings) == SEED_TOTALS
 
 
 def test_the_five_sales_of_the_issue_in_one_go_give_the_same(
@@ -123,9 +129,8 @@ def test_a_threshold_of_ones_own_is_reached_exactly(spark: SparkSession, make_se
 
 
 def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
-    spark: SparkSession, make_settings: MakeSettings
+    spark: SparkSession, lake_settings: Settings
 ) -> None:
-    settings = make_settings()
     refused: dict[Raw, list[tuple[str, str]]] = {
         Raw(None): [("key_null", "product")],
         Raw(None, key=b""): [("key_empty", "product")],
@@ -137,18 +142,17 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
         Raw(b'{"product":"pen"}'): [("missing_field", "value")],
     }
 
-    take(spark, settings, *refused, sold("pen", "-0.0"))
+    pipeline.land(spark, lake_settings, [[*refused, sold("pen", "-0.0")]], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
 
-    assert reasons(spark, settings) == sorted(refused.values())
-    assert totals(spark, settings) == {"pen": (Decimal(0), 1)}
-    assert notified(settings) == []
+    assert reasons(spark, lake_settings) == sorted(refused.values())
+    assert totals(spark, lake_settings) == {"pen": (Decimal(0), 1)}
 
 
 def test_a_product_whose_first_record_is_a_tombstone_has_a_row_of_zeros(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    landed = pipeline.utc("2026-03-29T01:00:00")
-    pipeline.land(spark, lake_settings, [[tombstone("größe")]], landed_at=landed, source=SOURCE)
+    pipeline.land(spark, lake_settings, [[tombstone("größe")]], landed_at=LANDED, source=SOURCE)
 
     pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
 
@@ -164,9 +168,8 @@ def test_a_product_whose_first_record_is_a_tombstone_has_a_row_of_zeros(
 def test_a_total_that_no_decimal_holds_stops_the_query_and_names_the_product(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    landed = pipeline.utc("2026-03-29T01:00:00")
     sales = [[sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28")]]
-    pipeline.land(spark, lake_settings, sales, landed_at=landed, source=SOURCE)
+    pipeline.land(spark, lake_settings, sales, landed_at=LANDED, source=SOURCE)
 
     with pytest.raises(LakehouseError, match="pen"):
         pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
