@@ -13,13 +13,11 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from benchmarks.bench import STREAMS, bench_services, console
+from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
-from lakehouse.producing import produce
+from lakehouse.loads import Load, send
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
-from lakehouse.samples import metrics as samples_of_metrics
-from lakehouse.samples import paced_times
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
 from tests.oracles.judging import Judged
@@ -36,7 +34,6 @@ from tests.pipeline import (
 from tests.verdicts import accepted, judge_batches, same_dead_letters, same_silver, window_differences
 
 MALFORMED, LATE, DUPLICATES = 0.01, 0.02, 0.01
-FAR_AHEAD_S = 7200.0
 
 app = typer.Typer(add_completion=False)
 
@@ -50,11 +47,11 @@ def exact(
     with bench_services() as settings, start_session(settings, "exact") as spark:
         # A first event gives silver a watermark; an empty table has none, and nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
-        run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW)
         events = int(rate * seconds)
         _send(settings, events, rate, seed=2, shares=(MALFORMED, LATE, DUPLICATES))
         began, done = time.monotonic(), list[BatchDone]()
-        run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(spark, settings, events + 1))
         for difference in differences[:20]:
@@ -67,12 +64,10 @@ def _send(
     settings: Settings, events: int, rate: float | None, *, seed: int, shares: tuple[float, float, float]
 ) -> None:
     malformed, late, duplicates = shares
-    times = paced_times(rate) if rate else iter([int(time.time() * 1000)])
-    samples = samples_of_metrics.samples(
-        events, times, seed=seed, malformed=malformed, late=late, duplicates=duplicates, ahead_s=FAR_AHEAD_S
+    load = Load(
+        "metrics", events, rate=rate, seed=seed, malformed=malformed, late=late, duplicates=duplicates
     )
-    topic = STREAMS[0].sources[0].topic
-    summary = produce(settings.kafka_bootstrap_servers, topic, samples, rate=rate, total=events)
+    summary = send(load, settings)
     error = abs(summary.actual_rate / rate - 1) if rate else 0.0
     console.print(
         f"sent {summary.sent:,}, acknowledged {summary.acknowledged:,}, failed {summary.failed:,} in "
@@ -116,7 +111,7 @@ def _judge_topic(spark: SparkSession, settings: Settings) -> dict[Coordinates, J
     landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(spark, settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()
-    for record in read_topic(settings.kafka_bootstrap_servers, STREAMS[0].sources[0].topic):
+    for record in read_topic(settings.kafka_bootstrap_servers, METRICS[0].sources[0].topic):
         row: Row = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
         row |= {"key": record.key, "value": record.value, "timestamp": record.timestamp * 1000}
         row["ingested_at"] = landed[coordinates_of(row)]

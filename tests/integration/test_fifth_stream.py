@@ -86,7 +86,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         ("clicks", "null_field", "page"),
     ]
     last = {}
-    for message in pipeline.read_topic(settings, settings.topic("page-views-5m")):
+    for message in pipeline.read_topic(settings.kafka_bootstrap_servers, settings.topic("page-views-5m")):
         value = json.loads(message.value)
         last[message.key.decode(), value["windowStart"]] = value["count"]
     assert last == {("/a", start_ms): 2, ("/a", start_ms + 300_000): 1, ("/b", start_ms): 1}
