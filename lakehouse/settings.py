@@ -70,8 +70,8 @@ class Settings(BaseSettings):
         default=7 * 24 * 3600,
         ge=0,
         description=(
-            "How far behind a stream's greatest event time a record may be and still be accepted. One "
-            "watermark serves the whole stream: a source lagging by more than this is late as a whole."
+            "How far behind the greatest event time of its silver table a record may be and be accepted. One "
+            "watermark serves all producers: one lagging by more than this is late as a whole."
         ),
     )
     grace_s: int = Field(

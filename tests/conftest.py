@@ -49,20 +49,26 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
     session.stop()
 
 
+def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
+    """Return settings with a lake in the directory and topics of their own."""
+    suffix = uuid.uuid4().hex[:8]
+    return settings.model_copy(
+        update={
+            "lake": str(directory / "lake"),
+            "kafka_bootstrap_servers": services.kafka,
+            "redis_url": SecretStr(services.redis),
+            "topics": {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics},
+        }
+    )
+
+
 @pytest.fixture
 def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Path) -> MakeSettings:
     """Make settings with a lake, topics and a Redis database of the test's own; keywords go over them."""
-    suffix = uuid.uuid4().hex[:8]
-    own_topics = {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics}
+    own = settings_for(session_settings, services, tmp_path)
 
     def make(**changes: object) -> Settings:
-        update: dict[str, object] = {
-            "lake": str(tmp_path / "lake"),
-            "kafka_bootstrap_servers": services.kafka,
-            "redis_url": SecretStr(services.redis),
-            "topics": own_topics,
-        }
-        return session_settings.model_copy(update=update | changes)
+        return own.model_copy(update=changes)
 
     return make
 
