@@ -7,8 +7,10 @@ python -m benchmarks.bench live --rate 10000 --seconds 60
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Latencies, Usage, application, used_by
+from lakehouse import producing, tables
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
 from lakehouse.runner import AVAILABLE_NOW, BatchDone, Stop, run
+from lakehouse.samples import Sample
 from lakehouse.samples import metrics as samples_of_metrics
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
@@ -132,6 +136,59 @@ def _add(table: Table, name: str, usage: Usage, events: int, done: Sequence[Batc
         f"{usage.cpu_s / events * 1e6:.1f}",
         f"{sum(batch.result.rows for batch in done):,}" if done else "",
         ", ".join(f"{rows:,} {what}" for what, rows in written.items()),
+    )
+
+
+@app.command()
+def closing(
+    calls: Annotated[int, typer.Option(min=1, help="How many one-sided calls are to close.")] = 20,
+    trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
+) -> None:
+    """Say how long after its due time a call is closed while both topics are silent."""
+    streams, stop, lags = choose(["calls"]), Stop(), list[float]()
+    seen = set[tuple[str, str]]()
+    with bench_services() as defaults, start_session(defaults, "bench closing") as spark:
+        settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})
+
+        def on_batch(done: BatchDone) -> None:
+            if done.query != "gold.call_records":
+                return
+            path = tables.path_of(settings.lake, "gold", "call_records")
+            now = time.time()
+            for row in tables.read(spark, path).where("status = 'closed'").collect():
+                if (row.user1, row.user2) not in seen:
+                    seen.add((row.user1, row.user2))
+                    lags.append(now - row.closed_at.timestamp())
+
+        runner = threading.Thread(
+            target=run,
+            args=(spark, streams, LAYERS[:3], settings),
+            kwargs={"trigger": trigger, "stop": stop, "on_batch": on_batch},
+        )
+        runner.start()
+        try:
+            for number in range(calls):
+                _one_sided(settings, number)
+                time.sleep(0.3)
+            deadline = time.monotonic() + 120
+            while len(seen) < calls and time.monotonic() < deadline:
+                time.sleep(0.5)
+        finally:
+            stop.request()
+            runner.join()
+    lags.sort()
+    console.print(
+        f"{len(lags)} of {calls} calls closed with both topics silent, trigger {trigger}: "
+        f"median {lags[len(lags) // 2]:.2f} s, worst {lags[-1]:.2f} s after they were due"
+    )
+
+
+def _one_sided(settings: Settings, number: int) -> None:
+    record = {"user1": f"a{number}", "user2": "b", "timestamp": int(time.time() * 1000), "analytics": "x"}
+    producing.produce(
+        settings.kafka_bootstrap_servers,
+        "analyticsTopic",
+        [Sample(b"k", json.dumps(record).encode(), "valid")],
     )
 
 
