@@ -9,6 +9,8 @@ records with the same content are two measurements, and both count.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -45,8 +47,6 @@ NO_ENVIRONMENT = "default"
 
 _MINUTES = StatisticsWindows(Tumbling(by=("service_id", "metric_name"), length_s=60))
 _SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), length_s=600))
-_CLOCK = EventClock("last_event_time", due_windows)
-_STATE = FoldState(("m2", "sketch"), until="window_end", settled=lambda: F.col("is_final"))
 
 
 def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
@@ -55,65 +55,61 @@ def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
     return _SUMMARIES.partial(clean.withColumn("environment", named), settings)
 
 
-def _series() -> Column:
-    return F.concat_ws(":", "service_id", "metric_name")
-
-
-def _summary_series() -> Column:
-    return F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric_name")
-
-
-def _at(series: Column) -> Column:
-    return F.concat_ws(":", series, F.unix_millis("window_start").cast("string"))
-
-
-METRICS_1M = GoldTable(
-    name="metrics_1m",
-    reads=("metrics_events",),
-    keys=_MINUTES.windows.keys,
-    schema=_MINUTES.schema,
-    extent=("window_start", "window_start"),
-    partial=_MINUTES.partial,
-    fold=_MINUTES.fold,
-    clock=_CLOCK,
-    fixed=fixed_settings,
-    state=_STATE,
-    export=Export(
-        topic="metrics-aggregated-1m",
-        key=_series,
-        value=lambda: statistics_message({"serviceId": "service_id", "metricName": "metric_name"}),
-        redis=RedisView(
-            row_key=lambda: _at(_series()),
-            group=lambda: F.col("metric_name"),
-            member=lambda: F.col("service_id"),
-            order=lambda: F.unix_millis("window_start"),
+def _kept(
+    name: str,
+    kept: StatisticsWindows,
+    *,
+    topic: str,
+    series: Callable[[], Column],
+    names: Mapping[str, str],
+    member: str,
+    partial: Callable[[DataFrame, Settings], DataFrame],
+) -> GoldTable:
+    """Return a table of windows; `names` are its groups' columns by JSON name, `member` one of them."""
+    return GoldTable(
+        name=name,
+        reads=("metrics_events",),
+        keys=kept.windows.keys,
+        schema=kept.schema,
+        extent=("window_start", "window_start"),
+        partial=partial,
+        fold=kept.fold,
+        clock=EventClock("last_event_time", due_windows),
+        fixed=fixed_settings,
+        state=FoldState(("m2", "sketch"), until="window_end", settled=lambda: F.col("is_final")),
+        export=Export(
+            topic=topic,
+            key=series,
+            value=lambda: statistics_message(names),
+            redis=RedisView(
+                row_key=lambda: F.concat_ws(":", series(), F.unix_millis("window_start").cast("string")),
+                group=lambda: F.col("metric_name"),
+                member=lambda: F.col(member),
+                order=lambda: F.unix_millis("window_start"),
+            ),
         ),
-    ),
+    )
+
+
+METRICS_1M = _kept(
+    "metrics_1m",
+    _MINUTES,
+    topic="metrics-aggregated-1m",
+    series=lambda: F.concat_ws(":", "service_id", "metric_name"),
+    names={"serviceId": "service_id", "metricName": "metric_name"},
+    member="service_id",
+    partial=_MINUTES.partial,
 )
 """One row per (service_id, metric_name, window_start), a minute of event time."""
 
-METRICS_SUMMARY_10M = GoldTable(
-    name="metrics_summary_10m",
-    reads=("metrics_events",),
-    keys=_SUMMARIES.windows.keys,
-    schema=_SUMMARIES.schema,
-    extent=("window_start", "window_start"),
+METRICS_SUMMARY_10M = _kept(
+    "metrics_summary_10m",
+    _SUMMARIES,
+    topic="metrics-summary-10m",
+    series=lambda: F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric_name"),
+    names={"environment": "environment", "metricName": "metric_name"},
+    member="environment",
     partial=partial_summaries,
-    fold=_SUMMARIES.fold,
-    clock=_CLOCK,
-    fixed=fixed_settings,
-    state=_STATE,
-    export=Export(
-        topic="metrics-summary-10m",
-        key=_summary_series,
-        value=lambda: statistics_message({"environment": "environment", "metricName": "metric_name"}),
-        redis=RedisView(
-            row_key=lambda: _at(_summary_series()),
-            group=lambda: F.col("metric_name"),
-            member=lambda: F.col("environment"),
-            order=lambda: F.unix_millis("window_start"),
-        ),
-    ),
 )
 """One row per (environment, metric_name, window_start), ten minutes of event time over all services;
 environment is "default" for records that name none."""

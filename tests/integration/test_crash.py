@@ -31,7 +31,6 @@ from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layer import LayerName
 from lakehouse.runner import BatchDone, Stop, run
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
@@ -412,7 +411,7 @@ def test_a_failing_query_stops_the_others_and_is_named(
     monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
 
     with pytest.raises(StreamError, match=rf"^{GOLD} failed: CrashError") as failure:
-        run(spark, [METRICS], ["silver", "gold"], settings, trigger="100 ms")
+        run(spark, [pipeline.STREAM], ["silver", "gold"], settings, trigger="100 ms")
 
     assert isinstance(failure.value.__cause__, CrashError)
     assert spark.streams.active == []
@@ -437,7 +436,7 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
 
     run(
         spark,
-        [METRICS],
+        [pipeline.STREAM],
         ["bronze", "silver", "gold"],
         settings,
         trigger="50 ms",
@@ -473,7 +472,7 @@ def test_a_query_that_is_alone_is_not_stopped_between_its_write_and_its_checkpoi
             stop.request()
             time.sleep(0.5)  # until the run is waiting for this micro-batch to end
 
-        run(spark, [METRICS], ["bronze"], settings, trigger="1 second", on_batch=on_batch, stop=stop)
+        run(spark, [pipeline.STREAM], ["bronze"], settings, trigger="1 second", on_batch=on_batch, stop=stop)
 
         assert [(one.batch, one.result.rows) for one in done] == [(number, 1)]
         assert pipeline.committed(settings, BRONZE) == list(range(number + 1))

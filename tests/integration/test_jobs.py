@@ -294,7 +294,10 @@ class Mistake:
 
 MISTAKES = {
     "unknown stream": Mistake(
-        ["run", "bronze", "--stream", "metrix"], {}, 2, ["unknown stream metrix", "known: metrics"]
+        ["run", "bronze", "--stream", "metrix"],
+        {},
+        2,
+        ["unknown stream metrix", "known: calls, metrics, sales, transactions"],
     ),
     "bad trigger": Mistake(
         ["run", "all", "--trigger", "sometimes"], {}, 2, ['unknown trigger "sometimes"', "available-now"]
@@ -389,7 +392,7 @@ def test_a_mistake_under_spark_submit_is_one_line_too(services: Endpoints, tmp_p
 
     assert ended.returncode == 2
     # spark-submit passes both of Python's outputs on as its standard output.
-    assert ended.stdout == "error: unknown stream metrix; known: metrics\n"
+    assert ended.stdout == "error: unknown stream metrix; known: calls, metrics, sales, transactions\n"
     assert not NOISE.search(ended.stderr), ended.stderr
 
 
@@ -437,7 +440,8 @@ def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(done: Done) -
     assert len(said) == 1
     assert said[0].startswith("error: [TABLE_OR_VIEW_NOT_FOUND]")
     assert "metrics_1h" in said[0]
-    tables = "bronze.metrics_events, silver.metrics_events, silver.dead_letters, gold.metrics_1m"
+    gold = "gold.metrics_1m, gold.metrics_summary_10m"
+    tables = f"bronze.metrics_events, silver.metrics_events, silver.dead_letters, {gold}"
     assert said[0].endswith(f"(tables here: {tables})")
     assert ended.stdout == ""
 

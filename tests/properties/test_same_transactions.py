@@ -53,7 +53,8 @@ def to_raw(copy: str, spent: Spent) -> tuple[str, Raw]:
 
 @pytest.fixture(scope="module")
 def copies() -> Sequence[Copy[Spent]]:
-    return copies_of(generated(CASES, 110), seed=5)
+    by_hand = [Spent("a", amount, START_MS, 0) for amount in ('"12.5"', "true", "NaN", "null", "0", "7")]
+    return copies_of([*generated(CASES, 110), by_hand], seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def outcome(
 def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Spent]]) -> None:
     rules = {reason["rule"] for row in outcome.rows[DEAD_LETTERS] for reason in row["reasons"]}
 
-    assert len(copies) == 660
+    assert len(copies) == 666
     assert rules >= {"late", "not_json", "wrong_type", "beyond_decimal", "empty_string", "not_positive"}
     assert max(row["count"] for row in outcome.rows[GOLD]) >= 10
 
