@@ -96,7 +96,9 @@ def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(d
     assert len(done.place.rows("silver.metrics_events")) == clean
     assert len(done.place.rows("silver.dead_letters")) == done.malformed
     assert sum(window["count"] for window in windows) == clean
-    shown = {layer: job.stdout.splitlines()[1] for layer, job in done.jobs.items()}
+    lines = [line for job in done.jobs.values() for line in job.stdout.splitlines()]
+    queries = ("bronze.metrics_events", "silver.metrics_events", "gold.metrics_1m", "export.metrics_1m")
+    shown = {q.partition(".")[0]: next(line for line in lines if line.startswith(q)) for q in queries}
     assert shown["bronze"].startswith("bronze.metrics_events batch 0: 2,000 rows")
     assert shown["bronze"].endswith(": 2,000 metrics_events")
     assert shown["silver"].endswith(f" {clean:,} metrics_events, {done.malformed} dead_letters")
