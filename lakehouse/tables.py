@@ -8,6 +8,7 @@ of each application in the table's log and skips one that it has, so a retried m
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ FIXED_PREFIX = "lakehouse."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ATTEMPTS = 5
+_PAUSE_S = 0.5
 
 # Other readers open the tables, so nothing that only Spark understands; and a checkpoint of the log every
 # ten commits, Delta's default, takes seconds that a table written every second does not have.
@@ -95,19 +97,22 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     properties |= {FIXED_PREFIX + name: value for name, value in spec.fixed.items()}
     for name, value in properties.items():
         builder = builder.property(name, value)
-    if not exists(spark, path):
+    left = _ATTEMPTS
+    while not exists(spark, path):
+        left -= 1
         try:
             builder.execute()
-        except PySparkException:  # another job may have been first
-            if not exists(spark, path):
+        except PySparkException:  # another job may be creating it at this moment
+            if not left:
                 raise
+            time.sleep(_PAUSE_S)
     _refuse_other_settings(spark, path, spec)
     return path
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether a Delta table lies at the path."""
-    return DeltaTable.isDeltaTable(spark, path)
+    """Tell whether a Delta table lies at the path: one with a commit, not the beginnings of its log."""
+    return int(_snapshot(spark, path).version()) >= 0
 
 
 def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
@@ -140,11 +145,16 @@ def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> Dat
 
 def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
     """Tell whether the table has the transaction's write, so that writing it again would do nothing."""
+    last = _snapshot(spark, path).transactions().get(transaction.application)
+    return bool(last.isDefined()) and int(last.get()) >= transaction.version
+
+
+def _snapshot(spark: SparkSession, path: str) -> Any:
+    """Return Delta's own object of the table as of now; its version is -1 where there is no table."""
     jvm: Any = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
     unset = jvm.scala.Option.empty()
-    last = log.update(False, unset, unset).transactions().get(transaction.application)  # noqa: FBT003
-    return bool(last.isDefined()) and int(last.get()) >= transaction.version
+    return log.update(False, unset, unset)  # noqa: FBT003
 
 
 def append(rows: DataFrame, path: str, transaction: Transaction) -> None:

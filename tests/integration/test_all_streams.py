@@ -1,0 +1,113 @@
+"""All four streams at the same time: in one application, and as a spark-submit job for each layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lakehouse.layer import LAYERS
+from lakehouse.loads import GENERATORS, Load, send
+from lakehouse.local.services import Endpoints
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS
+from tests.pipeline import read_topic
+from tests.processes import LAKEHOUSE, NOISE, Place, place, running, submit
+
+EVENTS = 1000
+TIMEOUT_S = 240.0
+LIVE = ("--trigger", "1 second")
+WAYS: Mapping[str, Sequence[list[str]]] = {
+    "one application": [[LAKEHOUSE, "run", "all", *LIVE]],
+    "a job for each layer": [submit(layer, *LIVE) for layer in LAYERS],
+}
+
+
+def load(here: Place, session_settings: Settings, seed: int) -> None:
+    settings = session_settings.model_copy(
+        update={"kafka_bootstrap_servers": here.services.kafka, "topics": here.topics}
+    )
+    for stream in GENERATORS:
+        assert send(Load(stream, EVENTS, seed=seed, malformed=0.02), settings).failed == 0
+
+
+def rows_by_stream(here: Place, layer: str) -> dict[str, int]:
+    return {
+        stream.name: sum(here.table(f"{layer}.{source.table}").num_rows for source in stream.sources)
+        for stream in STREAMS
+    }
+
+
+def dead_by_stream(here: Place) -> dict[str, int]:
+    names = [row["stream"] for row in here.rows("silver.dead_letters")]
+    return {stream.name: names.count(stream.name) for stream in STREAMS}
+
+
+def counted_by_stream(here: Place) -> dict[str, int]:
+    """How many clean records the gold tables account for."""
+    calls = here.rows("gold.call_records")
+    return {
+        "metrics": sum(row["count"] for row in here.rows("gold.metrics_1m")),
+        "calls": sum(row["analytics_events"] + row["metrics_events"] for row in calls),
+        "sales": sum(row["count"] for row in here.rows("gold.product_sales")),
+        "transactions": sum(row["count"] for row in here.rows("gold.user_transactions_5m")),
+    }
+
+
+def is_through(here: Place, events: int) -> bool:
+    """Whether every event is clean or dead, and every clean one counted, closed and sent."""
+    try:
+        bronze, silver = rows_by_stream(here, "bronze"), rows_by_stream(here, "silver")
+        dead, counted = dead_by_stream(here), counted_by_stream(here)
+        calls = here.rows("gold.call_records")
+        left = read_topic(here.services.kafka, here.topics["outputTopic"])
+    except Exception:  # noqa: BLE001 - a table or topic is not there yet
+        return False
+    balanced = all(
+        bronze[name] == events == silver[name] + dead[name] and counted[name] == silver[name]
+        for name in bronze
+    )
+    newest = {message.key: message.value for message in left}  # a withdrawn call leaves a tombstone
+    sent = [value for value in newest.values() if value is not None]
+    return balanced and {row["status"] for row in calls} == {"closed"} and len(sent) == len(calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_all_streams_run_side_by_side(
+    services: Endpoints, session_settings: Settings, tmp_path: Path, way: str
+) -> None:
+    with place(tmp_path / "home", services, database=9) as here, ExitStack() as stack:
+        environment = {**here.environment, "LAKEHOUSE_CALL_GAP_S": "5", "LAKEHOUSE_CALL_GRACE_S": "5"}
+        load(here, session_settings, seed=1)
+        commands = WAYS[way]
+        started = [
+            stack.enter_context(running(command, environment, tmp_path / str(number)))
+            for number, command in enumerate(commands)
+        ]
+        for number in (1, 2):
+            deadline = time.monotonic() + TIMEOUT_S
+            while not is_through(here, number * EVENTS):
+                output = "".join(one.everything() for one in started)
+                assert time.monotonic() < deadline, output
+                time.sleep(1)
+            if number == 1:
+                load(here, session_settings, seed=2)
+        for one in started:
+            os.kill(one.pid, signal.SIGTERM)
+        for one in started:
+            assert one.wait() == 0, one.everything()
+            assert one.left_behind() == []
+            assert one.output.splitlines()[-1] == "stopped"
+            assert not NOISE.search(one.everything()), one.everything()
+        totals = {
+            json.loads(message.value)["userId"]
+            for message in read_topic(here.services.kafka, here.topics["aggregated-transactions"])
+        }
+        assert totals == {row["user_id"] for row in here.rows("gold.user_transactions_5m")}
