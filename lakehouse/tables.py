@@ -86,7 +86,8 @@ def path_of(lake: str, layer: str, name: str) -> str:
 def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     """Create the table where it is not there yet and return its path; a rerun changes nothing.
 
-    Raises TableError where the table was made under other values of the settings it depends on.
+    Raises TableError where it cannot be created, as where a creation that was killed has left the beginnings
+    of a log, and where it was made under other values of the settings it depends on.
     """
     path = path_of(lake, spec.layer, spec.name)
     builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(spec.schema)
@@ -102,9 +103,13 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
         left -= 1
         try:
             builder.execute()
-        except PySparkException:  # another job may be creating it at this moment
+        except PySparkException as error:  # another job may be creating it at this moment
             if not left:
-                raise
+                raise TableError(
+                    f"{spec.qualified_name} could not be created, and there is no table at {path}: "
+                    f"{str(error).splitlines()[0]} If a job was killed while it created the table, "
+                    f"remove {path} and run again"
+                ) from error
             time.sleep(_PAUSE_S)
     _refuse_other_settings(spark, path, spec)
     return path

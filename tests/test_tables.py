@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
+from lakehouse.errors import TableError
 from lakehouse.tables import TableSpec
 
 SPEC = TableSpec(
@@ -17,14 +20,19 @@ SPEC = TableSpec(
 )
 
 
-def test_the_beginnings_of_a_log_are_no_table_and_no_obstacle(spark: SparkSession, tmp_path: Path) -> None:
-    """What another job's creation looks like before its commit."""
-    log = tmp_path / "silver" / "numbers" / "_delta_log"
-    log.mkdir(parents=True)
+def test_the_beginnings_of_a_log_are_no_table_and_the_way_out_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What a job that was killed before the commit of its creation leaves."""
+    table = tmp_path / "silver" / "numbers"
+    (table / "_delta_log").mkdir(parents=True)
 
-    assert not tables.exists(spark, str(log.parent))
+    assert not tables.exists(spark, str(table))
+    with pytest.raises(TableError, match=f"silver.numbers could not be created.* remove {table} and run"):
+        tables.ensure(spark, str(tmp_path), SPEC)
+
+    shutil.rmtree(table)
     path = tables.ensure(spark, str(tmp_path), SPEC)
-
     assert tables.exists(spark, path)
     assert DeltaTable(path).metadata().configuration["lakehouse.grace_s"] == "5"
 
