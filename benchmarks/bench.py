@@ -26,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.measuring import Latencies, Usage, application, used_by
 from lakehouse import producing, tables
+from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
@@ -145,46 +146,47 @@ def closing(
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
 ) -> None:
     """Say how long after its due time a call is closed while both topics are silent."""
-    streams, stop, lags = choose(["calls"]), Stop(), list[float]()
-    seen = set[tuple[str, str]]()
+    stop, lags = Stop(), dict[str, float]()
     with bench_services() as defaults, start_session(defaults, "bench closing") as spark:
         settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})
 
         def on_batch(done: BatchDone) -> None:
             if done.query != "gold.call_records":
                 return
-            path = tables.path_of(settings.lake, "gold", "call_records")
             now = time.time()
+            path = tables.path_of(settings.lake, "gold", "call_records")
             for row in tables.read(spark, path).where("status = 'closed'").collect():
-                if (row.user1, row.user2) not in seen:
-                    seen.add((row.user1, row.user2))
-                    lags.append(now - row.closed_at.timestamp())
+                lags.setdefault(row.user1, now - row.closed_at.timestamp())
 
         runner = threading.Thread(
             target=run,
-            args=(spark, streams, LAYERS[:3], settings),
+            args=(spark, choose(["calls"]), LAYERS[:3], settings),
             kwargs={"trigger": trigger, "stop": stop, "on_batch": on_batch},
         )
         runner.start()
         try:
-            for number in range(calls):
-                _one_sided(settings, number)
-                time.sleep(0.3)
-            deadline = time.monotonic() + 120
-            while len(seen) < calls and time.monotonic() < deadline:
-                time.sleep(0.5)
+            for round_ in ("first", "second", "measured"):
+                lags.clear()
+                for number in range(calls):
+                    _one_sided(settings, f"{round_} {number}")
+                    time.sleep(0.3)
+                deadline = time.monotonic() + 120
+                while sum(user.startswith(round_) for user in lags) < calls and time.monotonic() < deadline:
+                    time.sleep(0.5)
         finally:
             stop.request()
             runner.join()
-    lags.sort()
+    ordered = sorted(lag for user, lag in lags.items() if user.startswith("measured"))
+    if len(ordered) < calls:
+        raise LakehouseError(f"only {len(ordered)} of {calls} calls were closed within two minutes")
     console.print(
-        f"{len(lags)} of {calls} calls closed with both topics silent, trigger {trigger}: "
-        f"median {lags[len(lags) // 2]:.2f} s, worst {lags[-1]:.2f} s after they were due"
+        f"{calls} calls closed with both topics silent, trigger {trigger}: "
+        f"median {ordered[calls // 2]:.2f} s, worst {ordered[-1]:.2f} s after they were due"
     )
 
 
-def _one_sided(settings: Settings, number: int) -> None:
-    record = {"user1": f"a{number}", "user2": "b", "timestamp": int(time.time() * 1000), "analytics": "x"}
+def _one_sided(settings: Settings, user: str) -> None:
+    record = {"user1": user, "user2": "b", "timestamp": int(time.time() * 1000), "analytics": "x"}
     producing.produce(
         settings.kafka_bootstrap_servers,
         "analyticsTopic",

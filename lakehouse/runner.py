@@ -40,7 +40,7 @@ _UNITS_MS = (
     | dict.fromkeys(("m", "minute", "minutes"), 60_000)
     | dict.fromkeys(("h", "hour", "hours"), 3_600_000)
 )
-_POLL_S = 0.2
+_POLL_S = 0.05
 _LONGEST_WAIT_S = 6.0
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
@@ -238,7 +238,7 @@ def _await_predecessor(one: _Running, stop: Stop) -> None:
         return
     deadline = time.monotonic() + _LONGEST_WAIT_S
     while one.rounds_before == one.rounds_seen and time.monotonic() < deadline and not stop.requested:
-        time.sleep(_POLL_S / 20)
+        time.sleep(_POLL_S / 5)
 
 
 def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
@@ -352,7 +352,7 @@ def _leave(running: Sequence[_Running], turns: Any) -> None:
         if handle is None:
             continue
         while handle.isActive and _last_committed(handle) < one.written:
-            time.sleep(_POLL_S / 10)
+            time.sleep(_POLL_S / 2)
         handle.stop()
 
 

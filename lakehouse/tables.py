@@ -284,10 +284,10 @@ def from_micros(micros: int) -> datetime:
 def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
     if not spec.fixed:
         return
-    row = DeltaTable.forPath(spark, path).detail().select("properties").first()
-    properties = {} if row is None else row.properties
+    properties = _snapshot(spark, path).metadata().configuration()
     for name, value in spec.fixed.items():
-        found = properties.get(FIXED_PREFIX + name)
+        key = FIXED_PREFIX + name
+        found = properties.apply(key) if properties.contains(key) else None
         if found != value:
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {found}, the settings say {value}; its rows "
