@@ -130,16 +130,15 @@ class _Merge:
         return BatchResult(facts.rows, written)
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
-        """Fold the rows that are due by the wall clock, with no new rows; a second call finds none."""
-        table = self._table
-        nothing = table.combine(
-            {name: tables.read(spark, path).where(F.lit(False)) for name, path in self._silver_paths.items()}  # noqa: FBT003
-        )
-        current = tables.read(spark, self._path).where(self._due(Front(None, now)))
-        folded = table.fold(table.partial(nothing, self._settings), current, Front(None, now), self._settings)
-        written = self._write(folded, None, None)
-        self.next_due = self._least_due(tables.read(spark, self._path), clock)
-        return BatchResult(sum(written.values()), written)
+        """Change the rows that are due by the wall clock; a second call finds none."""
+        due = self._due(Front(None, now))
+        waiting = tables.read(spark, self._path).where(clock.waits())
+        later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
+        rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
+        if rows:
+            tables.update(spark, self._path, due, clock.becomes(self._settings))
+        self.next_due = None if micros is None else from_micros(micros) + clock.after(self._settings)
+        return BatchResult(rows, {self._table.name: rows})
 
     def _facts(self, partials: DataFrame) -> _Facts:
         table = self._table

@@ -312,9 +312,9 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
             return
         live = start.trigger != AVAILABLE_NOW
         if not active or (live and time.monotonic() >= next_tick):
+            next_tick = time.monotonic() + interval_s
             if not _tick(start, running, turns):
                 return
-            next_tick = time.monotonic() + interval_s
         if not active:
             return
 

@@ -120,12 +120,14 @@ class EventClock:
 class WallClock:
     """Time is the wall clock; it moves though no record comes.
 
-    It changes the rows for which `waits` is true, each when it has gone on for `after` from its `column`.
+    It changes the rows for which `waits` is true, each when it has gone on for `after` from its `column`,
+    into what `becomes` says of their columns; a fold that meets such rows does the same.
     """
 
     waits: Callable[[], Column]
     column: str
     after: Callable[[Settings], timedelta]
+    becomes: Callable[[Settings], Mapping[str, Column]]
 
 
 @dataclass(frozen=True)

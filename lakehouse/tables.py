@@ -208,13 +208,18 @@ def upsert(
         _again_on_conflict(merge.execute)
 
 
+def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, Column]) -> None:
+    """Set columns in the rows that `where` selects; it is for the caller to see that a rerun finds none."""
+    table = DeltaTable.forPath(spark, path)
+    _again_on_conflict(lambda: table.update(where, dict(values)))
+
+
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
-    rows = read(spark, path).where(where & F.col(columns[0]).isNotNull()).count()
+    spent = where & F.col(columns[0]).isNotNull()
+    rows = read(spark, path).where(spent).count()
     if rows:
-        table = DeltaTable.forPath(spark, path)
-        nothing: dict[str, str | Column] = {column: F.lit(None) for column in columns}
-        _again_on_conflict(lambda: table.update(where & F.col(columns[0]).isNotNull(), nothing))
+        update(spark, path, spent, dict.fromkeys(columns, F.lit(None)))
     return rows
 
 

@@ -131,6 +131,15 @@ def fixed_settings(settings: Settings) -> Mapping[str, str]:
     return {"call_gap_s": str(settings.call_gap_s), "call_grace_s": str(settings.call_grace_s)}
 
 
+def closed_by_now(settings: Settings) -> Mapping[str, Column]:
+    """Return what an open call becomes when it is due, and no event has come."""
+    return {
+        "status": F.lit("closed"),
+        "closed_at": F.col("last_event_time") + F.lit(_closes_after(settings)),
+        "was_closed": F.lit(True),  # noqa: FBT003
+    }
+
+
 def _closes_after(settings: Settings) -> timedelta:
     return timedelta(seconds=settings.call_gap_s + settings.call_grace_s + 1)
 
@@ -239,7 +248,12 @@ CALL_RECORDS = GoldTable(
     counted=lambda: F.sum(F.col("analytics_events") + F.col("metrics_events")),
     fold=fold_calls,
     reach=lambda settings: timedelta(seconds=settings.call_gap_s),
-    clock=WallClock(waits=lambda: F.col("status") == "open", column="last_event_time", after=_closes_after),
+    clock=WallClock(
+        waits=lambda: F.col("status") == "open",
+        column="last_event_time",
+        after=_closes_after,
+        becomes=closed_by_now,
+    ),
     fixed=fixed_settings,
     export=Export(
         topic="outputTopic",
