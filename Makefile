@@ -16,7 +16,7 @@ demo: setup ## Run the pipeline end to end on embedded services, and show what c
 	@$(BIN)/lakehouse demo
 
 test: setup ## Run the whole test suite; services are started and stopped by it
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: setup ## Lint, format check, strict types, import contracts
 	@$(BIN)/ruff check .

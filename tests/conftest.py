@@ -1,4 +1,4 @@
-"""One Spark, one broker and one Redis for the whole test session; a lake of its own for every test."""
+"""One Spark, one broker and one Redis for all tests of a worker; a lake of its own for every test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def services(session_settings: Settings) -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def spark(session_settings: Settings) -> Iterator[SparkSession]:
-    """The one Spark of the session; short-lived, so the JVM stops at its first compiler."""
+    """The one Spark of the worker; short-lived, so the JVM stops at its first compiler."""
     options = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",

@@ -22,7 +22,6 @@ from lakehouse.layer import LAYERS
 from lakehouse.local import broker
 from lakehouse.runner import check_trigger
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
-from lakehouse.streams import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -319,8 +318,7 @@ def test_a_job_is_the_line_of_the_readme_on_the_cluster(compose: Compose, layer:
     assert job.option("--master") == f"spark://{master.option('--host')}:{master.option('--port')}"
     assert job.option("--properties-file") == "lakehouse/spark.properties"
     after = job.words.index(f"jobs/{layer}.py") + 1
-    assert job.words[after:] == ["--stream", "metrics", "--trigger", "1 second"]
-    choose([job.option("--stream")])
+    assert job.words[after:] == ["--trigger", "1 second"]
     check_trigger(job.option("--trigger"))
 
 
