@@ -41,6 +41,7 @@ _UNITS_MS = (
     | dict.fromkeys(("h", "hour", "hours"), 3_600_000)
 )
 _POLL_S = 0.05
+_LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
 _LONGEST_WAIT_S = 6.0
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
@@ -304,13 +305,13 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
 
     Meanwhile, at most once a trigger, and at the end of a catch-up, what the wall clock makes due is done.
     """
+    live = start.trigger != AVAILABLE_NOW
     interval_s = (_interval_ms(start.trigger) or 0) / 1000
     next_tick = time.monotonic() + interval_s
-    while not stop.event.wait(_POLL_S):
+    while not stop.event.wait(_LIVE_POLL_S if live else _POLL_S):
         active = [one for one in running if one.handle is not None and one.handle.isActive]
         if any(one.handle is not None and one.handle.exception() for one in running):
             return
-        live = start.trigger != AVAILABLE_NOW
         if not active or (live and time.monotonic() >= next_tick):
             next_tick = time.monotonic() + interval_s
             if not _tick(start, running, turns):
