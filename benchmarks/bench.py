@@ -175,7 +175,10 @@ def closing(
                     _one_sided(settings, f"{round_} {number}")
                     time.sleep(0.3)
                 deadline = time.monotonic() + 120
-                while sum(user.startswith(round_) for user in lags) < calls and time.monotonic() < deadline:
+                while (
+                    sum(user.startswith(round_) for user in list(lags)) < calls
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(0.5)
         finally:
             stop.request()

@@ -196,9 +196,7 @@ class _Merge:
         whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))  # noqa: FBT003
         return whole, current.join(astray, keys, "left_anti")
 
-    def _write(
-        self, folded: DataFrame, transaction: Transaction | None, astray: DataFrame | None
-    ) -> dict[str, int]:
+    def _write(self, folded: DataFrame, transaction: Transaction, astray: DataFrame | None) -> dict[str, int]:
         folded = folded.persist()
         try:
             beside = {
@@ -213,7 +211,7 @@ class _Merge:
         return {self._table.name: written} | beside
 
     def _write_side(
-        self, side: SideTable, rows: DataFrame, transaction: Transaction | None, astray: DataFrame | None
+        self, side: SideTable, rows: DataFrame, transaction: Transaction, astray: DataFrame | None
     ) -> int:
         path = self._side_paths[side.name]
         if astray is not None:
@@ -258,7 +256,7 @@ class _Ticker:
         return result
 
 
-def _upsert(table: KeptTable, path: str, rows: DataFrame, transaction: Transaction | None) -> int:
+def _upsert(table: KeptTable, path: str, rows: DataFrame, transaction: Transaction) -> int:
     """Upsert persisted rows, where there are any, and return how many."""
     first = None if table.extent is None else table.extent[0]
     bounds = () if first is None else (F.unix_micros(F.min(first)), F.unix_micros(F.max(first)))

@@ -183,14 +183,13 @@ def append_counted(rows: DataFrame, path: str, transaction: Transaction) -> int:
 
 
 def upsert(
-    rows: DataFrame, path: str, keys: Sequence[str], span: Span | None, transaction: Transaction | None
+    rows: DataFrame, path: str, keys: Sequence[str], span: Span | None, transaction: Transaction
 ) -> None:
     """Merge the rows by key once: matched rows are replaced, others inserted; those marked DELETED leave.
 
     `rows` has one row a key and is read twice, so it should be persisted; `span` is where they lie, which
-    spares files. A second call with the same transaction does nothing; without one it is for the caller to
-    see that a repetition does no harm. Must be called with rows of the micro-batch's own session, because
-    the transaction travels as that session's configuration.
+    spares files. A second call with the same transaction does nothing. Must be called with rows of the
+    micro-batch's own session, because the transaction travels as that session's configuration.
     """
     spark = rows.sparkSession
     condition = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
@@ -236,10 +235,7 @@ def _again_on_conflict(write: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def _in_transaction(spark: SparkSession, transaction: Transaction | None) -> Iterator[None]:
-    if transaction is None:
-        yield
-        return
+def _in_transaction(spark: SparkSession, transaction: Transaction) -> Iterator[None]:
     spark.conf.set("spark.databricks.delta.write.txnAppId", transaction.application)
     spark.conf.set("spark.databricks.delta.write.txnVersion", str(transaction.version))
     try:

@@ -192,14 +192,15 @@ def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
 
 def _standing(closed: Column, settings: Settings) -> Column:
     """Return a joined call as the row that is to stand in the table, without its pair."""
+    becomes = closed_by_now(settings)
     was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
     values = {
         "ts": F.col("ts"),
         **{side: F.col(side).getField("payload") for side in SIDES.values()},
         **{f"{side}_events": F.col(f"{side}_events") for side in SIDES.values()},
         "last_event_time": F.col("last_event_time"),
-        "status": F.when(closed, "closed").otherwise("open"),
-        "closed_at": F.when(closed, F.col("last_event_time") + F.lit(_closes_after(settings))),
+        "status": F.when(closed, becomes["status"]).otherwise("open"),
+        "closed_at": F.when(closed, becomes["closed_at"]),
         "was_closed": closed | was_closed,
         **{f"{side}_place": F.col(side).dropFields("payload") for side in SIDES.values()},
         DELETED: F.lit(False),  # noqa: FBT003
