@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench exact lock clean
+.PHONY: help setup demo test check format bench exact poison chaos lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -34,6 +34,12 @@ bench: setup ## Print events/s, CPU-seconds per million events and latency (abou
 
 exact: setup ## Send 600,000 events at 10,000/s and compare every window with an oracle (about 3 minutes)
 	@$(BIN)/python -m benchmarks.exact
+
+poison: setup ## Send 10,000 malformed records of 33 kinds and check every dead letter's rules (about a minute)
+	@$(BIN)/python -m benchmarks.poison
+
+chaos: setup ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
+	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 lock: setup ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
 	@scripts/lock.sh $(VENV)

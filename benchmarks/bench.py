@@ -31,14 +31,16 @@ from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, Stop, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.samples import Sample
 from lakehouse.samples import metrics as samples_of_metrics
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
+from lakehouse.stopping import Stop
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
+from lakehouse.triggers import AVAILABLE_NOW
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)
@@ -216,7 +218,11 @@ def live(
         runner = threading.Thread(
             target=run,
             args=(spark, METRICS, LAYERS, settings),
-            kwargs={"trigger": trigger, "stop": stop, "on_batch": rounds.append},
+            kwargs={
+                "trigger": trigger,
+                "stop": stop,
+                "on_batch": rounds.append,
+            },
         )
         runner.start()
         try:

@@ -17,9 +17,10 @@ from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
 from lakehouse.loads import Load, send
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
+from lakehouse.triggers import AVAILABLE_NOW
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.pipeline import (

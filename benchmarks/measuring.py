@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psutil
@@ -17,9 +17,18 @@ from lakehouse.sinks import latest_key
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return the CPU time that a process has used, user and system, its children left out."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the CPU time that a process has used, user and system; a JVM's with its Python workers'."""
+    total = 0.0
+    for one in (process, *_workers(process)):
+        with suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _workers(process: psutil.Process) -> list[psutil.Process]:
+    """Return the Python workers under a JVM; none for any other process."""
+    return process.children(recursive=True) if process.name() == "java" else []
 
 
 def application() -> list[psutil.Process]:

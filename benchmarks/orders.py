@@ -24,11 +24,12 @@ from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LayerName
 from lakehouse.loads import Load, send
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams.calls import CALLS
+from lakehouse.triggers import AVAILABLE_NOW
 
 app = typer.Typer(add_completion=False)
 

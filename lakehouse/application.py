@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated
 
 import typer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS, LayerName
+from lakehouse.failures import gist
+from lakehouse.layer import LAYERS, Allow, LayerName
 from lakehouse.local.redis_server import require_redis
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, check_trigger, run, stopping_on_signals
+from lakehouse.runner import BatchDone, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
+from lakehouse.stopping import stopping_on_signals
 from lakehouse.streams import choose
 from lakehouse.topics import create_topics, require_broker
+from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
 INTERRUPTED = 130
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
 TriggerOption = Annotated[
     str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
+]
+AllowOption = Annotated[
+    list[Allow] | None,
+    typer.Option(
+        help="Go on though this is so; may be given again. data-loss: Kafka let records go that had not "
+        "landed; they are noted in ops.data_losses. resend: rows that have left under another checkpoint "
+        "leave again."
+    ),
 ]
 
 
@@ -32,6 +45,8 @@ def run_layers(
     stream_names: Sequence[str],
     trigger: str,
     console: Console,
+    *,
+    allow: Collection[Allow] = (),
 ) -> None:
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
 
@@ -53,7 +68,21 @@ def run_layers(
     with start_session(settings, f"lakehouse {named}") as spark, stopping_on_signals(spark) as stop:
         if trigger != AVAILABLE_NOW:
             console.print("running; Ctrl-C finishes the micro-batch and leaves")
-        run(spark, streams, layers, settings, trigger=trigger, on_batch=batch_line(console), stop=stop)
+
+        def on_notice(text: str) -> None:
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+        run(
+            spark,
+            streams,
+            layers,
+            settings,
+            trigger=trigger,
+            on_batch=batch_line(console),
+            stop=stop,
+            allow=allow,
+            on_notice=on_notice,
+        )
         console.print("stopped" if stop.requested else "caught up")
 
 
@@ -78,8 +107,9 @@ def job(layer: LayerName) -> None:
     def main(
         stream: StreamOption = None,
         trigger: TriggerOption = "1 second",
+        allow: AllowOption = None,
     ) -> None:
-        run_layers(load_settings(), [layer], stream or [], trigger, Console())
+        run_layers(load_settings(), [layer], stream or [], trigger, Console(), allow=allow or ())
 
     main.__doc__ = f"Run the {layer} layer until stopped or caught up."
     app = typer.Typer(add_completion=False)
@@ -88,13 +118,21 @@ def job(layer: LayerName) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError becomes one line on standard error and its exit code."""
+    """Run a command line; a LakehouseError, or one of Spark, becomes one line on standard error."""
     try:
         app()
     except LakehouseError as error:
-        Console(stderr=True, soft_wrap=True).print(
-            f"error: {error}", style="red", markup=False, highlight=False
-        )
+        _print_error(str(error))
         sys.exit(error.exit_code)
+    except (PySparkException, Py4JError) as error:  # a disk that is full, a file system that is away
+        _print_error(f"Spark failed: {type(error).__name__}: {gist(error)}")
+        sys.exit(1)
+    except OSError as error:  # the same, met by Python
+        _print_error(f"{type(error).__name__}: {error}")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _print_error(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"error: {text}", style="red", markup=False, highlight=False)

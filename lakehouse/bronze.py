@@ -57,22 +57,33 @@ def to_bronze(records: DataFrame) -> DataFrame:
 
 def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
     path = tables.ensure(spark, settings.lake, spec(source))
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
-        .option("subscribe", settings.topic(source.topic))
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-        .option("kafka.isolation.level", "read_committed")
-        .option("kafka.max.poll.records", "10000")
-        .load()
-    )
+
+    def records() -> DataFrame:
+        return (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+            .option("subscribe", settings.topic(source.topic))
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", "true")
+            .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+            .option("kafka.isolation.level", "read_committed")
+            .option("kafka.max.poll.records", "10000")
+            .load()
+        )
 
     def process(batch: DataFrame, transaction: Transaction, _now: datetime) -> BatchResult:
         # A file a partition of the topic and micro-batch would be many small ones.
         rows = tables.append_counted(batch.coalesce(settings.shuffle_partitions), path, transaction)
         return BatchResult(rows, {source.table: rows})
 
-    return LayerQuery("bronze", f"bronze.{source.table}", to_bronze(records), process, fills=path)
+    name = f"bronze.{source.table}"
+    return LayerQuery(
+        "bronze",
+        name,
+        lambda: to_bronze(records()),
+        process,
+        fills=path,
+        tables={name: path},
+        topic=settings.topic(source.topic),
+    )

@@ -1,15 +1,23 @@
 """Checkpoints of streaming queries: where they lie, and how far a query has come.
 
 A checkpoint has a file `offsets/<n>` for every micro-batch that was planned, with the place that each source
-will be read up to, and a file `commits/<n>` for every one that is done.
+will be read up to, and a file `commits/<n>` for every one that is done. Beside these lies `lakehouse.json`,
+which Spark does not look at: what the checkpoint belongs to.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from lakehouse import storage
+from lakehouse.errors import CheckpointError
+
+_IDENTITY = "lakehouse.json"
 
 
 def path_of(lake: str, query: str) -> str:
@@ -19,39 +27,95 @@ def path_of(lake: str, query: str) -> str:
 
 def exists(spark: SparkSession, checkpoint: str) -> bool:
     """Tell whether a query has ever started with this checkpoint."""
-    return bool(_file_system(spark, checkpoint).exists(_path(spark, f"{checkpoint}/metadata")))
+    return storage.exists(spark, f"{checkpoint}/metadata")
 
 
-def read_versions(spark: SparkSession, checkpoint: str) -> list[int] | None:
-    """Return for each Delta source the last version of which every row is in a finished micro-batch.
+def application_of(query: str, query_id: str) -> str:
+    """Return the name under which a query's transactions are in Delta, by its identity."""
+    return f"{query}:{query_id}"
 
-    Null where there is no such version: before the first micro-batch is done, and while a query that began
-    with a table that had rows is still reading those.
-    """
+
+def query_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the identity that the query got at its first start; null where it has never started."""
     if not exists(spark, checkpoint):
         return None
-    done = [int(name) for name in _names(spark, f"{checkpoint}/commits") if name.isdecimal()]
-    if not done:
+    return str(json.loads(storage.read_text(spark, f"{checkpoint}/metadata"))["id"])
+
+
+def last_planned(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the number of the last micro-batch that has been begun; null before the first."""
+    return max(_numbers(spark, f"{checkpoint}/offsets"), default=None)
+
+
+def read_plan(spark: SparkSession, checkpoint: str, batch: int) -> list[str]:
+    """Return how far a micro-batch reads, as each source has it; a dash for one that had nothing yet."""
+    return storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()[2:]
+
+
+def last_done(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the number of the last micro-batch that is noted as done, null for none."""
+    return max(_numbers(spark, f"{checkpoint}/commits"), default=None)
+
+
+def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> dict[str, dict[int, int]]:
+    """Return for each topic and partition the offset after the last one that the micro-batch reads.
+
+    Null stands for the place before the first micro-batch; empty where that has not been chosen yet.
+    """
+    name = "sources/0/0" if batch is None else f"offsets/{batch}"
+    if batch is None and not storage.exists(spark, f"{checkpoint}/{name}"):
+        return {}
+    topics = json.loads(storage.read_text(spark, f"{checkpoint}/{name}").splitlines()[-1])
+    return {
+        topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+        for topic, partitions in topics.items()
+    }
+
+
+def forget_start(spark: SparkSession, checkpoint: str) -> None:
+    """Let a query that has not planned anything yet choose anew where to begin."""
+    storage.delete(spark, f"{checkpoint}/sources")
+
+
+def plan_nothing(
+    spark: SparkSession, checkpoint: str, batch: int, like: int, position: dict[str, dict[int, int]]
+) -> None:
+    """Write a micro-batch that is done and has read nothing, but has come to this place in Kafka.
+
+    Of `like`, a micro-batch that has been planned, it has the settings. The plan of the same number is
+    replaced.
+    """
+    header = storage.read_text(spark, f"{checkpoint}/offsets/{like}").splitlines()[:-1]
+    places = {topic: {str(n): offset for n, offset in places.items()} for topic, places in position.items()}
+    storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join([*header, json.dumps(places)]))
+    note_done(spark, checkpoint, batch)
+
+
+def note_done(spark: SparkSession, checkpoint: str, batch: int) -> None:
+    """Note that a micro-batch has been written."""
+    storage.write_text(spark, f"{checkpoint}/commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def read_identity(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:
+    """Return what the checkpoint belongs to as `write_identity` has noted it, null where it has not."""
+    path = f"{checkpoint}/{_IDENTITY}"
+    if not storage.exists(spark, path):
         return None
-    lines = [row.value for row in spark.read.text(f"{checkpoint}/offsets/{max(done)}").collect()]
-    sources = [json.loads(line) for line in lines[2:]]
-    if any(source["isStartingVersion"] for source in sources):
-        return None
-    # The place is the first version with rows that may not have been read.
-    return [int(source["reservoirVersion"]) - 1 for source in sources]
+    try:
+        identity: dict[str, Any] = json.loads(storage.read_text(spark, path))
+        identity["tables"].keys()
+    except (ValueError, LookupError, TypeError, AttributeError, Py4JJavaError) as error:
+        raise CheckpointError(
+            f"{path} says what its checkpoint belongs to, and cannot be read; put it back from a backup of "
+            f"the checkpoint, or delete it once you know that the checkpoint and the tables belong together"
+        ) from error
+    return identity
 
 
-def _names(spark: SparkSession, directory: str) -> list[str]:
-    files = _file_system(spark, directory)
-    if not files.exists(_path(spark, directory)):
-        return []
-    return [str(status.getPath().getName()) for status in files.listStatus(_path(spark, directory))]
+def write_identity(spark: SparkSession, checkpoint: str, identity: Mapping[str, Any]) -> None:
+    """Note what the checkpoint belongs to; there is the old note or the new one at every moment."""
+    storage.write_text(spark, f"{checkpoint}/{_IDENTITY}", json.dumps(identity, indent=2))
 
 
-def _file_system(spark: SparkSession, path: str) -> Any:
-    return _path(spark, path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-
-
-def _path(spark: SparkSession, path: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.hadoop.fs.Path(path)
+def _numbers(spark: SparkSession, directory: str) -> list[int]:
+    return [int(name) for name in storage.names(spark, directory) if name.isdecimal()]

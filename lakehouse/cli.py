@@ -5,7 +5,17 @@ from __future__ import annotations
 import typer
 
 from lakehouse.application import exit_with
-from lakehouse.commands import demo, maintain, produce, run, services, sql
+from lakehouse.commands import (
+    audit,
+    dead_letters,
+    demo,
+    maintain,
+    produce,
+    rebuild,
+    run,
+    services,
+    sql,
+)
 
 app = typer.Typer(
     name="lakehouse",
@@ -20,6 +30,9 @@ app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)
 app.add_typer(sql.app)
 app.add_typer(maintain.app)
+app.add_typer(audit.app)
+app.add_typer(rebuild.app)
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 def main() -> None:

@@ -23,11 +23,13 @@ from lakehouse.layer import LAYERS
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
 from lakehouse.local.services import stop as stop_services
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, Stop, run, stopping_on_signals
+from lakehouse.runner import BatchDone, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop, stopping_on_signals
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
+from lakehouse.triggers import AVAILABLE_NOW
 
 EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
 _SHAPES: Mapping[str, Mapping[str, float]] = {

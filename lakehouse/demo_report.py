@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from lakehouse.answers import as_table
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LayerName
 from lakehouse.producing import Summary
-from lakehouse.query import as_table, ask, register
+from lakehouse.query import ask, register
 from lakehouse.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.sinks import latest_key, row_key

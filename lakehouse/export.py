@@ -1,25 +1,34 @@
 """Export: gold's change feed to Kafka and Redis.
 
 Of each micro-batch of the change feed the newest state of every row leaves: to the table's topic, exactly
-once for a read-committed consumer, and to Redis, guarded by the row's version, which is the version of the
-Delta commit that wrote it. Rows of one Kafka key leave in the order of their versions, then of their keys.
-A deleted row leaves as a null value.
+once for a read-committed consumer, and to Redis, guarded by the row's version, which is that of the Delta
+commit that wrote it. Rows of one Kafka key leave in the order of their versions, then of their keys.
+A deleted row leaves as a null value. A Redis that has lost its rows gets those of the time to live again.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
+from datetime import datetime, timedelta
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lakehouse import gold, tables
-from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse import checkpoints, cuts, gold, tables
+from lakehouse.errors import TableError
+from lakehouse.layer import Allow, BatchResult, LayerQuery
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink
+from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender
+from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS
 from lakehouse.stream import GoldTable, KeptTable, Stream
 from lakehouse.tables import Transaction
 from lakehouse.topics import create_topics
+
+_LOOK_EVERY = timedelta(seconds=5)
+_FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
 def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
@@ -49,6 +58,14 @@ def filter_newest(feed: DataFrame, table: KeptTable) -> DataFrame:
     )
 
 
+def newest_since(spark: SparkSession, path: str, table: KeptTable, since: datetime) -> DataFrame:
+    """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
+
+    Its rows have _change_type, _commit_version and _commit_timestamp.
+    """
+    return filter_newest(tables.read_changes_since(spark, path, since), table)
+
+
 def filter_leaving(newest: DataFrame, table: KeptTable) -> DataFrame:
     """Keep the changes that the table lets leave."""
     deleted = F.col("_change_type") == "delete"
@@ -60,12 +77,35 @@ def to_changes(newest: DataFrame, table: KeptTable) -> DataFrame:
 
     Of one commit the deletes leave first, so that the last word under a key is a row that stands.
     """
+    return _fields(newest.orderBy(*_order(table)), table)
+
+
+def to_shards(newest: DataFrame, table: KeptTable) -> DataFrame:
+    """Return the same in shards, each a partition in the order in which its rows leave.
+
+    Rows of one Kafka partition key are in one shard.
+    """
+    key = (table.export.partition_by or table.export.key)()
+    return _fields(newest.repartition(SHARDS, key).sortWithinPartitions(*_order(table)), table)
+
+
+def _order(table: KeptTable) -> list[Column]:
+    kept = F.col("_change_type") != "delete"
+    return [F.col("_commit_version"), kept, *map(F.col, table.keys)]
+
+
+def message_of(table: KeptTable) -> Column:
+    """Return what a row of the table says when it leaves."""
+    return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
+
+
+def _fields(newest: DataFrame, table: KeptTable) -> DataFrame:
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
-    return newest.orderBy("_commit_version", ~deleted, *table.keys).select(
+    return newest.select(
         export.key().alias("key"),
         (export.partition_by or export.key)().alias("partition_by"),
-        F.when(~deleted, F.to_json(export.value(), {"ignoreNullFields": "false"})).alias("value"),
+        F.when(~deleted, message_of(table)).alias("value"),
         F.col("_commit_version").alias("version"),
         view.row_key().alias("row_key"),
         view.group().alias("group"),
@@ -74,32 +114,121 @@ def to_changes(newest: DataFrame, table: KeptTable) -> DataFrame:
     )
 
 
+class _Export:
+    """Sends the changes of one gold table on, and fills Redis again where it has lost rows.
+
+    That it has is seen at the start of a micro-batch, and while nothing comes by the Ticker that this is.
+    """
+
+    def __init__(
+        self, spark: SparkSession, table: KeptTable, path: str, kafka: KafkaSink | None, settings: Settings
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._path = path
+        self._kafka = kafka
+        topic, url, ttl_s = None if kafka is None else kafka.topic, settings.redis_url, settings.redis_ttl_s
+        generation = tables.created_ms(spark, path)
+        self._redis = RedisSink(url.get_secret_value(), table.name, ttl_s, generation=generation)
+        self._shards = ShardSender(
+            table.name, settings.kafka_bootstrap_servers, topic, url, ttl_s, generation
+        )
+        self._kept = timedelta(seconds=settings.redis_ttl_s)
+        self._looked: datetime | None = None
+
+    def take(self, feed: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
+        """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
+        is_filled, self._looked = self._redis.is_filled(), now
+        leaving = filter_leaving(filter_newest(feed, self._table), self._table)
+        # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.
+        begins = not is_filled and transaction.version == 0
+        with self._redis.filling() if begins else nullcontext():
+            done = self._send(leaving, transaction)
+        refilled = 0 if is_filled or begins else self._fill(feed.sparkSession, now)
+        sent = {} if self._kafka is None else {self._kafka.topic: done.sent}
+        return BatchResult(done.rows, {**sent, "redis": done.put + refilled})
+
+    def is_due(self, now: datetime) -> bool:
+        """Tell whether Redis has lost rows, looking at most every five seconds; not where it is away."""
+        if self._looked is not None and now - self._looked < _LOOK_EVERY:
+            return False
+        self._looked = now
+        return not self._redis.seems_filled()
+
+    def tick(self, now: datetime) -> BatchResult:
+        """Put every row again whose last change is younger than the time to live."""
+        rows = self._fill(self._spark, now)
+        return BatchResult(rows, {"redis": rows})
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._kafka is not None:
+            self._kafka.close()
+        self._redis.close()
+
+    def _send(self, leaving: DataFrame, transaction: Transaction) -> Sent:
+        some = to_changes(leaving, self._table).limit(SHARDED_FROM_ROWS).collect()
+        if len(some) == SHARDED_FROM_ROWS:
+            del some
+            return self._send_shards(leaving, transaction)
+        changes = list(_changes(some))
+        sent = 0 if self._kafka is None else self._kafka.write(changes, transaction)
+        return Sent(len(changes), sent, self._redis.write(changes))
+
+    def _send_shards(self, leaving: DataFrame, transaction: Transaction) -> Sent:
+        if self._kafka is not None:
+            self._kafka.take_over()
+        done = self._shards.send(to_shards(leaving, self._table), transaction)
+        if self._kafka is not None:
+            self._kafka.write([], transaction)
+        return done
+
+    def _fill(self, spark: SparkSession, now: datetime) -> int:
+        leaving = filter_leaving(newest_since(spark, self._path, self._table, now - self._kept), self._table)
+        try:
+            with self._redis.filling():
+                return self._redis.write(_changes(to_changes(leaving, self._table).toLocalIterator()))
+        except (PySparkException, Py4JError) as error:
+            if not any(sign in str(error) for sign in _FILES_GONE):
+                raise
+            raise TableError(
+                f"Redis has lost rows of gold.{self._table.name}; they are put again from the changes of the "
+                f"last {self._kept}, but files of that time are gone: VACUUM has removed them. Set "
+                "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
+            ) from error
+
+
+def _changes(rows: Iterable[Row]) -> Iterator[Change]:
+    return (Change(**row.asDict()) for row in rows)
+
+
 def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
-    path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
-    topic = None if table.export.topic is None else settings.topic(table.export.topic)
+    path = tables.ensure_source(spark, settings.lake, gold.spec(table, settings))
+    name = f"export.{table.name}"
     kafka = None
-    if topic is not None:
+    if table.export.topic is not None:
+        topic = settings.topic(table.export.topic)
         create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
         kafka = KafkaSink(settings.kafka_bootstrap_servers, topic, table.name)
-    redis = RedisSink(settings.redis_url.get_secret_value(), table.name, settings.redis_ttl_s)
 
-    def process(feed: DataFrame, transaction: Transaction, _now: datetime) -> BatchResult:
-        leaving = filter_leaving(filter_newest(feed, table), table)
-        changes = [Change(**row.asDict()) for row in to_changes(leaving, table).collect()]
-        sent = {} if kafka is None or topic is None else {topic: kafka.write(changes, transaction)}
-        return BatchResult(len(changes), {**sent, "redis": redis.write(changes)})
-
-    def close() -> None:
+    def admits(allow: Collection[Allow]) -> None:
         if kafka is not None:
-            kafka.close()
-        redis.close()
+            kafka.refuse_other_progress(
+                cuts.application(spark, settings.lake, name),
+                checkpoints.last_planned(spark, checkpoints.path_of(settings.lake, name)),
+                allow_resend=Allow.RESEND in allow,
+            )
 
+    export = _Export(spark, table, path, kafka, settings)
     return LayerQuery(
         "export",
-        f"export.{table.name}",
-        tables.read_change_stream(spark, path, max_bytes=settings.max_bytes_per_batch),
-        process,
+        name,
+        lambda: tables.read_change_stream(spark, path, max_bytes=settings.max_bytes_per_batch),
+        export.take,
         fills=None,
         reads=(f"gold.{filled_by.name}",),
-        close=close,
+        tables={f"gold.{table.name}": path},
+        admits=admits,
+        close=export.close,
+        ticker=export,
     )

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from lakehouse import silver, tables
+from lakehouse import leases, silver, tables
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
@@ -33,6 +33,8 @@ def spec(table: KeptTable, settings: Settings) -> TableSpec:
         stats=tuple(dict.fromkeys((*table.keys, *times, *table.stats))),
         change_feed=True,
         fixed=table.fixed(settings),
+        shape={"keys": ",".join(table.keys)}
+        | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
     )
 
 
@@ -44,7 +46,7 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Lay
 def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:
     by_name = {source.table: source for source in stream.sources}
     silver_paths = {
-        name: tables.ensure(spark, settings.lake, silver.spec(by_name[name], settings))
+        name: tables.ensure_source(spark, settings.lake, silver.spec(by_name[name], settings))
         for name in table.reads
     }
     side_paths = {
@@ -52,12 +54,15 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
     }
     path = tables.ensure(spark, settings.lake, spec(table, settings))
     merge = _Merge(table, path, silver_paths, side_paths, settings)
-    rows = table.combine(
-        {
-            name: tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
-            for name, silver_path in silver_paths.items()
-        }
-    )
+
+    def rows() -> DataFrame:
+        return table.combine(
+            {
+                name: tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
+                for name, silver_path in silver_paths.items()
+            }
+        )
+
     return LayerQuery(
         "gold",
         f"gold.{table.name}",
@@ -65,6 +70,10 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         merge.take,
         fills=path,
         reads=tuple(f"silver.{name}" for name in table.reads),
+        tables={f"gold.{table.name}": path}
+        | {f"gold.{name}": side_path for name, side_path in side_paths.items()}
+        | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
+        beside={f"gold.{name}": "true" for name in side_paths},
         ticker=_Ticker(spark, merge, table.clock) if isinstance(table.clock, WallClock) else None,
     )
 
@@ -115,22 +124,30 @@ class _Merge:
             if not facts.rows:
                 return BatchResult(0)
             front = self._front(spark, facts, now)
-            current = tables.read(spark, self._path).where(self._touched(facts, front))
-            astray = self._astray(partials, current)
-            if astray is not None:
-                partials_too, current = self._made_anew(partials, current, astray)
-            else:
-                partials_too = partials
-            folded = table.fold(partials_too, current, front, self._settings)
-            written = self._write(folded, transaction, astray)
+            written = tables.again_on_conflict(lambda: self._merge(partials, facts, front, transaction))
         finally:
             partials.unpersist()
         if self._merged is not None:
             self._merged.advance(front.now)
         return BatchResult(facts.rows, written)
 
+    def _merge(
+        self, partials: DataFrame, facts: _Facts, front: Front, transaction: Transaction
+    ) -> dict[str, int]:
+        """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
+        spark = partials.sparkSession
+        version = leases.await_end(spark, self._path)
+        current = tables.read(spark, self._path).where(self._touched(facts, front))
+        astray = self._astray(partials, current) if self._may_stray(facts, front) else None
+        if astray is not None:
+            partials, current = self._made_anew(partials, current, astray)
+        folded = self._table.fold(partials, current, front, self._settings)
+        return self._write(folded, transaction, version, astray)
+
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
+        if leases.is_held(spark, self._path):
+            return BatchResult(0)
         due = self._due(Front(None, now))
         waiting = tables.read(spark, self._path).where(clock.waits())
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
@@ -175,13 +192,20 @@ class _Merge:
             return clock.waits() & (F.col(clock.column) <= F.lit(front.now - clock.after(self._settings)))
         return F.lit(False)  # noqa: FBT003
 
+    def _may_stray(self, facts: _Facts, front: Front) -> bool:
+        """Tell, without a look at the table, whether there may be rows that partials alone cannot keep up."""
+        if self._table.astray is None:
+            return False
+        if self._table.state is None or facts.first is None:
+            return True
+        unsettled_from = self._table.state.unsettled_from(front, self._settings)
+        return unsettled_from is not None and facts.first <= unsettled_from
+
     def _astray(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
         """Return the keys of rows to make anew from all of silver, null where there are none."""
         if self._table.astray is None:
             return None
-        keys = self._table.astray(partials, current).select(*self._table.keys).distinct()
-        found = keys.collect()
-        return keys.sparkSession.createDataFrame(found, keys.schema) if found else None
+        return _held(self._table.astray(partials, current).select(*self._table.keys).distinct())
 
     def _made_anew(
         self, partials: DataFrame, current: DataFrame, astray: DataFrame
@@ -191,19 +215,22 @@ class _Merge:
         history = self._table.combine(
             {name: tables.read(spark, path) for name, path in self._silver_paths.items()}
         )
-        anew = self._table.partial(history.join(astray, keys, "left_semi"), self._settings)
+        # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
+        anew = self._table.partial(history, self._settings).join(F.broadcast(astray), keys, "left_semi")
         others = partials.join(astray, keys, "left_anti")
         whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))  # noqa: FBT003
         return whole, current.join(astray, keys, "left_anti")
 
-    def _write(self, folded: DataFrame, transaction: Transaction, astray: DataFrame | None) -> dict[str, int]:
+    def _write(
+        self, folded: DataFrame, transaction: Transaction, version: int, astray: DataFrame | None
+    ) -> dict[str, int]:
         folded = folded.persist()
         try:
             beside = {
                 side.name: self._write_side(side, side.rows(folded), transaction, astray)
                 for side in self._table.sides
             }
-            written = _upsert(self._table, self._path, folded, transaction)
+            written = _upsert(self._table, self._path, folded, transaction, version)
             if written and isinstance(self._table.clock, WallClock):
                 self._advance_due(self._least_due(folded, self._table.clock))
         finally:
@@ -256,13 +283,29 @@ class _Ticker:
         return result
 
 
-def _upsert(table: KeptTable, path: str, rows: DataFrame, transaction: Transaction) -> int:
-    """Upsert persisted rows, where there are any, and return how many."""
+def _held(rows: DataFrame) -> DataFrame | None:
+    """Return the rows as they are now, held by the driver, null for none.
+
+    Timestamps go through it as numbers: as times without a zone an hour of each autumn would be ambiguous.
+    """
+    times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
+    numbered = rows.withColumns({name: F.unix_micros(name) for name in times})
+    found = numbered.collect()
+    if not found:
+        return None
+    held = rows.sparkSession.createDataFrame(found, numbered.schema)
+    return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
+
+
+def _upsert(
+    table: KeptTable, path: str, rows: DataFrame, transaction: Transaction, version: int | None = None
+) -> int:
+    """Upsert persisted rows, where there are any, and return how many; `version` is the one they go by."""
     first = None if table.extent is None else table.extent[0]
     bounds = () if first is None else (F.unix_micros(F.min(first)), F.unix_micros(F.max(first)))
     changed, *span = rows.agg(F.count(F.lit(1)), *bounds).first() or (0,)
     if changed:
         within = None if first is None else Span(first, from_micros(span[0]), from_micros(span[1]))
         kept = rows.select(*table.schema.names, *(name for name in rows.columns if name == DELETED))
-        tables.upsert(kept, path, table.keys, within, transaction)
+        tables.upsert(kept, path, table.keys, within, transaction, version=version)
     return int(changed)

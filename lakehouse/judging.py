@@ -97,7 +97,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
     typed = with_fields(with_parsed(proven, contract), contract)
     in_time = (
         _future_reason(settings.future_tolerance_s),
-        _late_reason(watermark),
+        late_reason(watermark),
         *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
     )
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
@@ -289,7 +289,8 @@ def _future_reason(tolerance_s: int) -> Column:
     return F.when(F.col("event_time") > latest, reason("future", "event_time", message))
 
 
-def _late_reason(watermark: datetime | None) -> Column:
+def late_reason(watermark: datetime | None) -> Column:
+    """Return the reason against a row whose event_time lies before the watermark, null for one in time."""
     if watermark is None:
         return F.lit(None).cast(REASONS.elementType)
     message = F.concat(

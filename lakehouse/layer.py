@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame
 
+from lakehouse import checkpoints
 from lakehouse.tables import Transaction
 
 LayerName = Literal["bronze", "silver", "gold", "export"]
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
+
+
+class Allow(StrEnum):
+    """What is refused unless it is allowed by name."""
+
+    DATA_LOSS = "data-loss"
+    RESEND = "resend"
 
 
 @dataclass(frozen=True)
@@ -37,17 +46,30 @@ class Ticker(Protocol):
 class LayerQuery:
     """A streaming query before it runs.
 
+    `rows` makes the frame to read, anew each time: a table that has got another schema is read with that one.
     `process` gets a micro-batch, its transaction and the time (UTC), writes it idempotently and says what it
     did; it must read the whole frame. `fills` is the path of the table whose rows the checkpoint accounts
-    for, null where a lost checkpoint costs nothing but repetition. `reads` are the names of the queries that
-    fill what this one reads. `close` lets go of connections, once, at the end.
+    for, null where a lost checkpoint costs nothing but repetition; `beside` are the tables that it fills
+    beside that one, by name, with the condition that selects the rows that are its own. `tables` are the
+    paths of all Delta tables that it fills and reads, by name, and `topic` is the Kafka topic that it reads.
+    `reads` are the names of the queries that fill what this one reads. `admits` raises CheckpointError where
+    what has left already is not its own, unless that is allowed. `close` lets go of connections, once, at
+    the end.
     """
 
     layer: LayerName
     name: str
-    rows: DataFrame
+    rows: Callable[[], DataFrame]
     process: Callable[[DataFrame, Transaction, datetime], BatchResult]
     fills: str | None
     reads: tuple[str, ...] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, str] = field(default_factory=dict)
+    topic: str | None = None
+    admits: Callable[[Collection[Allow]], None] = lambda _allow: None
     close: Callable[[], None] = lambda: None
     ticker: Ticker | None = None
+
+    def application(self, query_id: str) -> str:
+        """Return the name under which the query's transactions are in Delta, by its checkpoint's id."""
+        return checkpoints.application_of(self.name, query_id)

@@ -15,7 +15,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, gold, silver, tables
+from lakehouse import cuts, gold, silver, tables
 from lakehouse.judging import watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
@@ -55,15 +55,17 @@ def _out_of_reach(
     spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings
 ) -> datetime | None:
     """Return the time before which no record that is still to be merged can lie."""
-    checkpoint = checkpoints.path_of(settings.lake, f"gold.{table.name}")
-    merged = checkpoints.read_versions(spark, checkpoint)
-    if merged is None:
-        return None
+    query = f"gold.{table.name}"
+    merged = cuts.positions(spark, settings.lake, query, cuts.finished(spark, settings.lake, query))
     watermarks = []
-    for name, version in zip(table.reads, merged, strict=True):
+    for name in table.reads:
         source = next(source for source in stream.sources if source.table == name)
         path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
-        rows = tables.read_version(spark, path, version)
+        position = merged.get(tables.table_id(spark, path))
+        if position is None or position.is_starting:
+            return None
+        # The place is the first version with rows that may not have been read.
+        rows = tables.read_version(spark, path, position.version - 1)
         greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
         if greatest is None or greatest.micros is None:
             return None

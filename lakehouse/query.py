@@ -1,39 +1,19 @@
-"""Spark SQL over the lake: bronze., silver. and gold. tables by name."""
+"""Spark SQL over the lake: bronze., silver., gold. and ops. tables by name."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
-from typing import Any
-
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import Row, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
-from rich.table import Table
-from rich.text import Text
+from pyspark.sql import SparkSession
 
 from lakehouse import bronze, gold, silver, tables
+from lakehouse.answers import Answer
+from lakehouse.data_losses import DATA_LOSSES
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import QueryError
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.tables import TableSpec
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The columns and rows of a query, with `truncated` where there were more than asked for."""
-
-    schema: StructType
-    rows: Sequence[Row]
-    truncated: bool
 
 
 def specs(settings: Settings) -> tuple[TableSpec, ...]:
@@ -45,6 +25,7 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
         *(silver.spec(source, settings) for source in sources),
         DEAD_LETTERS,
         *(gold.spec(table, settings) for table in merged),
+        DATA_LOSSES,
     )
 
 
@@ -62,85 +43,14 @@ def register(spark: SparkSession, settings: Settings) -> list[str]:
 def ask(spark: SparkSession, statement: str, *, limit: int) -> Answer:
     """Run a SQL statement and return at most `limit` rows.
 
+    One that corrects a table is run again where a layer that is running has written to it in the meantime.
     Raises QueryError with Spark's explanation where the statement is refused or fails.
     """
     # PySpark would print a refusal itself before it raises it, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
-        frame = spark.sql(statement)
+        frame = tables.again_on_conflict(lambda: spark.sql(statement))
         rows = frame.limit(limit + 1).collect()
     except PySparkException as error:
         raise QueryError(str(error).strip().splitlines()[0]) from None
     return Answer(frame.schema, rows[:limit], truncated=len(rows) > limit)
-
-
-def plain_rows(answer: Answer) -> Iterator[list[Any]]:
-    """Yield each row as values that JSON knows.
-
-    Times become ISO 8601, in UTC with a Z where they are instants; bytes hex; decimals, NaN, infinities and
-    whatever else JSON has no word for become text.
-    """
-    types = [column.dataType for column in answer.schema.fields]
-    for row in answer.rows:
-        yield [_plain(value, type_) for value, type_ in zip(row, types, strict=True)]
-
-
-def as_json(answer: Answer) -> str:
-    """Return the answer as a JSON array with one object a row and line."""
-    names = answer.schema.names
-    lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in plain_rows(answer))
-    return "[" + ",\n ".join(lines) + "]"
-
-
-def as_csv(answer: Answer) -> str:
-    """Return the answer as CSV with a header; null is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(answer.schema.names)
-    for row in plain_rows(answer):
-        writer.writerow(
-            [
-                json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
-                for value in row
-            ]
-        )
-    return text.getvalue().rstrip("\n")
-
-
-def as_table(answer: Answer) -> Table:
-    """Return the answer as a table for the terminal."""
-    table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
-    for name in answer.schema.names:
-        table.add_column(Text(name), overflow="fold")
-    for row in plain_rows(answer):
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    return table
-
-
-def _plain(value: Any, type_: DataType) -> Any:
-    if value is None:
-        return None
-    if isinstance(type_, StructType):
-        fields = zip(type_.fields, value, strict=True)
-        return {field.name: _plain(item, field.dataType) for field, item in fields}
-    if isinstance(type_, MapType):
-        return {str(_plain(k, type_.keyType)): _plain(v, type_.valueType) for k, v in value.items()}
-    if isinstance(type_, ArrayType):
-        return [_plain(item, type_.elementType) for item in value]
-    if isinstance(type_, TimestampType):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return _plain_scalar(value)
-
-
-def _plain_scalar(value: Any) -> Any:
-    if isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else json.dumps(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, bytes | bytearray):
-        return value.hex()
-    return str(value)

@@ -9,40 +9,32 @@ can then interrupt the wait as it interrupts any other.
 from __future__ import annotations
 
 import contextlib
-import re
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakehouse import bronze, checkpoints, export, gold, silver, tables
-from lakehouse.errors import CheckpointError, LakehouseError, SettingsError, StreamError
-from lakehouse.layer import LAYERS, BatchResult, LayerName, LayerQuery
+from lakehouse import bronze, checkpoints, export, gold, silver
+from lakehouse.errors import LakehouseError, StreamError
+from lakehouse.failures import gist, is_loss, is_table_change
+from lakehouse.guards import Guards
+from lakehouse.layer import LAYERS, Allow, BatchResult, LayerName, LayerQuery
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
 from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
+from lakehouse.triggers import AVAILABLE_NOW, check_trigger, interval_ms
 
-AVAILABLE_NOW = "available-now"
-_INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)", re.ASCII)
-_UNITS_MS = (
-    dict.fromkeys(("ms", "millisecond", "milliseconds"), 1)
-    | dict.fromkeys(("s", "second", "seconds"), 1000)
-    | dict.fromkeys(("m", "minute", "minutes"), 60_000)
-    | dict.fromkeys(("h", "hour", "hours"), 3_600_000)
-)
 _POLL_S = 0.05
 _LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
 _LONGEST_WAIT_S = 6.0
+_RESTARTS = 5  # of a query that has written nothing in between
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
 
@@ -82,28 +74,18 @@ class _Running:
     rounds: int = 0
     before: list[_Running] = field(default_factory=list)
     rounds_seen: int = 0
+    restarts: int = 0
     failure: BaseException | None = None
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What ended the query, null while it goes on and after it was stopped."""
+        return self.failure or (self.handle.exception() if self.handle is not None else None)
 
     @property
     def rounds_before(self) -> int:
         """Turns that the queries before this one have had."""
         return sum(one.rounds for one in self.before)
-
-
-@dataclass
-class Stop:
-    """A request to leave after the current micro-batch; set by a signal or by another thread."""
-
-    event: threading.Event = field(default_factory=threading.Event)
-
-    def request(self) -> None:
-        """Ask the run to leave."""
-        self.event.set()
-
-    @property
-    def requested(self) -> bool:
-        """Tell whether the run has been asked to leave."""
-        return self.event.is_set()
 
 
 def run(
@@ -116,71 +98,35 @@ def run(
     on_batch: OnBatch = lambda _done: None,
     stop: Stop | None = None,
     clock: Clock = utc_now,
+    allow: Collection[Allow] = (),
+    on_notice: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
 
-    `clock` says what time it is, UTC. What the wall clock makes due is done once after catching up, and
-    within one trigger of its time while an interval runs.
-    A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a table has rows that
-    its checkpoint knows nothing of, and the LakehouseError or Spark error of the query that failed, after
-    the others have been stopped.
+    `clock` says what time it is, UTC. `allow` is what the guards do not refuse. `on_notice` gets a line for
+    what they let through, and for a query that starts again because a table of its has another schema. What
+    the wall clock makes due is done once after catching up, and within one trigger of its time while an
+    interval runs.
+    A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a checkpoint, its
+    tables and its topic do not belong together (`lakehouse.guards`), and the LakehouseError or Spark error of
+    the query that failed, after the others have been stopped.
     """
     stop = stop or Stop()
     check_trigger(trigger)
+    guards = Guards(spark, settings, allow, on_notice)
+    start = _Start(spark, settings, trigger, on_batch, clock, guards)
     ordered = [layer for layer in LAYERS if layer in layers]
     groups = [[layer] for layer in ordered] if trigger == AVAILABLE_NOW else [ordered]
     for group in groups:
         if stop.requested:
             return
-        queries = (
-            query
-            for layer in group
-            for stream in streams
-            for query in _MODULES[layer].queries(spark, stream, settings)
-        )
-        _run_together(_Start(spark, settings, trigger, on_batch, clock), queries, stop)
+        _run_together(start, _queries(start, streams, group), stop)
 
 
-def check_trigger(trigger: str) -> None:
-    """Raise SettingsError unless the trigger is available-now or an interval such as "1 second"."""
-    if trigger != AVAILABLE_NOW and _interval_ms(trigger) is None:
-        raise SettingsError(
-            f'unknown trigger "{trigger}"; use {AVAILABLE_NOW} or an interval such as "1 second"'
-        )
-
-
-class _JvmHandler:
-    """Hands a signal that reaches the JVM to a Stop; under spark-submit it is the JVM that gets SIGTERM."""
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def handle(self, _signal: object) -> None:
-        self._stop.request()
-
-    class Java:
-        implements = ("sun.misc.SignalHandler",)
-
-
-@contextlib.contextmanager
-def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
-    stop = Stop()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.request()
-
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-    jvm = _jvm(spark)
-    jvm_handler = _JvmHandler(stop)
-    for name in ("TERM", "INT"):
-        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+def _queries(start: _Start, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[LayerQuery]:
+    for layer in layers:
+        for stream in streams:
+            yield from _MODULES[layer].queries(start.spark, stream, start.settings)
 
 
 @dataclass(frozen=True)
@@ -192,6 +138,7 @@ class _Start:
     trigger: str
     on_batch: OnBatch
     clock: Clock
+    guards: Guards
 
 
 def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> None:
@@ -208,7 +155,7 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
         for one in running:
             one.query.close()
     for one in running:
-        _raise_failure(one)
+        _raise_failure(start, one)
 
 
 def _form_ring(running: Sequence[_Running]) -> None:
@@ -245,7 +192,7 @@ def _await_predecessor(one: _Running, stop: Stop) -> None:
 def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
     query = one.query
     checkpoint = checkpoints.path_of(start.settings.lake, query.name)
-    _refuse_lost_checkpoint(start.spark, query, checkpoint)
+    start.guards.check(query, start.clock())
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
         _take_turn(turns)
@@ -253,10 +200,11 @@ def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
         try:
             started = time.monotonic()
             context = batch.sparkSession.sparkContext
-            application = f"{query.name}:{context.getLocalProperty('sql.streaming.queryId')}"
+            application = query.application(str(context.getLocalProperty("sql.streaming.queryId")))
             result = query.process(batch, Transaction(application, number), start.clock())
             one.written = number
             one.rounds += 1
+            one.restarts = 0
             start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
         except BaseException as failure:
             one.failure = failure
@@ -266,7 +214,7 @@ def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
         if start.trigger != AVAILABLE_NOW:
             _await_predecessor(one, stop)
 
-    writer = query.rows.writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
+    writer = query.rows().writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
     one.handle = _with_trigger(writer, start.trigger).foreachBatch(on_micro_batch).start()
 
 
@@ -287,17 +235,19 @@ def _take_turn(turns: Any) -> None:
         ) from None
 
 
+@contextlib.contextmanager
+def _turn(turns: Any) -> Iterator[None]:
+    turns.acquire()
+    try:
+        yield
+    finally:
+        turns.release()
+
+
 def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     if trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=f"{_interval_ms(trigger)} milliseconds")
-
-
-def _interval_ms(trigger: str) -> int | None:
-    """Return the length of an interval, None where it is none; Spark knows fewer units and fractions."""
-    found = _INTERVAL.fullmatch(trigger)
-    unit_ms = _UNITS_MS.get(found[2]) if found else None
-    return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)
+    return writer.trigger(processingTime=f"{interval_ms(trigger)} milliseconds")
 
 
 def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) -> None:
@@ -306,12 +256,15 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
     Meanwhile, at most once a trigger, and at the end of a catch-up, what the wall clock makes due is done.
     """
     live = start.trigger != AVAILABLE_NOW
-    interval_s = (_interval_ms(start.trigger) or 0) / 1000
+    interval_s = (interval_ms(start.trigger) or 0) / 1000
     next_tick = time.monotonic() + interval_s
     while not stop.event.wait(_LIVE_POLL_S if live else _POLL_S):
         active = [one for one in running if one.handle is not None and one.handle.isActive]
-        if any(one.handle is not None and one.handle.exception() for one in running):
-            return
+        failed = [one for one in running if one not in active and one.cause is not None]
+        if failed:
+            if not all(_started_again(start, one, turns, stop) for one in failed):
+                return
+            continue
         if not active or (live and time.monotonic() >= next_tick):
             next_tick = time.monotonic() + interval_s
             if not _tick(start, running, turns):
@@ -320,24 +273,39 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
             return
 
 
+def _started_again(start: _Start, one: _Running, turns: Any, stop: Stop) -> bool:
+    """Start a query again that has met a table's new schema, and tell whether it has."""
+    if not _may_start_again(one):
+        return False
+    start.guards.notice(f"{one.query.name} starts again: {gist(one.cause or StreamError())}")
+    one.restarts += 1
+    one.failure = None
+    one.written = -1  # what has been written is in the checkpoint, or will be written again
+    _start(start, one, turns, stop)
+    return True
+
+
+def _may_start_again(one: _Running) -> bool:
+    ended = one.handle is not None and one.handle.exception() is not None
+    return ended and one.cause is not None and is_table_change(one.cause) and one.restarts < _RESTARTS
+
+
 def _tick(start: _Start, running: Sequence[_Running], turns: Any) -> bool:
     """Do what the wall clock makes due and tell whether that went well."""
     for one in running:
         ticker, now = one.query.ticker, start.clock()
         if ticker is None or not ticker.is_due(now):
             continue
-        turns.acquire()
         try:
-            started = time.monotonic()
-            result = ticker.tick(now)
-            if result.rows:
-                one.rounds += 1
-                start.on_batch(BatchDone(one.query.name, None, result, time.monotonic() - started))
+            with _turn(turns):
+                started = time.monotonic()
+                result = ticker.tick(now)
+                if result.rows:
+                    one.rounds += 1
+                    start.on_batch(BatchDone(one.query.name, None, result, time.monotonic() - started))
         except Exception as failure:  # noqa: BLE001 - raised by the run's end like a micro-batch's
             one.failure = failure
             return False
-        finally:
-            turns.release()
     return True
 
 
@@ -362,32 +330,15 @@ def _last_committed(handle: StreamingQuery) -> int:
     return -1 if progress is None else int(progress["batchId"])
 
 
-def _raise_failure(one: _Running) -> None:
-    error = (one.handle.exception() if one.handle is not None else None) or one.failure
-    if error is None:
+def _raise_failure(start: _Start, one: _Running) -> None:
+    cause = one.cause
+    if cause is None or _may_start_again(one):  # the latter was to stop before it could
         return
-    if isinstance(one.failure, LakehouseError):
-        raise one.failure
-    cause = one.failure or error
-    raise StreamError(f"{one.query.name} failed: {type(cause).__name__}: {_gist(cause)}") from cause
-
-
-def _gist(error: BaseException) -> str:
-    """Return what an error says, without the stack traces that Spark puts into messages."""
-    java = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    lines = java.splitlines()
-    return next((line.strip() for line in lines if line.strip()), "no message")
-
-
-def _refuse_lost_checkpoint(spark: SparkSession, query: LayerQuery, checkpoint: str) -> None:
-    if query.fills is None or checkpoints.exists(spark, checkpoint):
-        return
-    if not tables.read(spark, query.fills).isEmpty():
-        raise CheckpointError(
-            f"{query.name} has rows, but its checkpoint {checkpoint} is gone; starting again from the "
-            f"beginning would write them twice. Put the checkpoint back, or delete {query.fills} (and what "
-            f"was made from it) and run again to rebuild it"
-        )
+    if isinstance(cause, LakehouseError):
+        raise cause
+    if is_loss(cause):
+        start.guards.refuse_losses(one.query, cause)
+    raise StreamError(f"{one.query.name} failed: {type(cause).__name__}: {gist(cause)}") from cause
 
 
 def _jvm(spark: SparkSession) -> Any:

@@ -10,16 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from lakehouse.errors import ServiceError
 from lakehouse.local.jars import require_jars
 from lakehouse.settings import Settings
 
 PROPERTIES = Path(__file__).with_name("spark.properties")
+_JVM_TIMEOUT_S = 60.0
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -27,15 +33,51 @@ def build_session(settings: Settings, name: str, *, options: Mapping[str, str] |
     """Return a session for the tables of this project; `options` go over everything else.
 
     The second call in a process returns the session of the first. Raises ServiceError where the runtime
-    jars are not in place.
+    jars are not in place, or the JVM does not come up in a minute.
     """
     # PySpark would print a failure itself before it raises it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     builder = SparkSession.Builder().appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # Outside spark-submit tasks are run by what this names, whatever spark.pyspark.python says.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for key, value in (_launch_options(settings) | dict(options or {})).items():
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _impatient():
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Give a JVM up that does not come up.
+
+    It tells PySpark its port by a file, which PySpark waits for while the JVM lives; where it could not be
+    written, because the disk was full for a moment, that is for ever.
+    """
+    here = psutil.Process()
+    before, over = set(here.children(recursive=True)), threading.Event()
+
+    def watch() -> None:
+        if not over.wait(_JVM_TIMEOUT_S) and SparkContext._gateway is None:
+            over.set()
+            for child in set(here.children(recursive=True)) - before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except PySparkException as error:
+        if not over.is_set():
+            raise
+        raise ServiceError(
+            f"Spark's JVM did not come up in {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary directory "
+            "full?"
+        ) from error
+    finally:
+        over.set()
+        watching.join()
 
 
 @contextlib.contextmanager

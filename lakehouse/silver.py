@@ -5,11 +5,14 @@ optional field that the record leaves out is null. A rerun writes nothing twice 
 
 The dead letters of a micro-batch are written before its clean rows: the watermark comes from the clean
 rows, so a retry after a crash between the two writes still sees the watermark of the first attempt, and
-every record gets the verdict it got before. What was written already is skipped.
+every record gets the verdict it got before. What was written already is skipped. Where the rules or the
+watermark have changed in between, a record that has a dead letter keeps it, and of the others those that are
+refused now get one: no verdict can put a record into both tables or into neither.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 
@@ -18,8 +21,9 @@ from pyspark.sql import functions as F
 
 from lakehouse import bronze, tables
 from lakehouse.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
-from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, watermark_of
+from lakehouse.judging import COORDINATES, clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.ranges import ranges_of, within
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
@@ -38,16 +42,43 @@ def spec(source: Source, settings: Settings) -> TableSpec:
     )
 
 
+@dataclass(frozen=True)
+class Paths:
+    """Where the records of a source are: as they came, clean, and refused."""
+
+    bronze: str
+    clean: str
+    dead: str
+
+
+def ensure(spark: SparkSession, source: Source, settings: Settings) -> Paths:
+    """Make the tables of a source where they are missing and return where they lie."""
+    return Paths(
+        tables.ensure_source(spark, settings.lake, bronze.spec(source)),
+        tables.ensure(spark, settings.lake, spec(source, settings)),
+        tables.ensure(spark, settings.lake, DEAD_LETTERS),
+    )
+
+
+def query_name(source: Source) -> str:
+    """Return the name of the query that fills a source's silver table, which is its letters' job too."""
+    return f"silver.{source.table}"
+
+
+def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
+    """Keep the bronze rows whose records have no dead letter, whatever its status."""
+    letters = tables.read_now(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
+    return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
 def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
     """Make the stream's silver tables where they are missing and return the queries that fill them."""
     return [_query(spark, stream, source, settings) for source in stream.sources]
 
 
 def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
-    bronze_path = tables.ensure(spark, settings.lake, bronze.spec(source))
-    path = tables.ensure(spark, settings.lake, spec(source, settings))
-    dead_path = tables.ensure(spark, settings.lake, DEAD_LETTERS)
-    name = f"silver.{source.table}"
+    paths = ensure(spark, source, settings)
+    path, dead_path, name = paths.clean, paths.dead, query_name(source)
     front = Greatest(path, "event_time")
 
     def process(batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
@@ -56,7 +87,9 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
             # without dead letters has left no transaction with them that would keep new ones out.
             return BatchResult(0)
         watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
-        judged = judge(batch, source, watermark, settings).persist()
+        resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
+        undecided = filter_without_letter(batch, dead_path) if resumed else batch
+        judged = judge(undecided, source, watermark, settings).persist()
         try:
             is_clean = F.size("reasons") == 0
             accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
@@ -64,7 +97,11 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
             rows, refused, reached = facts or (0, 0, 0)
             if refused:
                 origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
-                tables.append(to_dead_letters(filter_dead(judged), origin), dead_path, transaction)
+                letters = to_dead_letters(filter_dead(judged), origin)
+                if resumed:  # under the transaction it would be skipped
+                    tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters), "t"))
+                else:
+                    tables.append(letters, dead_path, transaction)
             if rows > refused:
                 tables.append(filter_clean(judged), path, transaction)
                 front.advance(from_micros(reached))
@@ -72,5 +109,13 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
             judged.unpersist()
         return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
 
-    rows = tables.read_stream(spark, bronze_path, max_bytes=settings.max_bytes_per_batch)
-    return LayerQuery("silver", name, rows, process, fills=path, reads=(f"bronze.{source.table}",))
+    return LayerQuery(
+        "silver",
+        name,
+        lambda: tables.read_stream(spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
+        process,
+        fills=path,
+        reads=(f"bronze.{source.table}",),
+        tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
+        beside={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
+    )

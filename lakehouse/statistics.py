@@ -38,6 +38,10 @@ SCHEMA = (
 """Derived columns and, last, what only the next merge needs. variance and stddev are of the sample, null
 for a single value. avg is the mean that M2 belongs to."""
 
+_RANK_ERROR_AT_200 = 0.0165
+_ROUNDING = 8 * 2.0**-52
+_LEAST = 1e-150  # its square is about where squares lose their digits to underflow
+
 STATE = ("count", "sum", "min", "max", "avg", "m2", "sketch")
 
 
@@ -94,4 +98,26 @@ def derived() -> dict[str, Column]:
     quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
     return {"variance": variance, "stddev": F.sqrt(variance)} | {
         name: quantiles[position] for position, name in enumerate(PERCENTILES)
+    }
+
+
+def rank_error_limit(quantile_k: int) -> float:
+    """Return the rank error that no percentile may have: twice what 99 in 100 are within."""
+    return 2 * _RANK_ERROR_AT_200 * 200 / quantile_k
+
+
+def slack() -> dict[str, Column]:
+    """Return by how much more than their own rounding two ways to the same statistics may differ.
+
+    A sum of doubles is as exact as its largest terms allow, and a deviation as the largest values do.
+    """
+    count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))
+    deviation = _ROUNDING * count * size + _LEAST
+    variance = deviation * (2 * F.coalesce("stddev", F.lit(0.0)) + deviation)
+    return {
+        "sum": deviation * count,
+        "avg": deviation,
+        "stddev": deviation,
+        "variance": variance,
+        "m2": variance * count,
     }

@@ -137,7 +137,8 @@ class RedisView:
     Every row has a key of its own, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. A hash per
     `group`, `lakehouse:<table>:latest:<group>`, holds under each `member` its row with the greatest
     `order`: the latest row is one HGET, a comparison across members one HGETALL. Values are JSON, the
-    exported message with the row's version. The three are string Columns over a gold row, `order` a long.
+    exported message with the generation of the table and the version of the row in it. The three are string
+    Columns over a gold row, `order` a long.
     """
 
     row_key: Callable[[], Column]
@@ -152,7 +153,8 @@ class Export:
 
     Without a topic it goes to Redis only. The partition follows from `partition_by`, by default the key.
     Of the rows that are new or different those leave for which `leaves` is true, of the deleted ones those
-    for which `withdraws` is.
+    for which `withdraws` is. `identity` are the message's fields that, with its key, say which row it is;
+    null where a message does not say so.
     """
 
     topic: str | None
@@ -160,6 +162,7 @@ class Export:
     value: Callable[[], Column]
     redis: RedisView
     partition_by: Callable[[], Column] | None = None
+    identity: tuple[str, ...] | None = ()
     leaves: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
     withdraws: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
 
@@ -169,21 +172,52 @@ def no_settings(_settings: Settings) -> Mapping[str, str]:
     return {}
 
 
+@dataclass(frozen=True)
+class Quantiles:
+    """Columns that are estimated quantiles of `value`, each with its rank.
+
+    `keyed` gives clean rows the table's key. Up to `exact_to(settings)` values a group they are exact, beyond
+    that within `limit(settings)` of rank.
+    """
+
+    value: str
+    ranks: Mapping[str, float]
+    keyed: Callable[[DataFrame], DataFrame]
+    exact_to: Callable[[Settings], int]
+    limit: Callable[[Settings], float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a row is compared with one made anew from silver: column by column, to the last digit.
+
+    But `ignored` columns depend on more than the rows of silver, and doubles may differ by 1e-9 of their
+    size, those of `slack` by so much besides, a Column over the row made anew.
+    """
+
+    ignored: tuple[str, ...] = ()
+    slack: Callable[[], Mapping[str, Column]] = dict
+    quantiles: Quantiles | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeptTable:
     """What every gold table has: its grain, how its rows lie in time, and how they leave.
 
     `extent` names the columns of a row's first and last time, which spare the files of other times; null
-    where rows have none. `fixed(settings)` are the settings that the table's content depends on: it is
-    refused under others. `stats` are further columns whose minima and maxima spare files.
+    where rows have none. `window_s` is the length of the windows whose rows it keeps, in seconds.
+    `fixed(settings)` are the settings that the table's content depends on: it is refused under others, and
+    under other keys or windows. `stats` are further columns whose minima and maxima spare files.
     """
 
     name: str
     keys: tuple[str, ...]
     schema: StructType
     extent: tuple[str, str] | None = None
+    window_s: int | None = None
     fixed: Callable[[Settings], Mapping[str, str]] = no_settings
     stats: tuple[str, ...] = ()
+    comparison: Comparison = Comparison()
     export: Export
 
 
@@ -208,11 +242,14 @@ class FoldState:
     """Columns that only the next fold of a row needs; null once they have been cleared.
 
     No record with an event time of `until` or later changes the row, and where `settled` time alone does not.
+    Only settled rows are cleared: none of those whose extent begins after `unsettled_from(front, settings)`,
+    null for none at all.
     """
 
     columns: tuple[str, ...]
     until: str
     settled: Callable[[], Column]
+    unsettled_from: Callable[[Front, Settings], datetime | None]
 
 
 @dataclass(frozen=True, kw_only=True)

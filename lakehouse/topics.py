@@ -1,13 +1,15 @@
-"""Kafka topics: is the broker there, and does it have them."""
+"""Kafka topics: is the broker there, does it have them, and what of their records."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka import KafkaAdminClient
-from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from lakehouse.errors import ServiceError
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
+_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
 def require_broker(bootstrap_servers: str, timeout_s: float = 5.0) -> None:
@@ -53,6 +56,58 @@ def create_topics(bootstrap_servers: str, partitions: Mapping[str, int]) -> list
         # Creation is asynchronous: a producer may otherwise be told that the topic is unknown.
         admin.wait_for_topics(list(missing))
     return created
+
+
+def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
+    """Return for each partition the first offset that is still there and the one after the last committed.
+
+    Empty where there is no such topic.
+    """
+    require_broker(bootstrap_servers)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers.split(","), isolation_level="read_committed")
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        return {one.partition: (first[one], end[one]) for one in partitions}
+    except KafkaError as error:
+        raise ServiceError(f"the broker at {bootstrap_servers} failed a request: {error}") from error
+    finally:
+        consumer.close()
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the broker has it: its id (null from a broker without), and the records of each partition.
+
+    `earliest` is the offset of the first record that is still there, `ends` the one after the last.
+    """
+
+    id: str | None
+    earliest: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+def describe_topic(bootstrap_servers: str, name: str) -> Topic | None:
+    """Return what the broker has of the topic, null where it has none."""
+    with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
+        (found,) = admin.describe_topics([name])
+        error = for_code(found["error_code"])
+        if error is UnknownTopicOrPartitionError:
+            return None
+        if found["error_code"]:
+            raise ServiceError(
+                f"the broker at {bootstrap_servers} does not describe topic {name}: {error.__name__}"
+            )
+        partitions = [TopicPartition(name, one["partition_index"]) for one in found["partitions"]]
+        earliest, ends = (
+            admin.list_partition_offsets(dict.fromkeys(partitions, place))
+            for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+        )
+    return Topic(
+        None if found["topic_id"] in _NO_IDS else str(found["topic_id"]),
+        {one.partition: earliest[one].offset for one in partitions},
+        {one.partition: ends[one].offset for one in partitions},
+    )
 
 
 def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -67,9 +68,29 @@ class StatisticsWindows:
         states = statistics.aggregates(F.col("value"), settings.quantile_k) | {
             "last_event_time": F.max("event_time")
         }
-        return clean.groupBy(*self.windows.by, self.windows.start().alias("window_start")).agg(
-            *(state.alias(name) for name, state in states.items())
+        windows = (
+            self.keyed(clean)
+            .groupBy(*self.windows.keys)
+            .agg(*(state.alias(name) for name, state in states.items()))
         )
+        return windows.withColumn("recomputed", F.lit(False))  # noqa: FBT003
+
+    def astray(self, partials: DataFrame, current: DataFrame) -> DataFrame:
+        """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
+
+        Maintenance clears it with m2; of a window made anew only m2 stays, because the window may hold rows
+        that are yet to come here, which make it anew once more.
+        """
+        keys = list(self.windows.keys)
+        return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
+
+    def unsettled_from(self, front: Front, settings: Settings) -> datetime | None:
+        """Return the window start after which no row was final before the micro-batch."""
+        return front.before and front.before - timedelta(seconds=settings.grace_s + self.windows.length_s)
+
+    def keyed(self, clean: DataFrame) -> DataFrame:
+        """Add to each clean row the start of its window."""
+        return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
         """Return the windows that are new, have new values, or have become final by the front."""
@@ -79,29 +100,17 @@ class StatisticsWindows:
         touched = joined.where(F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")))
         states = touched.select(
             *keys,
-            *(state.alias(name) for name, state in _merged().items()),
+            *(state.alias(name) for name, state in statistics.merged("c", "p").items()),
             F.greatest("c.last_event_time", "p.last_event_time").alias("last_event_time"),
+            "p.recomputed",
         )
         return (
             states.withColumns(statistics.derived())
+            .withColumn("sketch", F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch")))  # noqa: FBT003
             .withColumn("window_end", window_end)
             .withColumn("is_final", final)
             .select(*self.schema.names)
         )
-
-
-def _merged() -> dict[str, Column]:
-    """Return the state of standing and new values together, where the standing row still has one."""
-    cleared = F.col("c.count").isNotNull() & F.col("c.sketch").isNull() & F.col("p.count").isNotNull()
-    refusal = F.raise_error(
-        F.concat(
-            F.lit("a record came for the window of "),
-            F.col("window_start").cast("string"),
-            F.lit(", whose state maintenance has cleared because it was too old to be updated"),
-        )
-    )
-    states = statistics.merged("c", "p")
-    return states | {"sketch": F.when(cleared, refusal.cast("binary")).otherwise(states["sketch"])}
 
 
 def due_windows(front: Front, settings: Settings) -> Column:

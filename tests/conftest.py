@@ -37,11 +37,17 @@ def services(session_settings: Settings) -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def spark(session_settings: Settings) -> Iterator[SparkSession]:
-    """The one Spark of the worker; short-lived, so the JVM stops at its first compiler."""
+    """The one Spark of the worker.
+
+    Its tables are small: a log is read in one task, and plans are not made anew between their stages. Tests
+    that start processes have the product's own options.
+    """
     options = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.pollingDelay": "50ms",
     }
     session = build_session(session_settings, "lakehouse tests", options=options)

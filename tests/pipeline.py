@@ -7,7 +7,8 @@ Where a test does not say which stream or source, it is about metrics_1m.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,11 +21,12 @@ from pyspark.sql.types import TimestampType
 
 from lakehouse import bronze, tables
 from lakehouse.layer import LayerName
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.topics import create_topics
+from lakehouse.triggers import AVAILABLE_NOW
 
 SOURCE = METRICS.sources[0]
 STREAM = replace(METRICS, gold=(METRICS_1M,))
@@ -196,6 +198,14 @@ def forget_last_commit(settings: Settings, query: str) -> int:
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink(missing_ok=True)
     return last
+
+
+def await_(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until the condition holds, and fail where it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def micros(moment: datetime) -> int:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ BIN = ROOT / ".venv" / "bin"
 LAKEHOUSE = str(BIN / "lakehouse")
 START_TIMEOUT_S = 120.0
 LEAVE_TIMEOUT_S = 60.0
+QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # short-lived: the first compiler is enough
 NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting default log level")
 
 
@@ -67,7 +68,7 @@ class Place:
             "LAKEHOUSE_REDIS_URL": self.redis_url,
             "LAKEHOUSE_TOPICS": json.dumps(self.topics),
             "LAKEHOUSE_DRIVER_MEMORY": "1g",
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # short-lived: the first compiler is enough
+            **QUICK_JVM,
         }
 
     def table(self, name: str) -> pa.Table:
@@ -125,11 +126,11 @@ class Process:
 
     def await_output(self, text: str) -> None:
         """Wait until the text has been printed."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while text not in self.output:
-            assert self._popen.poll() is None, self.everything()
-            assert time.monotonic() < deadline, self.everything()
-            time.sleep(0.1)
+        self._await(lambda: text in self.output, START_TIMEOUT_S)
+
+    def await_path(self, path: Path, timeout_s: float) -> None:
+        """Wait until there is such a file."""
+        self._await(path.exists, timeout_s)
 
     def wait(self, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
         return self._popen.wait(timeout_s)
@@ -148,6 +149,13 @@ class Process:
 
     def everything(self) -> str:
         return f"{self.output}\n{self._stderr.read_text()}"
+
+    def _await(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not is_done():
+            assert self._popen.poll() is None, self.everything()
+            assert time.monotonic() < deadline, self.everything()
+            time.sleep(0.1)
 
     def _alive(self) -> list[psutil.Process]:
         found = []

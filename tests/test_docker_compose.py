@@ -20,8 +20,8 @@ from lakehouse import session
 from lakehouse.cli import app
 from lakehouse.layer import LAYERS
 from lakehouse.local import broker
-from lakehouse.runner import check_trigger
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.triggers import check_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

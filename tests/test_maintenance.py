@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import StreamError
 from lakehouse.maintenance import Cleared, clear_state
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
@@ -108,20 +107,23 @@ def test_a_row_that_is_not_final_keeps_its_state(spark: SparkSession, settings: 
     assert [one.rows for one in clear_state(spark, [STREAM], patient)] == [0]
 
 
-def test_a_record_for_a_cleared_row_stops_gold_and_says_which(
+def test_a_record_for_a_cleared_row_has_the_row_made_anew_without_a_sketch(
     spark: SparkSession, settings: Settings
 ) -> None:
-    """Silver lets none through; this one is put there by hand."""
-    pipeline.land(spark, settings, [[event(START)], [event(START + 4 * HOUR)]], landed_at=LANDED)
+    """Silver lets none through unless it is asked to; this one is put there by hand."""
+    pipeline.land(spark, settings, [[event(START, 2.0)], [event(START + 4 * HOUR)]], landed_at=LANDED)
     pipeline.run_layers(spark, settings, "silver", "gold")
     clear_state(spark, [STREAM], settings)
     path = str(pipeline.path_of(settings, pipeline.SILVER))
     silver = spark.read.format("delta").load(path)
-    again = silver.where("offset = 0").replace(0, 99, ["offset"])
+    again = silver.where("offset = 0").replace(0, 99, ["offset"]).replace(2.0, 5.0, ["value"])
     again.write.format("delta").mode("append").save(path)
 
-    with pytest.raises(StreamError, match="2026-03-01 00:00:00, whose state maintenance has cleared"):
-        pipeline.run_layers(spark, settings, "gold")
+    pipeline.run_layers(spark, settings, "gold")
+
+    row = min(pipeline.rows_of(spark, settings, GOLD), key=lambda row: row["window_start"])
+    assert [row[name] for name in ("count", "sum", "p50", "p99", "m2", "is_final")] == [2, 7, 2, 5, 4.5, True]
+    assert row["sketch"] is None
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,8 +18,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse import bronze, gold, silver, tables
+from lakehouse.answers import Answer, as_csv, as_json, plain_rows
 from lakehouse.errors import QueryError
-from lakehouse.query import Answer, as_csv, as_json, ask, plain_rows, register, specs
+from lakehouse.query import ask, register, specs
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 
@@ -114,6 +117,26 @@ def test_a_statement_that_fails_is_refused_in_sparks_words_without_a_stack(
     assert said in str(caught.value)
     assert "stacktrace" not in str(caught.value)
     assert "\tat " not in str(caught.value)
+
+
+def test_corrections_beside_other_writers_are_made_again_until_each_has_been_made(
+    spark: SparkSession, lake: Settings
+) -> None:
+    """Three by each of two: none can be overtaken more often than a statement is tried."""
+    register(spark, lake)
+    together = Barrier(2)
+
+    def correct() -> None:
+        for _ in range(3):
+            together.wait(60)
+            ask(spark, "UPDATE silver.metrics_events SET value = value + 1 WHERE offset = 0", limit=1)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(correct) for _ in range(2)]:
+            done.result()
+
+    found = ask(spark, "SELECT value FROM silver.metrics_events ORDER BY offset", limit=10)
+    assert [row.value for row in found.rows] == [18.5, 1.0]
 
 
 def test_values_become_what_json_knows(spark: SparkSession) -> None:

@@ -1,8 +1,7 @@
-"""Tables that several jobs create at the same moment."""
+"""Tables that several jobs create at the same moment, and that one was killed creating."""
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,21 +19,55 @@ SPEC = TableSpec(
 )
 
 
-def test_the_beginnings_of_a_log_are_no_table_and_the_way_out_is_named(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(["_staged_commits/"], id="before a commit"),
+        pytest.param(
+            [
+                ".00000000000000000000.json.5c6f.tmp",
+                "..00000000000000000000.json.5c6f.tmp.crc",
+                "_staged_commits/",
+            ],
+            id="in the middle of one",
+        ),
+        pytest.param([], id="at the very first"),
+    ],
+)
+def test_a_table_whose_creation_was_killed_before_its_commit_is_created(
+    spark: SparkSession, tmp_path: Path, left: list[str]
 ) -> None:
-    """What a job that was killed before the commit of its creation leaves."""
     table = tmp_path / "silver" / "numbers"
-    (table / "_delta_log").mkdir(parents=True)
+    log = table / "_delta_log"
+    log.mkdir(parents=True)
+    for name in left:
+        if name.endswith("/"):
+            (log / name).mkdir()
+        else:
+            (log / name).write_bytes(b"{")
 
     assert not tables.exists(spark, str(table))
-    with pytest.raises(TableError, match=f"silver.numbers could not be created.* remove {table} and run"):
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+
+    assert tables.exists(spark, path)
+    made = DeltaTable(path)
+    assert made.version() == 0
+    assert made.metadata().configuration["lakehouse.grace_s"] == "5"
+    assert [name.name for name in log.glob("*.tmp*")] == []
+
+
+def test_a_log_with_something_else_in_it_is_left_alone_and_the_way_out_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "silver" / "numbers"
+    found = table / "_delta_log" / "notes.txt"
+    found.parent.mkdir(parents=True)
+    found.write_text("mine")
+
+    with pytest.raises(TableError, match=f"silver.numbers could not be created.* at {table}: .* remove it"):
         tables.ensure(spark, str(tmp_path), SPEC)
 
-    shutil.rmtree(table)
-    path = tables.ensure(spark, str(tmp_path), SPEC)
-    assert tables.exists(spark, path)
-    assert DeltaTable(path).metadata().configuration["lakehouse.grace_s"] == "5"
+    assert found.read_text() == "mine"
 
 
 def test_a_table_that_several_create_at_once_is_created_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakehouse.application import StreamOption, TriggerOption, run_layers
+from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
 from lakehouse.layer import LAYERS
 from lakehouse.settings import load_settings
 
@@ -30,7 +30,8 @@ def run(
     layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them in turns.")],
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
+    allow: AllowOption = None,
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up."""
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    run_layers(load_settings(), layers, stream or [], trigger, Console())
+    run_layers(load_settings(), layers, stream or [], trigger, Console(), allow=allow or ())

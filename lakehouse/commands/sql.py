@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lakehouse.answers import Answer, as_csv, as_json, as_table
 from lakehouse.errors import QueryError
-from lakehouse.query import Answer, as_csv, as_json, as_table, ask, register
+from lakehouse.query import ask, register
 from lakehouse.session import start_session
 from lakehouse.settings import load_settings
 
@@ -30,9 +31,10 @@ def sql(
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows.")] = 1000,
 ) -> None:
-    """Run one Spark SQL statement; bronze., silver. and gold. tables are known by name.
+    """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
-    Times are printed in UTC. SHOW TABLES IN gold lists what is there.
+    Times are printed in UTC. SHOW TABLES IN gold lists what is there. A statement that corrects a table is
+    run again where a running layer has written to it in the meantime.
     """
     settings = load_settings()
     with start_session(settings, "lakehouse sql") as spark:

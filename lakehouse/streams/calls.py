@@ -29,6 +29,7 @@ from lakehouse import payloads
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     DELETED,
+    Comparison,
     Contract,
     Export,
     Field,
@@ -256,6 +257,7 @@ CALL_RECORDS = GoldTable(
         becomes=closed_by_now,
     ),
     fixed=fixed_settings,
+    comparison=Comparison(ignored=("was_closed",)),
     export=Export(
         topic="outputTopic",
         key=_call,

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse import statistics
 from lakehouse.settings import Settings
 from lakehouse.stream import (
+    Comparison,
     Contract,
     EventClock,
     Export,
@@ -23,6 +25,7 @@ from lakehouse.stream import (
     FieldType,
     FoldState,
     GoldTable,
+    Quantiles,
     RedisView,
     Source,
     Stream,
@@ -49,10 +52,14 @@ _MINUTES = StatisticsWindows(Tumbling(by=("service_id", "metric_name"), length_s
 _SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), length_s=600))
 
 
+def named(clean: DataFrame) -> DataFrame:
+    """Give the records that name no environment the default one."""
+    return clean.withColumn("environment", F.coalesce("environment", F.lit(NO_ENVIRONMENT)))
+
+
 def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
     """Return the state of each ten-minute summary, over all services of an environment; one row a key."""
-    named = F.coalesce("environment", F.lit(NO_ENVIRONMENT))
-    return _SUMMARIES.partial(clean.withColumn("environment", named), settings)
+    return _SUMMARIES.partial(named(clean), settings)
 
 
 def _kept(
@@ -64,6 +71,7 @@ def _kept(
     names: Mapping[str, str],
     member: str,
     partial: Callable[[DataFrame, Settings], DataFrame],
+    keyed: Callable[[DataFrame], DataFrame],
 ) -> GoldTable:
     """Return a table of windows; `names` are its groups' columns by JSON name, `member` one of them."""
     return GoldTable(
@@ -72,14 +80,33 @@ def _kept(
         keys=kept.windows.keys,
         schema=kept.schema,
         extent=("window_start", "window_start"),
+        window_s=kept.windows.length_s,
         partial=partial,
         fold=kept.fold,
         clock=EventClock("last_event_time", due_windows),
         fixed=fixed_settings,
-        state=FoldState(("m2", "sketch"), until="window_end", settled=lambda: F.col("is_final")),
+        comparison=Comparison(
+            ignored=("sketch",),
+            slack=statistics.slack,
+            quantiles=Quantiles(
+                value="value",
+                ranks=statistics.PERCENTILES,
+                keyed=keyed,
+                exact_to=lambda settings: settings.quantile_k,
+                limit=lambda settings: statistics.rank_error_limit(settings.quantile_k),
+            ),
+        ),
+        astray=kept.astray,
+        state=FoldState(
+            ("m2", "sketch"),
+            until="window_end",
+            settled=lambda: F.col("is_final"),
+            unsettled_from=kept.unsettled_from,
+        ),
         export=Export(
             topic=topic,
             key=series,
+            identity=("windowStart",),
             value=lambda: statistics_message(names),
             redis=RedisView(
                 row_key=lambda: F.concat_ws(":", series(), F.unix_millis("window_start").cast("string")),
@@ -99,6 +126,7 @@ METRICS_1M = _kept(
     names={"serviceId": "service_id", "metricName": "metric_name"},
     member="service_id",
     partial=_MINUTES.partial,
+    keyed=_MINUTES.keyed,
 )
 """One row per (service_id, metric_name, window_start), a minute of event time."""
 
@@ -110,6 +138,7 @@ METRICS_SUMMARY_10M = _kept(
     names={"environment": "environment", "metricName": "metric_name"},
     member="environment",
     partial=partial_summaries,
+    keyed=lambda clean: _SUMMARIES.keyed(named(clean)),
 )
 """One row per (environment, metric_name, window_start), ten minutes of event time over all services;
 environment is "default" for records that name none."""

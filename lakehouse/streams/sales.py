@@ -22,6 +22,7 @@ from pyspark.sql.types import IntegerType, MapType, StructType
 from lakehouse import money
 from lakehouse.settings import Settings
 from lakehouse.stream import (
+    Comparison,
     Contract,
     Export,
     Field,
@@ -223,6 +224,7 @@ SALES_NOTIFICATIONS = SideTable(
     export=Export(
         topic="notifications-events-v1",
         key=lambda: F.col("product"),
+        identity=None,
         value=lambda: F.struct(F.col("product"), F.col("value").cast("variant").alias("value")),
         redis=RedisView(
             row_key=lambda: F.concat_ws(":", "product", "partition", "offset"),
@@ -243,6 +245,7 @@ PRODUCT_SALES = GoldTable(
     fold=fold_sales,
     astray=out_of_order,
     sides=(SALES_NOTIFICATIONS,),
+    comparison=Comparison(ignored=("recomputed",)),
     fixed=fixed_notifications,
     export=Export(
         topic=None,

@@ -1,4 +1,4 @@
-"""All four streams at the same time: in one application, and as a spark-submit job for each layer."""
+"""All four streams at once in one application; with a process for each layer they run in test_chaos."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from lakehouse.layer import LAYERS
 from lakehouse.loads import GENERATORS, Load, send
 from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests.pipeline import read_topic
-from tests.processes import LAKEHOUSE, NOISE, Place, place, running, submit
+from tests.processes import LAKEHOUSE, NOISE, Place, place, running
 
 EVENTS = 1000
 TIMEOUT_S = 240.0
-LIVE = ("--trigger", "1 second")
-WAYS: Mapping[str, Sequence[list[str]]] = {
-    "one application": [[LAKEHOUSE, "run", "all", *LIVE]],
-    "a job for each layer": [submit(layer, *LIVE) for layer in LAYERS],
-}
 
 
 def load(here: Place, session_settings: Settings) -> None:
@@ -67,6 +59,8 @@ def is_through(here: Place, events: int) -> bool:
         dead, counted = dead_by_stream(here), counted_by_stream(here)
         calls = here.rows("gold.call_records")
         left = read_topic(here.services.kafka, here.topics["outputTopic"])
+        totals = read_topic(here.services.kafka, here.topics["aggregated-transactions"])
+        users = {row["user_id"] for row in here.rows("gold.user_transactions_5m")}
     except Exception:  # noqa: BLE001 - a table or topic is not there yet
         return False
     balanced = all(
@@ -75,36 +69,25 @@ def is_through(here: Place, events: int) -> bool:
     )
     newest = {message.key: message.value for message in left}  # a withdrawn call leaves a tombstone
     sent = [value for value in newest.values() if value is not None]
-    return balanced and {row["status"] for row in calls} == {"closed"} and len(sent) == len(calls)
+    closed = {row["status"] for row in calls} == {"closed"} and len(sent) == len(calls)
+    return balanced and closed and {json.loads(message.value)["userId"] for message in totals} == users
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_all_streams_run_side_by_side(
-    services: Endpoints, session_settings: Settings, tmp_path: Path, way: str
+def test_all_streams_run_side_by_side_in_one_application(
+    services: Endpoints, session_settings: Settings, tmp_path: Path
 ) -> None:
-    with place(tmp_path / "home", services, database=9) as here, ExitStack() as stack:
+    with place(tmp_path / "home", services, database=9) as here:
         environment = {**here.environment, "LAKEHOUSE_CALL_GAP_S": "5", "LAKEHOUSE_CALL_GRACE_S": "5"}
-        commands = WAYS[way]
-        started = [
-            stack.enter_context(running(command, environment, tmp_path / str(number)))
-            for number, command in enumerate(commands)
-        ]
-        load(here, session_settings)
-        deadline = time.monotonic() + TIMEOUT_S
-        while not is_through(here, EVENTS):
-            output = "".join(one.everything() for one in started)
-            assert time.monotonic() < deadline, output
-            time.sleep(1)
-        for one in started:
-            os.kill(one.pid, signal.SIGTERM)
-        for one in started:
-            assert one.wait() == 0, one.everything()
-            assert one.left_behind() == []
-            assert one.output.splitlines()[-1] == "stopped"
-            assert not NOISE.search(one.everything()), one.everything()
-        totals = {
-            json.loads(message.value)["userId"]
-            for message in read_topic(here.services.kafka, here.topics["aggregated-transactions"])
-        }
-        assert totals == {row["user_id"] for row in here.rows("gold.user_transactions_5m")}
+        command = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
+        with running(command, environment, tmp_path / "output") as application:
+            load(here, session_settings)
+            deadline = time.monotonic() + TIMEOUT_S
+            while not is_through(here, EVENTS):
+                assert time.monotonic() < deadline, application.everything()
+                time.sleep(1)
+            os.kill(application.pid, signal.SIGTERM)
+            assert application.wait() == 0, application.everything()
+            assert application.left_behind() == []
+            assert application.output.splitlines()[-1] == "stopped"
+            assert not NOISE.search(application.everything()), application.everything()

@@ -29,12 +29,14 @@ from pyspark.sql import SparkSession
 from lakehouse import tables
 from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layer import LayerName
-from lakehouse.runner import BatchDone, Stop, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
+from tests.processes import QUICK_JVM
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-29T01:00:00")
@@ -168,14 +170,14 @@ def crash_at(write: Callable[..., None], number: int, *, after: bool) -> Callabl
     """A write that works as it does, but for one that fails: before it does anything, or once it is done."""
     calls = 0
 
-    def crashing(*arguments: object) -> None:
+    def crashing(*arguments: object, **named: object) -> None:
         nonlocal calls
         calls += 1
         if calls != number:
-            write(*arguments)
+            write(*arguments, **named)
             return
         if after:
-            write(*arguments)
+            write(*arguments, **named)
         raise CrashError
 
     return crashing
@@ -238,6 +240,7 @@ def start_layer(layer: LayerName, settings: Settings) -> subprocess.Popen[bytes]
         "LAKEHOUSE_MAX_BYTES_PER_BATCH": settings.max_bytes_per_batch,
         "LAKEHOUSE_SPARK_MASTER": "local[2]",
         "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        **QUICK_JVM,
     }
     command = [str(Path(sys.executable).with_name("lakehouse")), "run", layer, "--trigger", "available-now"]
     return subprocess.Popen(
@@ -309,12 +312,8 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
         try:
             wait_for(lambda reached=reached: reached(settings), process)  # type: ignore[misc]
             time.sleep(pause_s)
-            jvms = [
-                child
-                for child in psutil.Process(process.pid).children(recursive=True)
-                if child.name() == "java"
-            ]
-            assert len(jvms) == 1
+            jvms = psutil.Process(process.pid).children()
+            assert [jvm.name() for jvm in jvms] == ["java"]
         finally:
             process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL

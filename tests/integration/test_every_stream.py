@@ -26,10 +26,11 @@ from lakehouse.errors import StreamError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import Endpoints
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS
+from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.conftest import settings_for
 from tests.pipeline import DEAD_LETTERS

@@ -7,7 +7,11 @@ creating the table is version 0, the first write version 1. The count of a row t
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,18 +20,26 @@ from typing import Any
 import pytest
 import redis
 from delta.tables import DeltaTable
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from lakehouse import export as export_layer
 from lakehouse import gold, tables
-from lakehouse.errors import ServiceError
+from lakehouse.errors import CheckpointError, LakehouseError, ServiceError, TableError
+from lakehouse.export import newest_since
+from lakehouse.layer import Allow
 from lakehouse.local.services import Endpoints
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.sinks import RedisSink, latest_key, row_key
+from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.triggers import AVAILABLE_NOW
 from tests.conftest import MakeSettings
-from tests.pipeline import read_topic
+from tests.pipeline import await_, read_topic
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
 EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
@@ -116,11 +128,19 @@ class Export:
         where = f"service_id = '{state.service}' AND window_start = timestamp'{start}'"
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
-    def run(self, max_bytes: str = ALL_AT_ONCE) -> list[BatchDone]:
+    def run(self, max_bytes: str = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
         """Export until caught up and return what the micro-batches did."""
         done: list[BatchDone] = []
         settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
-        run(self.spark, [ONE_TABLE], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(
+            self.spark,
+            [ONE_TABLE],
+            ["export"],
+            settings,
+            trigger=AVAILABLE_NOW,
+            on_batch=done.append,
+            allow=allow,
+        )
         return done
 
     def forget_last_commit(self) -> None:
@@ -136,17 +156,32 @@ class Export:
         return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
 
     def in_redis(self) -> Mapping[str, dict[str, Any]]:
-        """Every row by its key."""
-        with self._redis() as client:
+        """Every row by its key, all of them of the table that stands, which is left out."""
+        with self.redis() as client:
             keys = list(client.scan_iter(row_key("metrics_1m", "*")))
-            return {key: json.loads(str(client.get(key))) for key in keys}
+            found = {key: json.loads(str(client.get(key))) for key in keys}
+        return {key: self._of_this_table(row) for key, row in found.items()}
 
     def latest(self) -> Mapping[str, dict[str, Any]]:
-        with self._redis() as client:
+        with self.redis() as client:
             found = client.hgetall(latest_key("metrics_1m", "latency"))
-        return {str(member): json.loads(row) for member, row in found.items()}
+        return {str(member): self._of_this_table(json.loads(row)) for member, row in found.items()}
 
-    def _redis(self) -> redis.Redis:
+    def _of_this_table(self, row: dict[str, Any]) -> dict[str, Any]:
+        log = Path(self.path, "_delta_log", f"{0:020}.json").read_text().splitlines()
+        (created,) = (json.loads(line)["metaData"]["createdTime"] for line in log if "metaData" in line)
+        assert row.pop("generation") == created
+        return row
+
+    def set_topic(self, configuration: dict[str, str]) -> None:
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
+
+    def flush(self) -> None:
+        with self.redis() as client:
+            client.flushdb()
+
+    def redis(self) -> redis.Redis:
         return redis.Redis.from_url(self.settings.redis_url.get_secret_value(), decode_responses=True)
 
 
@@ -336,16 +371,216 @@ def crash(*_arguments: object) -> int:
     raise ServiceError("Redis was pulled out")
 
 
-def test_a_lost_checkpoint_sends_the_table_again_and_redis_stands(export: Export) -> None:
+def test_a_lost_checkpoint_is_refused_until_sending_again_is_allowed(
+    export: Export,
+) -> None:
     export.put(State("auth", 0), State("auth", 1))
     export.run()
     export.put(State("auth", 0, count=2))
     export.run()
-    remove = export.checkpoint.rename
-    remove(export.checkpoint.with_name("gone"))
+    export.checkpoint.rename(export.checkpoint.with_name("gone"))
 
-    export.run()
+    for _ in range(2):  # the refused run has not made a checkpoint that the next one could take for its own
+        with pytest.raises(CheckpointError, match="--allow resend") as caught:
+            export.run()
+        assert "metrics_1m" in str(caught.value)
+        assert f"lakehouse-export-metrics_1m-to-{export.topic}" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert len(export.messages()) == 3
+
+    export.run(allow=[Allow.RESEND])
 
     last = of_key(export.messages(), "auth")[-2:]
     assert sorted((value or {})["count"] for value in last) == [1, 2]
     assert {row["count"] for row in export.in_redis().values()} == {1, 2}
+    export.put(State("auth", 2))
+    export.run()  # the new checkpoint's own progress is no other's
+    assert len(export.messages()) == 6
+
+
+def test_a_checkpoint_put_back_to_an_earlier_state_is_refused(export: Export) -> None:
+    export.put(State("auth", 0))
+    export.run()
+    older = export.checkpoint.with_name("older")
+    shutil.copytree(export.checkpoint, older)
+    export.put(State("auth", 1))
+    export.run()
+    newer = export.checkpoint.rename(export.checkpoint.with_name("newer"))
+    shutil.copytree(older, export.checkpoint)
+    export.put(State("auth", 2))
+
+    with pytest.raises(CheckpointError, match="has begun none after 0: it is an older copy"):
+        export.run()
+
+    shutil.rmtree(export.checkpoint)
+    newer.rename(export.checkpoint)
+    export.run()
+    assert len(export.messages()) == 3
+
+
+def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(
+    export: Export,
+) -> None:
+    for count in (1, 2, 3):
+        export.put(State("auth", 0, count))
+    export.run()
+    shutil.rmtree(export.path)
+    shutil.rmtree(export.checkpoint)
+    export.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    tables.ensure(export.spark, export.settings.lake, gold.spec(METRICS_1M, export.settings))
+    export.put(State("auth", 0, count=7))
+
+    export.run(allow=[Allow.RESEND])
+
+    assert export.in_redis() == {State("auth", 0).row_key: {**State("auth", 0, 7).message(), "version": 1}}
+
+
+# In shards.
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send micro-batches of four rows and more in shards."""
+    monkeypatch.setattr(export_layer, "SHARDED_FROM_ROWS", 4)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_shards_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
+    export: Export,
+) -> None:
+    services, refused = [f"service {number}" for number in range(12)], "r" * 200_000
+    export.put(State("auth", 9))
+    assert [batch.result.written for batch in export.run()] == [{export.topic: 1, "redis": 1}]
+    export.put(*(State(service, 0) for service in services))
+    export.put(*(State(service, window, 2) for service in services for window in (0, 1)), State(refused, 0))
+    export.set_topic({"max.message.bytes": "140000"})  # more than a batch of the client, less than that row
+
+    with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MessageSizeTooLarge"):
+        export.run()
+    export.set_topic({"max.message.bytes": "1000000"})
+    export.put(State("service 0", 1, 3))
+    (again, after) = export.run(EVERY_COMMIT)
+
+    assert again.result.rows == 25
+    assert 0 < again.result.written[export.topic] < 25
+    assert after.result.written == {export.topic: 1, "redis": 1}
+    sent = export.messages()
+    assert len(sent) == 1 + 25 + 1
+    for service in services[1:]:
+        assert of_key(sent, service) == [State(service, window, 2).message() for window in (0, 1)]
+    assert [value and value["count"] for value in of_key(sent, "service 0")] == [2, 2, 3]
+    assert {key: row["count"] for key, row in export.in_redis().items()} == {
+        State("auth", 9).row_key: 1,
+        State(refused, 0).row_key: 1,
+        **{State(service, window).row_key: 2 for service in services for window in (0, 1)},
+        State("service 0", 1).row_key: 3,
+    }
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_a_crash_after_all_shards_and_before_the_progress_sends_nothing_twice(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.put(*(State(f"service {number}", 0) for number in range(8)))
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka.KafkaProducer.commit_transaction", crash)  # this process's, not the tasks'
+        with pytest.raises(ServiceError, match="pulled out"):
+            export.run()
+    assert len(export.messages()) == 8
+
+    (again,) = export.run()
+
+    assert again.result.written == {export.topic: 0, "redis": 0}
+    assert len(export.messages()) == len(export.in_redis()) == 8
+
+
+# An emptied Redis.
+
+
+def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export) -> None:
+    export.put(*(State("auth", window) for window in range(3)), State("cart", 0))
+    stop, failures = Stop(), list[LakehouseError]()
+
+    def live() -> None:
+        try:
+            run(export.spark, [ONE_TABLE], ["export"], export.settings, trigger="200 ms", stop=stop)
+        except LakehouseError as failure:
+            failures.append(failure)
+
+    running = threading.Thread(target=live)
+    running.start()
+    try:
+        await_(lambda: len(export.in_redis()) == 4)
+        export.put(State("auth", 1, count=2))
+        export.delete(State("auth", 2))
+        await_(lambda: export.in_redis().get(State("auth", 2).row_key, {}).get("deleted"))
+        whole, latest, sent = export.in_redis(), export.latest(), len(export.messages())
+        export.flush()
+        await_(lambda: len(export.in_redis()) == 4, timeout_s=15)
+        assert (export.in_redis(), export.latest()) == (whole, latest)
+        assert len(export.messages()) == sent
+    finally:
+        stop.request()
+        running.join()
+    assert failures == []
+
+
+def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    export.run()
+    export.put(State("auth", 0, count=2))
+    export.run()
+    whole, sent = export.in_redis(), len(export.messages())
+    assert len(whole) == 2
+
+    export.flush()
+    (filled,) = export.run()
+    assert (filled.batch, filled.result.rows, filled.result.written) == (None, 2, {"redis": 2})
+    assert export.in_redis() == whole
+    assert export.run() == []
+
+    export.flush()
+    export.put(State("auth", 2))
+    (done,) = export.run()
+    assert done.result.written == {export.topic: 1, "redis": 3}
+    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+        State("auth", 0).row_key: 2,
+        State("auth", 1).row_key: 1,
+        State("auth", 2).row_key: 3,
+    }
+    assert len(export.messages()) == sent + 1
+
+    export.flush()
+    for file in Path(export.path).rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(TableError, match="LAKEHOUSE_REDIS_TTL_S"):
+        export.run()
+
+
+def test_the_newest_changes_since_a_time_are_those_committed_from_then_on(export: Export) -> None:
+    before = datetime.now(UTC)
+    export.put(State("auth", 0), State("auth", 1), State("auth", 2))
+    time.sleep(0.01)
+    between = datetime.now(UTC)
+    export.put(State("auth", 0, count=2))
+    export.put(State("auth", 0, count=3), State("cart", 0))
+    export.delete(State("auth", 1))
+
+    def since(moment: datetime) -> set[tuple[str, int, int, str, int]]:
+        changed = newest_since(export.spark, export.path, METRICS_1M, moment)
+        minute = F.unix_micros("window_start") / 60_000_000 - int(START.timestamp()) // 60
+        return {
+            tuple(row)
+            for row in changed.select(
+                "service_id", minute.cast("int"), "count", "_change_type", "_commit_version"
+            ).collect()
+        }
+
+    late = {
+        ("auth", 0, 3, "update_postimage", 3),
+        ("cart", 0, 1, "insert", 3),
+        ("auth", 1, 1, "delete", 4),
+    }
+    assert since(between) == late
+    assert since(before) == since(before - timedelta(days=400)) == late | {("auth", 2, 1, "insert", 1)}
+    assert since(datetime.now(UTC) + timedelta(days=1)) == set()

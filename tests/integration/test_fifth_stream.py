@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -15,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse import query, streams
 from lakehouse.layer import LAYERS
-from lakehouse.runner import AVAILABLE_NOW, run
+from lakehouse.runner import run
 from lakehouse.sinks import row_key
 from lakehouse.stream import Stream
+from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -29,20 +31,27 @@ AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     """The stream of the page's one code block, in a file of its own and in the registry."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    path = tmp_path / "clicks.py"
-    path.write_text(code, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("clicks_of_the_page", path)
+    module = block(0, tmp_path)
+    registry = (*streams.STREAMS, module.CLICKS)
+    monkeypatch.setattr(streams, "STREAMS", registry)
+    monkeypatch.setattr(query, "STREAMS", registry)
+    yield module.CLICKS
+    del sys.modules[module.__name__]
+
+
+def block(number: int, directory: Path) -> Any:
+    """A code block of the page, as a module of its own."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    path = directory / f"block_{number}_of_the_page.py"
+    path.write_text(blocks[number], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    registry = (*streams.STREAMS, module.CLICKS)
-    monkeypatch.setattr(streams, "STREAMS", registry)
-    monkeypatch.setattr(query, "STREAMS", registry)
-    yield module.CLICKS
-    del sys.modules[spec.name]
+    return module
 
 
 def click(page: object, at_ms: int = AT_MS) -> Raw:

@@ -41,10 +41,15 @@ from lakehouse.samples import Sample, paced_times, spread_times
 from lakehouse.samples.metrics import MALFORMED_KINDS, samples
 from lakehouse.sinks import row_key
 from tests.pipeline import read_topic
-from tests.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit
+from tests.processes import LAKEHOUSE, NOISE, QUICK_JVM, Place, finish, place, running, submit
 
 EVENTS = 2000
 DEMO_TIMEOUT_S = 600.0
+DEMO_EVENTS = 1_000
+FEWER = (
+    f"from lakehouse import cli, demo; demo.EVENTS = dict.fromkeys(demo.EVENTS, {DEMO_EVENTS}); cli.main()"
+)
+DEMO = [sys.executable, "-c", FEWER, "demo"]
 
 
 @dataclass(frozen=True)
@@ -239,7 +244,7 @@ def test_signals_finish_the_micro_batch_and_the_next_run_loses_and_doubles_nothi
     services: Endpoints, tmp_path: Path
 ) -> None:
     with place(tmp_path / "home", services, database=7) as here:
-        live = ["--trigger", "1 second"]
+        live = ["--stream", "metrics", "--trigger", "1 second"]
         with arriving(here, rate=300):
             with running(submit("bronze", *live), here.environment, tmp_path / "one") as job:
                 job.await_output("bronze.metrics_events batch 1:")
@@ -258,7 +263,8 @@ def test_signals_finish_the_micro_batch_and_the_next_run_loses_and_doubles_nothi
                     assert layers.left_behind() == []
                     assert layers.output.splitlines()[-1] == "stopped"
                     assert not NOISE.search(layers.everything()), layers.everything()
-        rest = finish([LAKEHOUSE, "run", "all", "--trigger", "available-now"], here.environment)
+        catch_up = [LAKEHOUSE, "run", "all", "--stream", "metrics", "--trigger", "available-now"]
+        rest = finish(catch_up, here.environment)
 
         assert rest.returncode == 0, rest.stdout + rest.stderr
         assert rest.stdout.splitlines()[-1] == "caught up"
@@ -347,6 +353,26 @@ def mistake(request: pytest.FixtureRequest, tmp_path: Path) -> Mistake:
         raw.exit_code,
         [text.format(**facts) for text in raw.says],
     )
+
+
+def test_a_jvm_that_does_not_come_up_is_given_up_in_one_line(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexec sleep 600\n")
+    java.chmod(0o755)
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "LAKEHOUSE_HOME": str(tmp_path / "home")}
+    hasty = "from lakehouse import cli, session; session._JVM_TIMEOUT_S = 1; cli.main()"
+
+    ended = finish([sys.executable, "-c", hasty, "sql", "SELECT 1"], environment)
+
+    assert ended.returncode != 0
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: Spark's JVM did not come up in 1 s")
+    assert not [process for process in psutil.process_iter(["environ"]) if is_of(process, tmp_path)]
+
+
+def is_of(process: psutil.Process, java_home: Path) -> bool:
+    return bool(process.info["environ"] and process.info["environ"].get("JAVA_HOME") == str(java_home))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys(), indirect=True)
@@ -505,38 +531,40 @@ def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Result]) ->
 
 
 @pytest.mark.slow
-def test_the_demo_balances_its_books_leaves_nothing_running_and_can_be_run_again(tmp_path: Path) -> None:
+def test_the_demo_can_be_stopped_and_run_again_balances_its_books_and_leaves_nothing_running(
+    tmp_path: Path,
+) -> None:
     home = tmp_path / "höme [1]"
-    environment = {**os.environ, "LAKEHOUSE_HOME": str(home), "COLUMNS": "120"}
-    environment["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
-    fewer = "{name: 1_000 for name in demo.EVENTS}"
-    few = f"import lakehouse.demo as demo; demo.EVENTS = {fewer}; from lakehouse.cli import main; main()"
-    command = [sys.executable, "-c", few, "demo"]
+    environment = {**os.environ, **QUICK_JVM, "LAKEHOUSE_HOME": str(home), "COLUMNS": "120"}
 
-    assert_demo(command, environment, tmp_path / "first", events=1_000)
+    with running(DEMO, environment, tmp_path / "stopped") as demo:
+        log = home / "demo/lake/silver/metrics_events/_delta_log"
+        demo.await_path(log / "00000000000000000001.json", DEMO_TIMEOUT_S)
+        os.killpg(demo.pid, signal.SIGINT)
+        assert demo.wait() == 0, demo.everything()
+        assert demo.left_behind() == []
+        assert "stopped; the demo can be run again" in demo.output.splitlines()
+        assert not NOISE.search(demo.everything()), demo.everything()
     assert processes_of(tmp_path) == []
+
     # What the demo proposes to try next may still be running when it is run again.
     services_up = finish([LAKEHOUSE, "services", "up"], {**environment, "LAKEHOUSE_HOME": str(home / "demo")})
     assert services_up.returncode == 0, services_up.stderr
     assert len(processes_of(tmp_path)) == 2
-    assert_demo(command, environment, tmp_path / "again", events=1_000)
-    assert processes_of(tmp_path) == []
-
-
-def assert_demo(command: list[str], environment: Mapping[str, str], directory: Path, *, events: int) -> None:
-    with running(command, environment, directory) as demo:
+    with running(DEMO, environment, tmp_path / "again") as demo:
         assert demo.wait(DEMO_TIMEOUT_S) == 0, demo.everything()
         assert demo.left_behind() == []
         streams = numbers(demo.output)
         assert list(streams) == ["metrics", "calls", "sales", "transactions"]
         for name, (produced, bronze, silver, dead, gold, exported) in streams.items():
-            assert produced == bronze == silver + dead == events, name
+            assert produced == bronze == silver + dead == DEMO_EVENTS, name
             assert dead > 0 < gold, name
             assert exported > 0
         assert f"events that its windows count: {streams['metrics'][2]:,}" in demo.output
         for table in ("metrics_1m", "call_records", "product_sales", "user_transactions_5m"):
             assert f"gold.{table}" in demo.output
         assert not NOISE.search(demo.everything()), demo.everything()
+    assert processes_of(tmp_path) == []
 
 
 def numbers(output: str) -> dict[str, list[int]]:

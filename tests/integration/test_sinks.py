@@ -22,17 +22,18 @@ from hypothesis import strategies as st
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from lakehouse import sinks
 from lakehouse.errors import ServiceError
 from lakehouse.local.redis_server import RedisServer
 from lakehouse.local.services import Endpoints
-from lakehouse.sinks import Change, KafkaSink, RedisSink, latest_key, row_key
+from lakehouse.sinks import Change, KafkaSink, RedisSink, filled_key, latest_key, row_key
+from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.tables import Transaction
 from lakehouse.topics import create_topics
 from tests.pipeline import read_topic
 
 PARTITIONS = 3
 TTL_S = 600
+GENERATION = 1_795_257_559_100
 FIRST = Transaction("query-a", 0)
 SECOND = Transaction("query-a", 1)
 
@@ -59,12 +60,12 @@ def topic(services: Endpoints) -> str:
 
 
 @pytest.fixture
-def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[[], KafkaSink]]:
+def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[..., KafkaSink]]:
     """Make exporters of one table to one topic, each like a process of its own."""
     made: list[KafkaSink] = []
 
-    def make() -> KafkaSink:
-        made.append(KafkaSink(services.kafka, topic, "a_table"))
+    def make(shard: int | None = None) -> KafkaSink:
+        made.append(KafkaSink(services.kafka, topic, "a_table", shard=shard))
         return made[-1]
 
     yield make
@@ -162,6 +163,26 @@ def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
     assert "\n" not in str(caught.value)
     assert second.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
     assert committed(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+def test_an_exporter_of_shards_is_fenced_by_one_that_takes_over_and_shards_keep_progress_of_their_own(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[..., KafkaSink]
+) -> None:
+    first, second = make_kafka_sink(), make_kafka_sink()
+    first.take_over()
+    old_shard, old_shard_too = make_kafka_sink(shard=0), make_kafka_sink(shard=1)
+    old_shard.write(changes(("a", "1")), FIRST)
+    old_shard_too.take_over()
+
+    second.take_over()
+    assert make_kafka_sink(shard=0).write(changes(("a", "1")), FIRST) == 0
+    assert make_kafka_sink(shard=1).write(changes(("b", "1")), FIRST) == 1
+    second.write([], FIRST)
+
+    for fenced in (old_shard_too, first):
+        with pytest.raises(ServiceError, match="taken over by another exporter"):
+            fenced.write(changes(("b", "zombie")), FIRST)
+    assert sorted(committed(services, topic)) == [("a", "1"), ("b", "1")]
 
 
 class Breaking(Sequence[Change]):
@@ -282,8 +303,8 @@ def reader(services: Endpoints) -> Iterator[redis.Redis]:
 def make_redis_sink(services: Endpoints, table: str) -> Iterator[Callable[..., RedisSink]]:
     made: list[RedisSink] = []
 
-    def make(ttl_s: int = TTL_S) -> RedisSink:
-        made.append(RedisSink(services.redis, table, ttl_s))
+    def make(ttl_s: int = TTL_S, generation: int = GENERATION) -> RedisSink:
+        made.append(RedisSink(services.redis, table, ttl_s, generation=generation))
         return made[-1]
 
     yield make
@@ -298,10 +319,10 @@ def window(service: str, start: int, version: int, *, deleted: bool = False, met
     return Change("k", value, version, row_key=row, group=metric, member=service, order=start)
 
 
-def expected(one: Change) -> dict[str, Any]:
+def expected(one: Change, generation: int = GENERATION) -> dict[str, Any]:
     """What readers are to find for a change."""
     row = {"deleted": True} if one.value is None else json.loads(one.value)
-    return {**row, "version": one.version}
+    return {**row, "generation": generation, "version": one.version}
 
 
 def stored(reader: redis.Redis, table: str, one: Change) -> dict[str, Any]:
@@ -329,6 +350,45 @@ def test_an_older_or_equal_version_does_not_replace_a_newer(
     assert latest(reader, table) == {"auth": expected(newer)}
     assert sink.write([window("auth", 60, 11)]) == 1
     assert stored(reader, table, newer)["state"] == "v11"
+
+
+def test_a_table_made_anew_replaces_the_rows_of_the_old_one_though_its_versions_begin_again(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    old, new = make_redis_sink(), make_redis_sink(generation=GENERATION + 1)
+    old.write([window("auth", 60, 900), window("auth", 120, 901), window("billing", 120, 902)])
+
+    assert new.write([window("auth", 60, 2)]) == 1
+    assert old.write([window("auth", 60, 903), window("auth", 180, 904)]) == 1  # the second row is new
+
+    assert stored(reader, table, window("auth", 60, 2)) == expected(window("auth", 60, 2), GENERATION + 1)
+    assert latest(reader, table) == {
+        "auth": expected(window("auth", 60, 2), GENERATION + 1),
+        "billing": expected(window("billing", 120, 902)),
+    }
+    assert new.write([window("auth", 60, 2)]) == 0
+    assert new.write([window("auth", 60, 3)]) == 1
+
+
+def test_a_fill_stands_until_redis_loses_its_keys(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink = make_redis_sink()
+    assert not sink.is_filled()
+
+    with sink.filling():
+        assert not sink.is_filled()
+        reader.delete(filled_key(table))
+    assert not sink.is_filled()  # what was put before the loss is gone, so this fill counts for nothing
+
+    with sink.filling():
+        pass
+    assert sink.is_filled()
+    assert sink.seems_filled()
+    assert reader.ttl(filled_key(table)) == -1
+    with pytest.raises(ZeroDivisionError), sink.filling():
+        _ = 1 / 0
+    assert not sink.seems_filled()
 
 
 VERSIONS = [
@@ -361,7 +421,7 @@ def test_whatever_the_order_of_delivery_the_newest_stands(
 ) -> None:
     order, repeated, cut = delivery
     table = f"table_{uuid.uuid4().hex}"
-    with closing(RedisSink(services.redis, table, TTL_S)) as sink:
+    with closing(RedisSink(services.redis, table, TTL_S, generation=GENERATION)) as sink:
         sink.write(order[:cut])
         sink.write(order[cut:] + repeated)
 
@@ -397,8 +457,8 @@ def test_a_deleted_row_stays_deleted_when_an_older_version_is_replayed(
     assert sink.write([before, gone]) == 2
     assert sink.write([before]) == 0
 
-    assert stored(reader, table, gone) == {"deleted": True, "version": 5}
-    assert latest(reader, table) == {"auth": {"deleted": True, "version": 5}}
+    assert stored(reader, table, gone) == expected(gone)
+    assert latest(reader, table) == {"auth": {"deleted": True, "generation": GENERATION, "version": 5}}
     assert sink.write([window("auth", 60, 6)]) == 1
     assert stored(reader, table, gone)["state"] == "v6"
 
@@ -452,7 +512,7 @@ def test_everything_is_gone_after_the_time_to_live(
 def test_more_rows_than_one_pipeline_takes_arrive_whole(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
-    count = 2 * sinks._PIPELINE_ROWS + 1
+    count = 2 * PIPELINE_ROWS + 1
     rows = [
         window("auth", 60 * number, version=number, metric=f"m{number % 3}") for number in range(1, count + 1)
     ]
@@ -476,7 +536,13 @@ def test_a_reader_needs_one_round_trip_for_each_question(
     comparison = reader.hgetall(latest_key(table, "cpu"))
     series = reader.mget([row_key(table, f"検索:cpu:{start}") for start in [*starts, 240]])
 
-    assert newest == {"service": "検索", "start": 180, "state": "v7", "version": 7}
+    assert newest == {
+        "service": "検索",
+        "start": 180,
+        "state": "v7",
+        "generation": GENERATION,
+        "version": 7,
+    }
     assert {member: json.loads(row)["start"] for member, row in comparison.items()} == dict.fromkeys(
         services, 180
     )
@@ -497,8 +563,9 @@ def test_redis_that_lost_its_scripts_is_given_them_again(
 def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
+    url = f"redis://user:secret@127.0.0.1:{port}/0"
     with (
-        closing(RedisSink(f"redis://user:secret@127.0.0.1:{port}/0", "t", TTL_S, retries=1)) as sink,
+        closing(RedisSink(url, "t", TTL_S, generation=GENERATION, retries=1)) as sink,
         pytest.raises(ServiceError, match="LAKEHOUSE_REDIS_URL") as caught,
     ):
         sink.write([window("auth", 60, 1)])
@@ -520,7 +587,7 @@ def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
     restart.start()
 
     try:
-        with closing(RedisSink(server.endpoint(port), "t", TTL_S)) as sink:
+        with closing(RedisSink(server.endpoint(port), "t", TTL_S, generation=GENERATION)) as sink:
             assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]) == 2
     finally:
         restart.join()

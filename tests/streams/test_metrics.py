@@ -378,3 +378,16 @@ def test_the_stream_is_registered_with_its_topics() -> None:
     assert METRICS in STREAMS
     assert METRICS.topics[0] == "metrics-events"
     assert "metrics-aggregated-1m" in METRICS.topics
+
+
+def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_final(
+    session_settings: Settings,
+) -> None:
+    """A window of a minute and a grace of one: of those that begin after 11:58 none was final at noon."""
+    assert METRICS_1M.state is not None
+    unsettled_from = METRICS_1M.state.unsettled_from
+
+    assert unsettled_from(Front(NOON, NOON + timedelta(hours=1)), session_settings) == NOON - timedelta(
+        minutes=2
+    )
+    assert unsettled_from(Front(None, NOON), session_settings) is None

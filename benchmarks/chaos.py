@@ -1,0 +1,68 @@
+"""`make chaos`: the pipeline under load while its processes, its services and its disk fail, then the books.
+
+python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
+
+Four processes, one a layer, run all streams; a supervisor starts each again when it ends. Faults come by a
+seeded schedule (tests/chaos). At the end every table, topic and Redis row is compared with the oracles of
+tests/oracles. Exits with 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lakehouse.errors import LakehouseError
+from tests.chaos.faults import FAULTS
+from tests.chaos.report import print_report
+from tests.chaos.run import Plan, run_chaos
+
+app = typer.Typer(add_completion=False)
+console = Console(soft_wrap=True, highlight=False)
+
+
+@app.command()
+def chaos(
+    *,
+    minutes: Annotated[float, typer.Option(min=0, help="How long faults come; 0: each of them once.")] = 15,
+    seed: Annotated[int, typer.Option(help="Repeats the schedule, the poison and the events.")] = 1,
+    rate: Annotated[float, typer.Option(min=1, help="Events a second, of all streams together.")] = 50,
+    fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be given again.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="An empty directory to keep; default: a lost one.")
+    ] = None,
+) -> None:
+    """Run the pipeline under faults, leave it alone, and compare everything with the oracles."""
+    unknown = sorted(set(fault or ()) - FAULTS.keys())
+    if unknown:
+        raise typer.BadParameter(f"no such fault: {', '.join(unknown)}; known: {', '.join(FAULTS)}")
+    signal.signal(signal.SIGTERM, _leave)
+    plan = Plan(seed, rate, seconds=minutes * 60, deck=fault or tuple(FAULTS))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lakehouse-chaos-") as lost:
+        outcome = run_chaos(
+            home or Path(lost),
+            plan,
+            lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False),
+        )
+    print_report(console, outcome)
+    if outcome.differences:
+        raise typer.Exit(1)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error

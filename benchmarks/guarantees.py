@@ -1,0 +1,232 @@
+"""What the guarantees cost: the same backlog through all layers, with each of them and without.
+
+python -m benchmarks.guarantees --events 300000 --rounds 2
+
+Every variant goes through a lake, topics out and a Redis of its own, in turns, so that what the machine does
+beside it falls on all alike. A guarantee is switched off by putting other functions in the place of the
+product's, which has no such switch. Micro-batches are a tenth of the backlog; none is sent in shards, whose
+tasks would not see the other functions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import redis
+import typer
+from kafka import KafkaProducer
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.bench import bench_services, console
+from benchmarks.measuring import Usage, application, used_by
+from lakehouse import export, tables
+from lakehouse.errors import LakehouseError
+from lakehouse.layer import LAYERS, LayerName
+from lakehouse.loads import Load, send
+from lakehouse.runner import AVAILABLE_NOW, run
+from lakehouse.session import start_session
+from lakehouse.settings import Settings
+from lakehouse.sinks import Change, KafkaSink, RedisSink, as_stored, latest_key, row_key
+from lakehouse.sinks.kafka import partition_of
+from lakehouse.sinks.redis import PIPELINE_ROWS
+from lakehouse.streams import choose
+from lakehouse.tables import Transaction
+
+app = typer.Typer(add_completion=False)
+STREAMS = choose(["metrics", "transactions"])
+
+
+@contextmanager
+def no_delta_transactions() -> Iterator[None]:
+    """Write to Delta without transaction ids, and do not look for those that are there."""
+
+    def append(rows: DataFrame, path: str, _transaction: Transaction) -> None:
+        rows.write.format("delta").mode("append").save(path)
+
+    def is_written(*_arguments: object) -> bool:
+        return False
+
+    def in_transaction(*_arguments: object) -> nullcontext[None]:
+        return nullcontext()
+
+    with (
+        _replaced(tables, is_written=is_written),
+        _replaced(tables.writing, _append=append, is_written=is_written, _in_transaction=in_transaction),
+    ):
+        yield
+
+
+@contextmanager
+def no_kafka_transactions() -> Iterator[None]:
+    """Send rows with acks=all and wait for them, without idempotence, transactions or progress."""
+
+    def connected(sink: Any) -> KafkaProducer:
+        if sink._producer is None:
+            sink._producer = KafkaProducer(
+                bootstrap_servers=sink._bootstrap_servers,
+                acks="all",
+                enable_idempotence=False,
+                linger_ms=20,
+                batch_size=128 * 1024,
+            )
+        return sink._producer
+
+    def write(sink: Any, changes: Sequence[Change], _transaction: Transaction) -> int:
+        producer = connected(sink)
+        partitions = sorted(producer.partitions_for(sink.topic))
+        for change in changes:
+            value = None if change.value is None else change.value.encode()
+            partition = partition_of(change, partitions)
+            producer.send(sink.topic, key=change.key.encode(), value=value, partition=partition)
+        producer.flush()
+        return len(changes)
+
+    with _replaced(KafkaSink, _write=write, refuse_other_progress=lambda *_arguments, **_options: None):
+        yield
+
+
+@contextmanager
+def no_redis_guard() -> Iterator[None]:
+    """Set rows and the latest of each group whatever stands there, and do not look whether Redis has all."""
+
+    def write(sink: Any, changes: Sequence[Change]) -> int:
+        for first in range(0, len(changes), PIPELINE_ROWS):
+            with sink._client.pipeline(transaction=False) as pipeline:
+                for change in changes[first : first + PIPELINE_ROWS]:
+                    row = as_stored(change, sink._generation)
+                    pipeline.set(row_key(sink._table, change.row_key), row, ex=sink._ttl_s)
+                    pipeline.hset(latest_key(sink._table, change.group), change.member, row)
+                pipeline.execute()
+        return len(changes)
+
+    with _replaced(RedisSink, write=write, is_filled=lambda _sink: True, seems_filled=lambda _sink: True):
+        yield
+
+
+@contextmanager
+def no_guarantee() -> Iterator[None]:
+    """Switch off all three."""
+    with no_delta_transactions(), no_kafka_transactions(), no_redis_guard():
+        yield
+
+
+VARIANTS: Mapping[str, Callable[[], Any]] = {
+    "as it is": nullcontext,
+    "no Delta transactions": no_delta_transactions,
+    "no Kafka transactions": no_kafka_transactions,
+    "no Redis guard": no_redis_guard,
+    "none of the three": no_guarantee,
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Mean seconds of a layer, and CPU-seconds of the application."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@app.command()
+def guarantees(
+    events: Annotated[int, typer.Option(min=10, help="Events of both streams together.")] = 300_000,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each variant is measured.")] = 2,
+) -> None:
+    """Run metrics and transactions with each guarantee and without, and print what each takes."""
+    found: dict[tuple[str, LayerName], list[Usage]] = defaultdict(list)
+    with (
+        bench_services() as settings,
+        start_session(settings, "guarantees") as spark,
+        _replaced(export, SHARDED_FROM_ROWS=events + 1),
+    ):
+        for seed, stream in enumerate(STREAMS, start=1):
+            send(Load(stream.name, events // len(STREAMS), seed=seed), settings)
+        _catch_up(spark, settings, events)
+        for number in range(rounds):
+            # Each round begins with another variant, so that none is always the first or the last.
+            names = list(VARIANTS)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                with VARIANTS[name]():
+                    usages = _catch_up(spark, settings, events)
+                for layer, usage in usages.items():
+                    found[name, layer].append(usage)
+                cpu_s = sum(usage.cpu_s for usage in usages.values())
+                console.print(f"round {number + 1}, {name}: {cpu_s:.1f} CPU-s")
+    _report(events, rounds, {key: _mean(usages) for key, usages in found.items()})
+
+
+def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[LayerName, Usage]:
+    """Run all layers in a place of their own and return what each used."""
+    name = uuid.uuid4().hex[:8]
+    topics_out = [table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic]
+    own = settings.model_copy(
+        update={
+            "lake": f"{settings.lake}-{name}",
+            "topics": {topic: f"{topic}-{name}" for topic in topics_out},
+            "max_records_per_batch": max(1, events // 20),
+            "max_bytes_per_batch": "1m",
+        }
+    )
+    with redis.Redis.from_url(own.redis_url.get_secret_value()) as client:
+        client.flushdb()
+    usages = {}
+    for layer in LAYERS:
+        with used_by(*application()) as usage:
+            run(spark, STREAMS, [layer], own, trigger=AVAILABLE_NOW)
+        usages[layer] = usage
+    return usages
+
+
+def _mean(usages: Sequence[Usage]) -> Figures:
+    return Figures(
+        statistics.mean(usage.wall_s for usage in usages), statistics.mean(usage.cpu_s for usage in usages)
+    )
+
+
+def _report(events: int, rounds: int, found: Mapping[tuple[str, LayerName], Figures]) -> None:
+    """Print a line a variant, and how many times what it uses the product does."""
+    whole = {name: _total([found[name, layer] for layer in LAYERS]) for name in VARIANTS}
+    base = whole["as it is"]
+    console.print(
+        f"{events:,} events of metrics and transactions: seconds / CPU-s, mean of {rounds} rounds; last, "
+        "how many times this the product takes"
+    )
+    _line("", [*LAYERS, "all", "times"])
+    for name in VARIANTS:
+        times = Figures(base.wall_s / whole[name].wall_s, base.cpu_s / whole[name].cpu_s)
+        layers = [_shown(found[name, layer]) for layer in LAYERS]
+        _line(name, [*layers, _shown(whole[name]), _shown(times, digits=2)])
+
+
+def _line(name: str, cells: Sequence[str]) -> None:
+    console.print(f"{name:>22}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def _total(figures: Sequence[Figures]) -> Figures:
+    return Figures(sum(one.wall_s for one in figures), sum(one.cpu_s for one in figures))
+
+
+def _shown(figures: Figures, digits: int = 1) -> str:
+    return f"{figures.wall_s:.{digits}f} / {figures.cpu_s:.{digits}f}"
+
+
+@contextmanager
+def _replaced(target: object, **attributes: object) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, value in attributes.items():
+            stack.enter_context(patch.object(target, name, value))
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,162 @@
+"""Malformed records of every kind over a real broker: every one has to become a dead letter with its rules.
+
+python -m benchmarks.poison --records 10000
+
+Good records go between them. Bronze and silver catch up, and every dead letter is compared, by its Kafka
+coordinates, with the rules that are written down for its kind in tests/poison.py. Exits with 1 at a
+difference: another rule, a lost or doubled record, other bytes than were sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import KafkaError, Message, Producer
+from pyspark.sql import SparkSession
+from rich.table import Table
+
+from benchmarks.bench import bench_services, console
+from lakehouse.errors import LakehouseError
+from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.session import start_session
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS
+from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
+from tests.poison import KINDS, Bytes, Kind, endless, valid
+
+GOOD_SHARE = 0.2
+_IN_FLIGHT = 500
+_MAX_BYTES = 1_048_588  # what a broker takes by default
+TOPICS = {source.table: source.topic for stream in STREAMS for source in stream.sources}
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record that the broker has: which table's, of what kind (None: good) and its bytes."""
+
+    table: str
+    kind: Kind | None
+    bytes: Bytes
+
+
+@app.command()
+def poison(
+    records: Annotated[int, typer.Option(min=1, help="Malformed records to send.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Repeats a run in all but its clock.")] = 1,
+) -> None:
+    """Send, catch up, and compare the rules of every dead letter with those of its kind."""
+    with bench_services() as settings, start_session(settings, "poison") as spark:
+        sent = _send(settings, _mixed(Random(seed), records))  # noqa: S311 - meant to be repeatable
+        size = sum(len(one.bytes.value or b"") for one in sent.values())
+        console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")
+        began, done = time.monotonic(), list[BatchDone]()
+        run(spark, STREAMS, ["bronze", "silver"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
+        differences = list(_differences(spark, settings, sent))
+    _report(sent.values())
+    for difference in differences[:20]:
+        console.print(f"DIFFERENT: {difference}", style="red", markup=False)
+    console.print(f"{len(differences)} differences")
+    if differences:
+        raise typer.Exit(1)
+
+
+def _mixed(rng: Random, records: int) -> Iterator[Sent]:
+    def clock_ms() -> int:
+        return int(time.time() * 1000)
+
+    tables = list(KINDS)
+    for one in islice(endless(rng, clock_ms), records):
+        while rng.random() < GOOD_SHARE:
+            table = rng.choice(tables)
+            yield Sent(table, None, valid(table, rng, clock_ms()))
+        yield Sent(one.table, one.kind, one.bytes)
+
+
+def _send(settings: Settings, records: Iterable[Sent]) -> dict[Coordinates, Sent]:
+    """Send the records and return them by their coordinates; each is acknowledged, or the run fails."""
+    sent: dict[Coordinates, Sent] = {}
+
+    def noting(one: Sent) -> Callable[[KafkaError | None, Message], None]:
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                raise LakehouseError(f"a record was not taken: {error.str()}")
+            sent[message.topic() or "", message.partition() or 0, message.offset() or 0] = one
+
+        return note
+
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.kafka_bootstrap_servers,
+            "enable.idempotence": True,
+            "message.max.bytes": _MAX_BYTES,
+            "log_level": 2,
+        }
+    )
+    for one in records:
+        producer.produce(TOPICS[one.table], one.bytes.value, one.bytes.key, on_delivery=noting(one))
+        while len(producer) > _IN_FLIGHT:
+            producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(60):
+        raise LakehouseError("the broker did not acknowledge every record within a minute")
+    return sent
+
+
+def _differences(spark: SparkSession, settings: Settings, sent: Mapping[Coordinates, Sent]) -> Iterator[str]:
+    dead = _by_coordinates(rows_of(spark, settings, DEAD_LETTERS))
+    silver = _by_coordinates(row for table in KINDS for row in rows_of(spark, settings, f"silver.{table}"))
+    for at in (dead.keys() | silver.keys()) - sent.keys():
+        yield f"{at} was never sent"
+    for at, one in sent.items():
+        name = "good" if one.kind is None else one.kind.name
+        what = f"{one.table}, {name}, {at}"
+        letters, clean = dead.get(at, []), silver.get(at, [])
+        if len(letters) + len(clean) != 1:
+            yield f"{what}: {len(letters)} dead letters and {len(clean)} clean rows"
+        for letter in letters:
+            rules = {reason["rule"] for reason in letter["reasons"]}
+            if one.kind is None or rules != one.kind.rules or len(letter["reasons"]) < len(rules):
+                yield f"{what}: refused by {sorted(rules)}, not {sorted(one.kind.rules if one.kind else [])}"
+            if (letter["value"], letter["key"]) != one.bytes:
+                yield f"{what}: the dead letter has other bytes than were sent"
+        if clean and one.kind is not None:
+            yield f"{what}: accepted"
+
+
+def _by_coordinates(rows: Iterable[dict[str, Any]]) -> dict[Coordinates, list[dict[str, Any]]]:
+    found: dict[Coordinates, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(coordinates_of(row), []).append(row)
+    return found
+
+
+def _report(sent: Iterable[Sent]) -> None:
+    kinds = [one.kind for one in sent if one.kind is not None]
+    counts = Counter(kind.family for kind in kinds)
+    rules = {
+        family: sorted({rule for kind in kinds if kind.family == family for rule in kind.rules})
+        for family in counts
+    }
+    table = Table(title=f"{len(counts)} kinds of poison, {len(set(map(id, kinds)))} variants of all tables")
+    for heading in ("kind", "records", "refused by"):
+        table.add_column(heading, justify="right" if heading == "records" else "left")
+    for family, count in sorted(counts.items()):
+        table.add_row(family, f"{count:,}", ", ".join(rules[family]))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error

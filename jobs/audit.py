@@ -1,0 +1,10 @@
+r"""spark-submit job: compare every layer with the one before it, and what has left with gold.
+
+spark-submit --properties-file lakehouse/spark.properties jobs/audit.py --stream metrics
+"""
+
+from lakehouse.application import exit_with
+from lakehouse.commands.audit import app
+
+if __name__ == "__main__":
+    exit_with(app)

@@ -1,0 +1,101 @@
+"""The audit: nothing lost, nothing twice, from Kafka to Kafka; everything compared row by row.
+
+    Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka, Redis
+
+It runs beside the streams: every comparison is of versions that belong together (`lakehouse.cuts`), and what
+is on its way counts as such. It reads everything and writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.audit.books import check_books
+from lakehouse.audit.exports import check_topic
+from lakehouse.audit.files import check_files
+from lakehouse.audit.gold import check_gold
+from lakehouse.audit.landing import check_landing
+from lakehouse.audit.redis import check_redis
+from lakehouse.audit.report import Check, Difference, Report, Subject
+from lakehouse.failures import gist
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+
+__all__ = ["Check", "Difference", "Report", "audit"]
+
+_PAUSE_S = 2.0
+
+_Look = Callable[[], Sequence[Check]]
+
+
+def audit(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    settings: Settings,
+    now: datetime,
+    on_check: Callable[[Check], None] = lambda _check: None,
+) -> Report:
+    """Make every comparison of the streams and return them; a difference is looked at twice.
+
+    Tables that are not there yet are left out. Raises ServiceError where Kafka or Redis is out of reach.
+    """
+    checks = []
+    for stream in streams:
+        for subject, look in _looks(spark, stream, settings, now):
+            for check in _made(subject, look):
+                on_check(check)
+                checks.append(check)
+    return Report(now, tuple(checks))
+
+
+def _looks(
+    spark: SparkSession, stream: Stream, settings: Settings, now: datetime
+) -> Iterator[tuple[Subject, _Look]]:
+    def there(layer: str, name: str) -> bool:
+        return tables.exists(spark, tables.path_of(settings.lake, layer, name))
+
+    def about(name: str, subject: str) -> Subject:
+        return Subject(stream.name, name, subject)
+
+    yield about("files", "every table"), partial(check_files, spark, stream, settings)
+    for source in stream.sources:
+        name = source.table
+        if there("bronze", name):
+            yield about("landed", f"bronze.{name}"), partial(check_landing, spark, stream, source, settings)
+            if there("silver", name):
+                yield about("books", f"silver.{name}"), partial(check_books, spark, stream, source, settings)
+    for table in stream.gold:
+        kept = (table, *table.sides)
+        if not all(there("gold", one.name) for one in kept):
+            continue
+        yield about("gold", f"gold.{table.name}"), partial(check_gold, spark, stream, table, settings)
+        for one in kept:
+            if one.export.topic is not None:
+                topic = settings.topic(one.export.topic)
+                look = partial(check_topic, spark, stream, one, topic, settings)
+                yield about("exported", f"gold.{one.name}"), look
+            yield about("redis", f"gold.{one.name}"), partial(check_redis, spark, stream, one, settings, now)
+
+
+def _made(subject: Subject, look: _Look) -> Sequence[Check]:
+    """Look, and once more a moment later where something differs: a replay may be between its two writes."""
+    checks = _looked(subject, look)
+    if any(check.differences for check in checks):
+        time.sleep(_PAUSE_S)
+        checks = _looked(subject, look)
+    return checks
+
+
+def _looked(subject: Subject, look: _Look) -> Sequence[Check]:
+    try:
+        return look()
+    except (PySparkException, Py4JJavaError) as error:
+        return [subject.found(0, 1, [Difference({}, f"could not be compared: {gist(error)}")])]

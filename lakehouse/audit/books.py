@@ -1,0 +1,90 @@
+"""The books: every row of bronze is in exactly one of silver, the open and the discarded dead letters.
+
+A replayed dead letter is in silver as well. What a micro-batch of silver that is not finished has written is
+only asked whether it comes from bronze.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import cuts, tables
+from lakehouse.audit.report import Check, Subject
+from lakehouse.judging import COORDINATES
+from lakehouse.settings import Settings
+from lakehouse.stream import Source, Stream
+
+_STATUSES = ("open", "discarded", "replayed")
+
+
+def check_books(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> list[Check]:
+    """Compare bronze, silver and the dead letters of a source, record by record."""
+    lake, query = settings.lake, f"silver.{source.table}"
+    bronze_path = tables.path_of(lake, "bronze", source.table)
+    # The checkpoint is read before the tables: what it calls finished is in them.
+    positions = cuts.positions(spark, lake, query, cuts.finished(spark, lake, query))
+    finished = cuts.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
+    silver = tables.read(spark, tables.path_of(lake, "silver", source.table))
+    dead = tables.read(spark, tables.path_of(lake, "silver", "dead_letters"))
+    books = _books(finished, silver, dead.where(F.col("job") == query)).persist()
+    try:
+        wrong = books.select(*COORDINATES, _what().alias("what")).where("what IS NOT NULL")
+        unknown = books.where("bronze = 0").join(
+            tables.read(spark, bronze_path), list(COORDINATES), "left_anti"
+        )
+        strange = unknown.select(*COORDINATES, F.lit("not in bronze").alias("what"))
+        sums = books.agg(
+            *(F.sum(name).alias(name) for name in ("bronze", "silver", *_STATUSES)),
+            F.count_if(F.col("bronze") == 0).alias("in_flight"),
+        ).first()
+        totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
+        note = (
+            "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
+            "open, {discarded:,} discarded; {in_flight:,} of a micro-batch that is not finished"
+        ).format(**totals)
+        subject = Subject(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
+        return [subject.compared(totals["bronze"], [wrong, strange], [note])]
+    finally:
+        books.unpersist()
+
+
+def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
+    """Return one row a record: how often it is in bronze, in silver, and in the dead letters by status."""
+    none = F.lit(0)
+    places = ("bronze", "silver", *_STATUSES)
+
+    def of(rows: DataFrame, *counted: str) -> DataFrame:
+        marks = [(F.lit(1) if name in counted else none).alias(name) for name in places]
+        return rows.select(*COORDINATES, *marks)
+
+    by_status = dead.select(
+        *COORDINATES,
+        none.alias("bronze"),
+        none.alias("silver"),
+        *((F.col("status") == status).cast("int").alias(status) for status in _STATUSES),
+    )
+    rows = of(finished, "bronze").unionByName(of(silver, "silver")).unionByName(by_status)
+    return rows.groupBy(*COORDINATES).agg(*(F.sum(name).alias(name) for name in places))
+
+
+def _what() -> Column:
+    letters = F.col("open") + F.col("discarded") + F.col("replayed")
+
+    def times(count: Column, where: str) -> Column:
+        return F.when(count > 1, F.concat(count.cast("string"), F.lit(f" times in {where}")))
+
+    return F.coalesce(
+        times(F.col("bronze"), "bronze"),
+        times(F.col("silver"), "silver"),
+        times(letters, "the dead letters"),
+        F.when((F.col("silver") == 0) & (letters == 0), F.lit("neither in silver nor a dead letter")),
+        F.when(
+            (F.col("silver") == 1) & (F.col("open") == 1), F.lit("in silver, and an open dead letter too")
+        ),
+        F.when(
+            (F.col("silver") == 1) & (F.col("discarded") == 1),
+            F.lit("in silver, and a discarded dead letter too"),
+        ),
+        F.when((F.col("silver") == 0) & (F.col("replayed") == 1), F.lit("replayed, but not in silver")),
+    )

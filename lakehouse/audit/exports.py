@@ -1,0 +1,167 @@
+"""What has left: the topics out, read committed, say last of every row what gold says.
+
+Rows that gold has changed since the version that the export had reached are on their way and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import cuts, tables
+from lakehouse.audit.landing import read_records
+from lakehouse.audit.report import Check, Subject
+from lakehouse.export import message_of
+from lakehouse.settings import Settings
+from lakehouse.sinks import progress_group, read_progress
+from lakehouse.stream import KeptTable, Stream
+from lakehouse.topics import offset_ranges
+
+_NOT_SENT = "in gold, but not in the topic"
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Gold as the export had it, the rows that have changed since, and the messages that had left by then.
+
+    `changes` reads the whole of gold's change feed, as messages.
+    """
+
+    gold: DataFrame
+    moving: DataFrame
+    messages: DataFrame
+    changes: Callable[[], DataFrame]
+    note: str
+    has_expired: bool
+
+
+def check_topic(
+    spark: SparkSession, stream: Stream, table: KeptTable, topic: str, settings: Settings
+) -> list[Check]:
+    """Compare a gold table with the topic that its rows leave to."""
+    subject = Subject(stream.name, "exported", f"gold.{table.name} → {topic}")
+    sent = _sent(spark, table, topic, settings)
+    if sent is None:
+        return [subject.compared(0, notes=["nothing has been exported yet"])]
+    gold = sent.gold.persist()
+    try:
+        if table.export.identity is None:
+            different = _by_count(gold, sent.messages)
+        else:
+            different = _by_row(gold, sent.messages, table.export.identity)
+        if sent.has_expired:
+            different = different.where(F.col("what") != _NOT_SENT)
+        names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
+        wrong = [different.join(sent.moving, names, "left_anti")]
+        if not _counted(sent.messages).where("times > 1").isEmpty():
+            wrong.append(_doubled(sent.changes(), sent.messages))
+        return [subject.compared(gold.where("leaves").count(), wrong, [sent.note])]
+    finally:
+        gold.unpersist()
+
+
+def exported_version(
+    spark: SparkSession, table: KeptTable, batch: int | None, settings: Settings
+) -> int | None:
+    """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
+    path = tables.path_of(settings.lake, "gold", table.name)
+    positions = cuts.positions(spark, settings.lake, f"export.{table.name}", batch)
+    return cuts.version_read(spark, path, positions.get(tables.table_id(spark, path)))
+
+
+def _sent(spark: SparkSession, table: KeptTable, topic: str, settings: Settings) -> _Sent | None:
+    path = tables.path_of(settings.lake, "gold", table.name)
+    group = progress_group(table.name, topic)
+    progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
+    application = cuts.application(spark, settings.lake, f"export.{table.name}")
+    if progress is None or progress.application != application:
+        return None
+    version = exported_version(spark, table, progress.version, settings)
+    if version is None:
+        return None
+    ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
+    # What the topic holds up to here came from versions that the table has by now.
+    newest = cuts.written_now(spark, path, None).version
+    messages = read_records(spark, settings, topic, ranges).select(
+        F.col("key").cast("string").alias("key"),
+        F.col("value").cast("string").alias("value"),
+        "partition",
+        "offset",
+    )
+    gold = _as_messages(tables.read_version(spark, path, version), table)
+    if newest > version:
+        moving = _as_messages(tables.read_changes(spark, path, version + 1, newest), table)
+    else:
+        moving = gold.where(F.lit(False))  # noqa: FBT003
+    names = ["key", *(table.export.identity or ())]
+    note = f"version {version} of gold, {newest - version} commits on their way"
+    expired = any(first for first, _ in ranges.values())
+
+    def changes() -> DataFrame:
+        return _as_messages(tables.read_changes(spark, path, 0, newest), table)
+
+    return _Sent(gold, moving.select(*names).distinct(), messages, changes, note, expired)
+
+
+def _as_messages(rows: DataFrame, table: KeptTable) -> DataFrame:
+    """Return gold rows as they leave: key, value, the fields that say which row it is, and `leaves`."""
+    export = table.export
+    kind = ["_change_type"] if "_change_type" in rows.columns else []
+    messages = rows.select(
+        export.key().alias("key"), message_of(table).alias("value"), export.leaves().alias("leaves"), *kind
+    )
+    return messages.withColumns(_fields(export.identity or ()))
+
+
+def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
+    return {name: F.get_json_object("value", f"$.{name}") for name in identity}
+
+
+def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
+    """Return the rows of which the last message is not what gold says."""
+    names = ["key", *identity]
+    place = F.struct("partition", "offset")
+    last = (
+        messages.withColumns(_fields(identity))
+        .groupBy(*names)
+        .agg(F.max_by(F.struct(F.col("value")), place).alias("last"))
+    )
+    both = gold.withColumn("stands", F.lit(True)).join(last, names, "full_outer")  # noqa: FBT003
+    said, left = F.col("last.value"), F.coalesce("leaves", F.lit(False))  # noqa: FBT003
+    what = (
+        F.when(left & said.isNull(), F.lit(_NOT_SENT))
+        .when(left & (said != F.col("value")), F.concat(F.lit("the topic says "), said))
+        .when(F.col("stands").isNull() & said.isNotNull(), F.lit("in the topic, but not in gold"))
+    )
+    return both.select(*names, what.alias("what")).where("what IS NOT NULL")
+
+
+def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return messages that are in the topic less often than in gold."""
+    rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
+    both = rows.join(_counted(messages), ["key", "value"], "left")
+    times = F.coalesce("times", F.lit(0))
+    what = F.when(times == 0, F.lit(_NOT_SENT)).otherwise(
+        F.format_string("%s: %d times in the topic, %d times in gold", "value", times, F.col("rows"))
+    )
+    return both.where(times < F.col("rows")).select("key", what.alias("what"))
+
+
+def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return messages that are in the topic more often than gold's change feed has ever said so."""
+    said = changes.where(F.col("leaves") & F.col("_change_type").isin("insert", "update_postimage"))
+    both = (
+        _counted(messages)
+        .where("times > 1")
+        .join(_counted(said).withColumnRenamed("times", "said"), ["key", "value"], "left")
+    )
+    ever = F.coalesce("said", F.lit(0))
+    what = F.format_string("%s: %d times in the topic, %d times in the feed", "value", "times", ever)
+    return both.where(F.col("times") > ever).select("key", what.alias("what"))
+
+
+def _counted(messages: DataFrame) -> DataFrame:
+    return messages.where("value IS NOT NULL").groupBy("key", "value").agg(F.count(F.lit(1)).alias("times"))

@@ -1,0 +1,40 @@
+"""The tables themselves: every data file that a table's log names is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from lakehouse import storage, tables
+from lakehouse.audit.report import Check, Difference, Subject
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+
+
+def check_files(spark: SparkSession, stream: Stream, settings: Settings) -> list[Check]:
+    """Compare the log of every table of the stream that exists with what lies in its directory."""
+    return [
+        _check(spark, Subject(stream.name, "files", f"{layer}.{name}"), path)
+        for layer, name in _names(stream)
+        if tables.exists(spark, path := tables.path_of(settings.lake, layer, name))
+    ]
+
+
+def _names(stream: Stream) -> Iterator[tuple[str, str]]:
+    for layer in ("bronze", "silver"):
+        yield from ((layer, source.table) for source in stream.sources)
+    yield "silver", "dead_letters"
+    yield from (("gold", table.name) for table in stream.tables)
+
+
+def _check(spark: SparkSession, subject: Subject, path: str) -> Check:
+    named = [unquote(file.path) for file in tables.files(spark, path)]
+    lying = set(storage.names(spark, path))
+    missing = [
+        Difference({"file": name}, "named by the table's log, but gone")
+        for name in named
+        if name not in lying
+    ]
+    return subject.found(len(named), len(missing), missing)

@@ -1,0 +1,29 @@
+"""Gold and silver: a gold table is what one batch over the silver rows that it stands for makes of them."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from lakehouse import recompute
+from lakehouse.audit.report import Check, Subject
+from lakehouse.settings import Settings
+from lakehouse.stream import GoldTable, Stream
+
+
+def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
+    """Compare a gold table and those beside it with a recomputation, row by row."""
+    cut = recompute.cut_of(spark, table, settings)
+    anew = recompute.made_anew(cut, settings)
+    checks = []
+    for kept in (table, *table.sides):
+        found = cut.found[kept.name]
+        different = [recompute.differences(found, anew[kept.name], kept, settings)]
+        quantiles = kept.comparison.quantiles
+        if quantiles is not None:
+            merged = table.combine(cut.merged)
+            different.append(recompute.rank_errors(found, merged, kept, quantiles, settings))
+        subject = Subject(
+            stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
+        )
+        checks.append(subject.compared(found.count(), different, [f"version {cut.versions[kept.name]}"]))
+    return checks

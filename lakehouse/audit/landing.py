@@ -1,0 +1,149 @@
+"""Kafka and bronze: every offset that Kafka still has, up to where bronze has read, is in bronze once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import checkpoints, cuts, data_losses, tables
+from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
+from lakehouse.settings import Settings
+from lakehouse.stream import Source, Stream
+from lakehouse.topics import offset_ranges
+from lakehouse.unknown_fields import unknown_fields
+
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def check_landing(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> list[Check]:
+    """Compare the topic with bronze, record by record."""
+    topic, query = settings.topic(source.topic), f"bronze.{source.table}"
+    subject = Subject(stream.name, "landed", f"{topic} → {query}")
+    read = _read_up_to(spark, settings.lake, query, topic)
+    ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
+    beyond = [
+        Difference(
+            {"topic": topic, "partition": partition},
+            f"bronze has read up to offset {end}, but the topic ends at {ranges.get(partition, (0, 0))[1]}",
+        )
+        for partition, end in read.items()
+        if end > ranges.get(partition, (0, 0))[1]
+    ]
+    if beyond:
+        return [subject.found(0, len(beyond), beyond)]
+    due = {partition: (first, max(first, read.get(partition, 0))) for partition, (first, _) in ranges.items()}
+    bronze = tables.read(spark, tables.path_of(settings.lake, "bronze", source.table))
+    landed = _counted(bronze.where(F.col("topic") == topic))
+    if not due:
+        return [subject.compared(landed.count())]
+    sent = read_records(spark, settings, topic, due).select("partition", "offset", _content().alias("sent"))
+    both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
+    try:
+        what = (
+            F.when(F.col("times").isNull(), F.lit("in Kafka, but not in bronze"))
+            .when(F.col("times") > 1, F.concat(F.col("times").cast("string"), F.lit(" times in bronze")))
+            .when(F.col("sent") != F.col("landed"), F.lit("bronze has other bytes than Kafka"))
+        )
+        different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
+        return [
+            subject.compared(landed.count(), [different.where("what IS NOT NULL")], _notes(both, due, topic))
+        ]
+    finally:
+        both.unpersist()
+
+
+def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ranges) -> DataFrame:
+    """Return the committed records of a topic in a range of offsets of each partition, the end left out."""
+    starts, ends = (
+        json.dumps({topic: {str(partition): both[side] for partition, both in ranges.items()}})
+        for side in (0, 1)
+    )
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", starts)
+        .option("endingOffsets", ends)
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
+
+
+def _read_up_to(spark: SparkSession, lake: str, query: str, topic: str) -> dict[int, int]:
+    """Return the offset after the last one of every partition that is in a finished micro-batch."""
+    batch = cuts.finished(spark, lake, query)
+    if batch is None:
+        return {}
+    return checkpoints.kafka_position(spark, checkpoints.path_of(lake, query), batch).get(topic, {})
+
+
+def _content() -> Column:
+    return F.xxhash64(F.coalesce(F.hex("key"), F.lit("null")), F.coalesce(F.hex("value"), F.lit("null")))
+
+
+def _counted(bronze: DataFrame) -> DataFrame:
+    content = F.first(_content()).alias("landed")
+    return bronze.groupBy("partition", "offset").agg(F.count(F.lit(1)).alias("times"), content)
+
+
+def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
+    """Explain what is no difference: offsets without a record, and rows whose record has left Kafka."""
+    counts = both.groupBy("partition").agg(
+        F.count("sent").alias("sent"),
+        *(
+            F.count_if(F.col("sent").isNull() & _in_range("offset", due, side)).alias(side)
+            for side in ("expired", "compacted")
+        ),
+    )
+    by_partition = {row.partition: row for row in counts.collect()}
+    notes = []
+    for partition, (first, end) in sorted(due.items()):
+        row = by_partition.get(partition)
+        compacted = row.compacted if row else 0
+        empty = end - first - (row.sent if row else 0) - compacted
+        where = f"{topic}-{partition}"
+        if row and row.expired:
+            notes.append(f"{where}: {row.expired:,} rows of offsets before {first} that Kafka has expired")
+        if compacted:
+            notes.append(f"{where}: {compacted:,} rows of records that compaction has removed from Kafka")
+        if empty:
+            notes.append(
+                f"{where}: {empty:,} offsets of [{first}, {end}) hold no record: transaction markers, "
+                "aborted or compacted ones"
+            )
+    return notes
+
+
+def _losses(spark: SparkSession, settings: Settings, topic: str) -> list[str]:
+    """Name the offsets that expired before they had landed, and that somebody has allowed to be lost."""
+    lost = data_losses.read(spark, settings.lake).where(F.col("topic") == topic)
+    rows = lost.orderBy("partition", "first_offset").collect()
+    return [
+        f"{topic}-{row.partition}: offsets {row.first_offset} to {row.last_offset} expired unread; noted as "
+        f"lost by --allow data-loss for {row.query}"
+        for row in rows
+    ]
+
+
+def _unknown(bronze: DataFrame, source: Source) -> list[str]:
+    """Count the fields of records that the contract does not name."""
+    rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
+    return [
+        f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
+        f"{row.first_partition} at offset {row.first_offset}; kept in bronze only"
+        for row in rows.collect()
+    ]
+
+
+def _in_range(offset: str, due: Ranges, side: str) -> Column:
+    if not due:
+        return F.lit(False)  # noqa: FBT003
+    bounds = F.lit(False)  # noqa: FBT003
+    for partition, (first, end) in due.items():
+        here = F.col("partition") == partition
+        inside = F.col(offset) < first if side == "expired" else F.col(offset).between(first, end - 1)
+        bounds |= here & inside
+    return bounds

@@ -1,0 +1,107 @@
+"""Redis and gold: every row that gold has changed within the time to live stands in Redis as it is.
+
+A row that Redis has in a newer version than the audit looked at is on its way, as is what the export has not
+come to yet. A row that gold has not stands in Redis by right only where it is older than the time to live,
+or was left by a table that has been made anew since: it goes by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import cuts, tables
+from lakehouse.audit.exports import exported_version
+from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
+from lakehouse.export import filter_leaving, newest_since, to_changes
+from lakehouse.settings import Settings
+from lakehouse.sinks import Change, as_stored, read_rows, scan_rows
+from lakehouse.stream import KeptTable, Stream
+
+_CHUNK = 1_000
+_MARGIN = timedelta(minutes=1)
+_STAMP = re.compile(r'"generation":(\d+),"version":(\d+)}$')
+
+
+def check_redis(
+    spark: SparkSession, stream: Stream, table: KeptTable, settings: Settings, now: datetime
+) -> list[Check]:
+    """Compare a gold table with its rows in Redis."""
+    subject = Subject(stream.name, "redis", f"gold.{table.name} → Redis")
+    path = tables.path_of(settings.lake, "gold", table.name)
+    batch = cuts.finished(spark, settings.lake, f"export.{table.name}")
+    version = exported_version(spark, table, batch, settings)
+    if version is None:
+        return [subject.compared(0, notes=["nothing has been exported yet"])]
+    since = now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
+    newest = newest_since(spark, path, table, since).persist()
+    try:
+        look = _Look(
+            newest, table, tables.created_ms(spark, path), version, settings.redis_url.get_secret_value()
+        )
+        look.at_what_gold_has()
+        look.at_what_gold_has_not()
+    finally:
+        newest.unpersist()
+    return [subject.found(look.compared, look.differences, look.examples, [f"version {version} of gold"])]
+
+
+@dataclass
+class _Look:
+    """Finds what differs between `newest`, the last changes of a table's rows, and Redis."""
+
+    newest: DataFrame
+    table: KeptTable
+    generation: int
+    version: int
+    url: str
+    compared: int = 0
+    differences: int = 0
+    examples: list[Difference] = field(default_factory=list)
+
+    def at_what_gold_has(self) -> None:
+        exported = filter_leaving(self.newest.where(F.col("_commit_version") <= self.version), self.table)
+        changes = (Change(**row.asDict()) for row in to_changes(exported, self.table).toLocalIterator())
+        while chunk := list(islice(changes, _CHUNK)):
+            self.compared += len(chunk)
+            found = read_rows(self.url, self.table.name, [change.row_key for change in chunk])
+            for change, text in zip(chunk, found, strict=True):
+                if text is None:
+                    self._add(change.row_key, "in gold, but not in Redis")
+                elif text != as_stored(change, self.generation) and not self._is_newer(text, change.version):
+                    self._add(change.row_key, f"Redis says {text}")
+
+    def at_what_gold_has_not(self) -> None:
+        keys = self.newest.select(self.table.export.redis.row_key()).toLocalIterator()
+        known = {str(key) for (key,) in keys}
+        (oldest,) = self.newest.agg(F.min("_commit_version")).collect()[0]
+        if oldest is None:
+            return
+        compared = range(oldest, self.version + 1)
+        for row, text in scan_rows(self.url, self.table.name):
+            if row not in known and self._is_invented(text, compared):
+                self._add(row, "in Redis, but not in gold")
+
+    def _add(self, row: str, what: str) -> None:
+        self.differences += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(Difference({"row": row}, what))
+
+    def _is_newer(self, text: str, version: int) -> bool:
+        stamp = _stamp(text)
+        return stamp is not None and stamp > (self.generation, version)
+
+    def _is_invented(self, text: str, compared: range) -> bool:
+        stamp = _stamp(text)
+        return stamp is None or (stamp[0] == self.generation and stamp[1] in compared)
+
+
+def _stamp(text: str) -> tuple[int, int] | None:
+    """Return generation and version of a row as it stands in Redis; null where it has none."""
+    found = _STAMP.search(text)
+    return None if found is None else (int(found[1]), int(found[2]))

@@ -1,0 +1,99 @@
+"""What an audit says: a line for everything that was compared, with the differences and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.answers import Answer, plain_rows
+
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it must be: the key concerned, and what is wrong with it."""
+
+    key: dict[str, Any]
+    what: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: what was compared with what, how many rows, how many differ, and some that do.
+
+    `notes` explain what is no difference: gaps, expired offsets, rows that are on their way.
+    """
+
+    stream: str
+    name: str
+    subject: str
+    compared: int
+    differences: int
+    examples: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The checks of one audit, and when it was made (UTC)."""
+
+    at: datetime
+    checks: tuple[Check, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Tell whether nothing differs."""
+        return not any(check.differences for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as values that JSON knows."""
+        return {
+            "clean": self.is_clean,
+            "at": self.at.isoformat(),
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a check is about: stream, name of the check, and the table, topic or view."""
+
+    stream: str
+    name: str
+    subject: str
+
+    def compared(
+        self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
+    ) -> Check:
+        """Return the check; the frames have one row a difference: a column `what`, the others are its key."""
+        examples: list[Difference] = []
+        found = missing
+        for frame in different:
+            kept = frame.persist()
+            try:
+                found += (count := kept.count())
+                if count:
+                    examples += _examples(kept)
+            finally:
+                kept.unpersist()
+        return self.found(rows, found, examples, notes)
+
+    def found(
+        self, rows: int, differences: int, examples: Sequence[Difference], notes: Sequence[str] = ()
+    ) -> Check:
+        """Return the check with differences that are known already."""
+        shown = tuple(examples[:EXAMPLES])
+        return Check(self.stream, self.name, self.subject, rows, differences, shown, tuple(notes))
+
+
+def _examples(different: DataFrame) -> list[Difference]:
+    keys = [name for name in different.columns if name != "what"]
+    rows = different.select(*keys, F.col("what")).limit(EXAMPLES)
+    answer = Answer(rows.schema, rows.collect(), truncated=False)
+    return [Difference(dict(zip(keys, row[:-1], strict=True)), str(row[-1])) for row in plain_rows(answer)]

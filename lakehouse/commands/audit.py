@@ -1,0 +1,80 @@
+"""`lakehouse audit`: nothing lost, nothing twice; jobs/audit.py is the same by spark-submit."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.application import StreamOption
+from lakehouse.audit import Check, Report, audit
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.errors import TableError
+from lakehouse.runner import utc_now
+from lakehouse.session import start_session
+from lakehouse.settings import load_settings
+from lakehouse.streams import choose
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("audit")
+def audit_command(
+    stream: StreamOption = None,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Compare every layer with the one before it, row by row, and what has left with gold.
+
+    Runs beside the streams and writes nothing. Exit code 1 where anything differs.
+    """
+    settings, streams, console = load_settings(), choose(stream or []), Console()
+    progress = Console(stderr=True)
+
+    def on_check(check: Check) -> None:
+        mark = "ok" if not check.differences else f"{check.differences:,} DIFFER"
+        progress.print(
+            f"{check.stream} {check.name} {check.subject}: {mark}", highlight=False, soft_wrap=True
+        )
+
+    with start_session(settings, "lakehouse audit") as spark:
+        report = audit(spark, streams, settings, utc_now(), on_check)
+    if not report.checks:
+        raise TableError(
+            f"there are no tables of {', '.join(one.name for one in streams)} in {settings.lake} yet"
+        )
+    if format_ is Format.JSON:
+        typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1))
+    else:
+        _print(report, console)
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _print(report: Report, console: Console) -> None:
+    table = Table("stream", "check", "of", "rows", "differ", title=f"audit of {report.at:%F %T} UTC")
+    for check in report.checks:
+        style = "red" if check.differences else ""
+        table.add_row(
+            check.stream,
+            check.name,
+            Text(check.subject, overflow="fold"),
+            f"{check.compared:,}",
+            f"{check.differences:,}",
+            style=style,
+        )
+    console.print(table)
+    for check in report.checks:
+        for note in check.notes:
+            console.print(Text(f"{check.subject}: {note}"), style="dim", soft_wrap=True)
+    for check in report.checks:
+        for example in check.examples:
+            key = ", ".join(f"{name}={value}" for name, value in example.key.items())
+            console.print(Text(f"{check.subject}: {key}: {example.what}"), style="red", soft_wrap=True)
+        if check.differences > len(check.examples):
+            console.print(
+                Text(f"{check.subject}: {check.differences - len(check.examples):,} more"), style="red"
+            )
+    console.print("clean: nothing lost, nothing twice" if report.is_clean else "NOT clean", style="bold")

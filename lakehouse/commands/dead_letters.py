@@ -1,0 +1,209 @@
+"""`lakehouse dead-letters`: what was refused and why; to be let in after all, or given up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from pyspark.sql import functions as F
+from rich.console import Console
+
+from lakehouse.application import StreamOption
+from lakehouse.commands import dead_letters_report as report
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.dead_letters import Selection, count_letters, find_letter, newest_letters, read_letters
+from lakehouse.errors import SettingsError
+from lakehouse.readable import parse_moment
+from lakehouse.replaying import discard as discard_letters
+from lakehouse.replaying import replay as replay_letters
+from lakehouse.session import start_session
+from lakehouse.settings import load_settings
+from lakehouse.streams import choose
+
+Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        help="Only letters first seen then or later: ISO 8601 with an offset, or 1h for an hour ago."
+    ),
+]
+Until = Annotated[str | None, typer.Option(help="Only letters first seen before then; as --since.")]
+Topic = Annotated[str | None, typer.Option(help="Only records of this Kafka topic.")]
+Partition = Annotated[int | None, typer.Option(min=0, help="Only records of this partition.")]
+Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins so.")]
+All = Annotated[bool, typer.Option("--all", help="Every open letter; without it a filter is required.")]
+
+app = typer.Typer(no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard.")
+
+
+class Status(StrEnum):
+    """Which letters are listed."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    ALL = "all"
+
+
+@app.command("list")
+def list_(
+    *,
+    stream: StreamOption = None,
+    rule: Rule = None,
+    since: Since = None,
+    until: Until = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    id_: Id = None,
+    status: Annotated[Status, typer.Option(help="Only letters of this status are shown.")] = Status.OPEN,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most so many letters.")] = 20,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Count letters by stream, rule and status, and show the newest ones.
+
+    Raw values are cut, and what does not print is escaped; what is not UTF-8 is hexadecimal.
+    """
+    selection = _selection(
+        stream=stream,
+        rule=rule,
+        since=since,
+        until=until,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        id_=id_,
+    )
+    settings = load_settings()
+    with start_session(settings, "lakehouse dead-letters list") as spark:
+        letters = read_letters(spark, settings).where(selection.condition())
+        chosen = letters if status is Status.ALL else letters.where(F.col("status") == status.value)
+        counts = count_letters(letters)
+        newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
+        if format_ is Format.JSON:
+            typer.echo(report.list_json(counts, newest))
+        else:
+            report.print_list(counts, newest)
+
+
+@app.command()
+def show(
+    letter: Annotated[
+        str, typer.Argument(help="The letter's id, or as much of it as no other id begins with.")
+    ],
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Show everything about one letter: the whole raw record, and every reason with its message."""
+    settings = load_settings()
+    with start_session(settings, "lakehouse dead-letters show") as spark:
+        found = find_letter(read_letters(spark, settings), letter)
+        if format_ is Format.JSON:
+            typer.echo(report.letter_json(found))
+        else:
+            report.print_letter(found)
+
+
+@app.command()
+def replay(
+    *,
+    stream: StreamOption = None,
+    rule: Rule = None,
+    since: Since = None,
+    until: Until = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    id_: Id = None,
+    all_: All = False,
+    allow_late: Annotated[bool, typer.Option("--allow-late", help="No record is late.")] = False,
+) -> None:
+    """Judge open letters again, under today's rules and settings, and let into silver what passes.
+
+    What still fails stays open, with today's reasons. May run at any time, beside the layers too, and again:
+    silver has a record once. Not beside a rebuild of silver.
+    """
+    selection = _selection(
+        stream=stream,
+        rule=rule,
+        since=since,
+        until=until,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        id_=id_,
+        everything=all_,
+    )
+    settings, streams = load_settings(), choose(stream or [])
+    with start_session(settings, "lakehouse dead-letters replay") as spark:
+        now = datetime.now(UTC)
+        done = replay_letters(spark, streams, settings, selection, now, allow_late=allow_late)
+        report.print_replayed(done, Console())
+
+
+@app.command()
+def discard(
+    *,
+    stream: StreamOption = None,
+    rule: Rule = None,
+    since: Since = None,
+    until: Until = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    id_: Id = None,
+    all_: All = False,
+) -> None:
+    """Give open letters up: they stay in the table, as discarded, and are not replayed."""
+    selection = _selection(
+        stream=stream,
+        rule=rule,
+        since=since,
+        until=until,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        id_=id_,
+        everything=all_,
+    )
+    settings, streams = load_settings(), choose(stream or [])
+    with start_session(settings, "lakehouse dead-letters discard") as spark:
+        done = discard_letters(spark, streams, settings, selection, datetime.now(UTC))
+        report.print_discarded(done, Console())
+
+
+def _selection(
+    *,
+    stream: list[str] | None,
+    rule: str | None,
+    since: str | None,
+    until: str | None,
+    topic: str | None,
+    partition: int | None,
+    offset: int | None,
+    id_: str | None,
+    everything: bool | None = None,
+) -> Selection:
+    """Return the letters that the options mean; `everything` is --all, null where none is required.
+
+    Raises SettingsError for a stream that is not known, a time that is none, and where --all and filters are
+    both given or both missing.
+    """
+    now = datetime.now(UTC)
+    selection = Selection(
+        streams=tuple(one.name for one in choose(stream)) if stream else (),
+        rule=rule,
+        since=None if since is None else parse_moment(since, now),
+        until=None if until is None else parse_moment(until, now),
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        id=id_,
+    )
+    if everything is False and selection.is_everything:
+        raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
+    if everything and not selection.is_everything:
+        raise SettingsError("--all means every open letter; leave it out, or the filters")
+    return selection

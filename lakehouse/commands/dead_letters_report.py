@@ -1,0 +1,134 @@
+"""How dead letters are printed: nothing that a record holds reaches the terminal unescaped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Row
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.readable import readable
+from lakehouse.replaying import Discarded, Replayed
+
+VALUE_BYTES = 400
+"""How much of a raw value a list needs."""
+
+_SHOWN_CHARACTERS = 80
+_ID_CHARACTERS = 12
+
+
+def list_json(counts: Sequence[Row], letters: Sequence[Row]) -> str:
+    """Return counts and letters as one JSON object."""
+    return json.dumps(
+        {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]},
+        ensure_ascii=False,
+        indent=1,
+    )
+
+
+def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
+    """Print counts and letters as two tables."""
+    console = Console()
+    if not counts:
+        console.print("no dead letters")
+        return
+    console.print(
+        _table(["stream", "rule", "status", "letters"], [[*row[:3], f"{row[3]:,}"] for row in counts])
+    )
+    if letters:
+        headings = ["id", "stream", "topic/partition/offset", "rules", "first seen", "attempts", "value"]
+        console.print(_table(headings, [_cells(row) for row in letters]))
+
+
+def letter_json(letter: Row) -> str:
+    """Return everything about a letter as one JSON object."""
+    return json.dumps(_whole(letter), ensure_ascii=False, indent=1)
+
+
+def print_letter(letter: Row) -> None:
+    """Print everything about a letter, a line for each of its columns, headers and reasons."""
+    whole = _whole(letter)
+    headers, reasons = whole.pop("headers"), whole.pop("reasons")
+    rows = [[name, value] for name, value in whole.items()]
+    rows += [[f"header {header['key']}", header["value"]] for header in headers]
+    rows += [
+        [f"reason {reason['rule']}", f"{reason['column'] or 'record'}: {reason['message']}"]
+        for reason in reasons
+    ]
+    Console().print(_table(["", ""], rows, heads=False))
+
+
+def print_replayed(done: Replayed, console: Console) -> None:
+    """Print what a replay did."""
+    _say(console, f"{done.passed:,} passed and are in silver now")
+    _say(console, f"{done.there_already:,} were in silver already")
+    _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
+    if done.gone:
+        _say(console, f"{done.gone:,} have no row in bronze any more and stay open")
+
+
+def print_discarded(done: Discarded, console: Console) -> None:
+    """Print what a discard did."""
+    _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
+    if done.there_already:
+        _say(console, f"{done.there_already:,} were in silver already, and are replayed now")
+
+
+def _by_rule(counts: Mapping[str, int]) -> str:
+    return ": " + ", ".join(f"{rule} {count:,}" for rule, count in counts.items()) if counts else ""
+
+
+def _say(console: Console, message: str) -> None:
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(letter: Row) -> list[object]:
+    listed = _listed(letter)
+    place = f"{listed['topic']}/{listed['partition']}/{listed['offset']}"
+    rules = ", ".join(dict.fromkeys(listed["rules"]))
+    shown = [listed[name] for name in ("first_seen", "attempts", "value")]
+    return [listed["id"][:_ID_CHARACTERS], listed["stream"], place, rules, *shown]
+
+
+def _listed(letter: Row) -> dict[str, Any]:
+    names = ("id", "stream", "status", "topic", "partition", "offset", "attempts")
+    return {name: letter[name] for name in names} | {
+        "rules": [reason.rule for reason in letter.reasons],
+        "first_seen": _time(letter.first_seen),
+        "value": readable(letter.value, _SHOWN_CHARACTERS, length=letter.length),
+    }
+
+
+def _whole(letter: Row) -> dict[str, Any]:
+    columns = letter.asDict(recursive=True)
+    shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
+    return shown | {
+        "key": readable(letter.key),
+        "value": readable(letter.value),
+        "headers": [
+            {"key": readable((header.key or "").encode()), "value": readable(header.value)}
+            for header in letter.headers or []
+        ],
+        "reasons": [
+            reason | {"message": readable((reason["message"] or "").encode())}
+            for reason in columns["reasons"]
+        ],
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, heads: bool = True) -> Table:
+    table = Table(show_header=heads)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return table

@@ -1,0 +1,116 @@
+"""`lakehouse rebuild`: rows made anew from the layer below, while the streams run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from lakehouse import rebuilding, rejudging
+from lakehouse.application import StreamOption
+from lakehouse.errors import TableError
+from lakehouse.readable import parse_moment
+from lakehouse.runner import utc_now
+from lakehouse.session import start_session
+from lakehouse.settings import Settings, load_settings
+from lakehouse.stream import Stream
+from lakehouse.streams import choose
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Only from then on: ISO 8601 with an offset, or 1h for an hour ago. Of silver the Kafka "
+        "record's timestamp, of gold a row's first time (window_start, ts).",
+    ),
+]
+To = Annotated[str | None, typer.Option("--to", help="Only what is before then; as --from.")]
+_PATIENCE_S = 60.0
+
+app = typer.Typer()
+
+
+class Layer(StrEnum):
+    """What can be rebuilt."""
+
+    SILVER = "silver"
+    GOLD = "gold"
+
+
+@app.command()
+def rebuild(
+    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild, from the one below.")],
+    stream: StreamOption = None,
+    first: From = None,
+    end: To = None,
+    *,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Of silver: let in what is only late as well.")
+    ] = False,
+) -> None:
+    """Make rows anew from the layer below, and write those that differ; the streams may run meanwhile.
+
+    A row that is right is not touched. Silver judges every record again by today's rules and settings, and
+    gold follows where silver has changed. Killed in the middle it leaves whole commits; run it again.
+    """
+    settings, streams, console = load_settings(), choose(stream or []), Console()
+    now = utc_now()
+    since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
+    with start_session(settings, "lakehouse rebuild") as spark:
+        if layer is Layer.GOLD:
+            _rebuild_gold(spark, streams, settings, rebuilding.Span(since, until), console)
+            return
+        landed = rejudging.Landed(since, until)
+        for one in streams:
+            done = rejudging.rebuild_silver(spark, one, settings, landed, now, allow_late=allow_late)
+            _say(done, one, console)
+            if done.inserted or done.changed or done.removed:
+                _await_gold(spark, one, settings)
+                _rebuild_gold(spark, [one], settings, rebuilding.Span(), console)
+
+
+def _say(done: rejudging.Rebuilt, stream: Stream, console: Console) -> None:
+    console.print(
+        f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows came, "
+        f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
+        f"{done.newly_accepted:,} newly accepted",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _await_gold(spark: SparkSession, stream: Stream, settings: Settings) -> None:
+    """Return when gold has read what was appended to silver before the rebuild, which it reads as it was."""
+    deadline = time.monotonic() + _PATIENCE_S
+    ends = rebuilding.silver_versions(spark, stream, settings)
+    while waiting := rebuilding.behind(spark, stream, settings, ends):
+        if time.monotonic() > deadline:
+            raise TableError(
+                f"gold has still to read what silver had before it was rebuilt: {', '.join(waiting)}. Let "
+                "`lakehouse run gold --trigger available-now` catch up, then run `lakehouse rebuild gold` "
+                f"--stream {stream.name}"
+            )
+        time.sleep(1)
+
+
+def _rebuild_gold(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    settings: Settings,
+    span: rebuilding.Span,
+    console: Console,
+) -> None:
+    for stream in streams:
+        for table in stream.gold:
+            for done in rebuilding.rebuild_gold(spark, table, settings, span):
+                console.print(
+                    f"gold.{done.table}: {done.rows:,} rows made anew from silver; {done.changed:,} put "
+                    f"right, {done.deleted:,} taken away, the others untouched",
+                    highlight=False,
+                    soft_wrap=True,
+                )

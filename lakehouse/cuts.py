@@ -1,0 +1,174 @@
+"""Cuts: which rows of a table a query has seen, and what it had written by then.
+
+A query's checkpoint says for every micro-batch how far it reads each table; the table that it fills says, in
+its transactions, which micro-batch it was given last. Both together are a cut: a version of the table that is
+filled, and exactly those rows of the tables it is filled from that this version stands for. A cut stays what
+it is while the streams run on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import checkpoints, tables
+from lakehouse.judging import COORDINATES
+
+_NOTHING_YET = "-"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a query has read a Delta table: every version before this one, and files of this one.
+
+    `index` is the place of the last file that was read among those that the version added, -1 for none. Of a
+    table that had rows when the query began, the whole of that version is read first, `is_starting`: then the
+    files are all that it has, the oldest first.
+    """
+
+    version: int
+    index: int
+    is_starting: bool
+
+
+@dataclass(frozen=True)
+class Written:
+    """A version of a table, and the last micro-batch of an application that it holds; null for none."""
+
+    version: int
+    batch: int | None
+
+
+def application(spark: SparkSession, lake: str, query: str) -> str | None:
+    """Return the application id of the query's transactions; null before it has ever started."""
+    found = checkpoints.query_id(spark, checkpoints.path_of(lake, query))
+    return None if found is None else checkpoints.application_of(query, found)
+
+
+def written_now(spark: SparkSession, path: str, of: str | None) -> Written:
+    """Return the table's newest version, and the last micro-batch of the application in it."""
+    return _written(tables.snapshot(spark, path), of)
+
+
+def written_up_to(spark: SparkSession, path: str, of: str | None, batch: int | None) -> Written:
+    """Return the newest version that holds no later micro-batch of the application than `batch`."""
+    written = written_now(spark, path, of)
+    while written.batch is not None and (batch is None or written.batch > batch):
+        written = _written(tables.snapshot(spark, path, written.version - 1), of)
+    return written
+
+
+def positions(spark: SparkSession, lake: str, query: str, batch: int | None) -> dict[str, Position]:
+    """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
+    if batch is None:
+        return {}
+    return dict(_positions(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
+
+
+def finished(spark: SparkSession, lake: str, query: str) -> int | None:
+    """Return the number of the last micro-batch that the query's checkpoint notes as done."""
+    return checkpoints.last_done(spark, checkpoints.path_of(lake, query))
+
+
+def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
+    """Return the rows that a reader of the table's appends has got up to the position, as they are now.
+
+    Commits that rewrite or remove rows, which such a reader passes over, count whether it has come to them
+    or not; the rows of appends that it has not come to are left out.
+    """
+    if position is None:
+        return tables.read(spark, path).where(F.lit(False))  # noqa: FBT003
+    newest = written_now(spark, path, None).version
+    later = [tables.read_commit(spark, path, number) for number in range(position.version, newest + 1)]
+    if not any(_rewrites(commit) for commit in later):
+        return _as_of(spark, path, position)
+    unread = [file for commit in later[1:] if not _rewrites(commit) for file in _added(commit)]
+    if position.is_starting:
+        read = set(_first_files(spark, path, position))
+        started_with = tables.files(spark, path, position.version)
+        unread += [file.path for file in started_with if file.path not in read]
+    elif not _rewrites(later[0]):
+        unread += _added(later[0])[position.index + 1 :]
+    rows = tables.read_version(spark, path, newest)
+    if not unread:
+        return rows
+    coming = spark.read.schema(rows.schema).parquet(*(f"{path}/{file}" for file in unread))
+    return rows.join(coming.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:
+    """Tell whether appends before the version have not been read up to the position."""
+    place = Position(0, -1, is_starting=False) if position is None else position
+    commits = [tables.read_commit(spark, path, number) for number in range(place.version, version)]
+    unread = [_added(commit) for commit in commits if not _rewrites(commit)]
+    if place.is_starting:
+        read = len(_first_files(spark, path, place))
+        return read < len(tables.files(spark, path, place.version)) or any(unread[1:])
+    return any(files[place.index + 1 :] if not number else files for number, files in enumerate(unread))
+
+
+def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
+    if position.is_starting:
+        read = _first_files(spark, path, position)
+        rows = tables.read_version(spark, path, position.version)
+        all_of_it = len(read) == len(tables.files(spark, path, position.version))
+        return rows if all_of_it else rows.where(_in(read))
+    if position.index < 0:
+        return tables.read_version(spark, path, position.version - 1)
+    unread = _added(tables.read_commit(spark, path, position.version))[position.index + 1 :]
+    rows = tables.read_version(spark, path, position.version)
+    return rows.where(~_in(unread)) if unread else rows
+
+
+def _first_files(spark: SparkSession, path: str, position: Position) -> list[str]:
+    files = sorted(
+        tables.files(spark, path, position.version), key=lambda file: (file.modified_ms, file.path)
+    )
+    return [file.path for file in files[: position.index + 1]]
+
+
+def _added(commit: list[dict[str, Any]]) -> list[str]:
+    return [action["add"]["path"] for action in commit if "add" in action]
+
+
+def _rewrites(commit: list[dict[str, Any]]) -> bool:
+    return any("remove" in action and action["remove"].get("dataChange", True) for action in commit)
+
+
+def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
+    """Return the last version of which a reader of the change feed has all; null for none."""
+    if position is None:
+        return None
+    read = position.index + 1
+    if position.is_starting:
+        return position.version if read >= len(tables.files(spark, path, position.version)) else None
+    if not read:
+        return position.version - 1
+    kinds = [kind for action in tables.read_commit(spark, path, position.version) for kind in action]
+    files = kinds.count("cdc") or kinds.count("add") + kinds.count("remove")
+    return position.version if read >= files else position.version - 1
+
+
+def _in(paths: list[str]) -> Any:
+    return F.col("_metadata.file_name").isin(paths)
+
+
+def _written(snapshot: Any, of: str | None) -> Written:
+    batch = None if of is None else tables.last_batch(snapshot, of)
+    return Written(int(snapshot.version()), batch)
+
+
+def _positions(plan: list[str]) -> Iterator[tuple[str, Position]]:
+    for line in plan:
+        if line == _NOTHING_YET:
+            continue
+        source = json.loads(line)
+        place = Position(
+            int(source["reservoirVersion"]), int(source["index"]), bool(source["isStartingVersion"])
+        )
+        yield str(source["reservoirId"]), place

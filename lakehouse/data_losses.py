@@ -1,0 +1,76 @@
+"""Records that Kafka let go before they had landed, and that somebody has allowed to be lost.
+
+Grain of ops.data_losses: one row a range of offsets, first and last included; key: topic, partition,
+first_offset. Ranges of a partition do not overlap. An offset in a range need not have been a record: markers
+of transactions and records that compaction removed have offsets too. `noted_at` is UTC; `query` is the one
+that was to read them. A rerun writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import tables
+from lakehouse.tables import TableSpec
+
+SCHEMA = (
+    StructType()
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("first_offset", "long")
+    .add("last_offset", "long")
+    .add("noted_at", "timestamp")
+    .add("query", "string")
+)
+DATA_LOSSES = TableSpec("ops", "data_losses", SCHEMA, stats=("topic", "partition", "first_offset"))
+_KEYS = ("topic", "partition", "first_offset")
+
+
+@dataclass(frozen=True)
+class LostRange:
+    """Offsets of a partition that Kafka does not have any more, first and last included."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+    def __str__(self) -> str:
+        count = self.last_offset - self.first_offset + 1
+        return (
+            f"{self.first_offset} to {self.last_offset} of partition {self.partition} of topic {self.topic} "
+            f"({count} offset{'s' * (count > 1)})"
+        )
+
+
+def read(spark: SparkSession, lake: str) -> DataFrame:
+    """Return the losses that have been noted; none where the table has not been made yet."""
+    path = tables.path_of(lake, DATA_LOSSES.layer, DATA_LOSSES.name)
+    if not tables.exists(spark, path):
+        return spark.createDataFrame([], SCHEMA)
+    return tables.read(spark, path)
+
+
+def note(spark: SparkSession, lake: str, losses: Iterable[LostRange], query: str, now: datetime) -> None:
+    """Note lost ranges, without what has been noted of them before."""
+    path = tables.ensure(spark, lake, DATA_LOSSES)
+    ends = {
+        (row.topic, row.partition): row.last
+        for row in tables.read(spark, path)
+        .groupBy("topic", "partition")
+        .agg(F.max("last_offset").alias("last"))
+        .collect()
+    }
+    fresh = []
+    for loss in losses:
+        first = max(loss.first_offset, ends.get((loss.topic, loss.partition), -1) + 1)
+        if first <= loss.last_offset:
+            fresh.append((*astuple(replace(loss, first_offset=first)), now, query))
+    if fresh:
+        tables.insert_missing(spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))  # noqa: FBT003

@@ -1,0 +1,32 @@
+"""What the errors of streaming queries say, and which of them are over once the query starts again."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JJavaError
+
+# A table was given a column, a wider type or another property while it was read or written.
+_TABLE_CHANGED = re.compile(
+    r"\[DELTA_(SCHEMA_CHANGED(_\w+)?|SCHEMA_CHANGE_SINCE_ANALYSIS|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
+)
+_RECORDS_GONE = re.compile(
+    r"data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|UnknownTopicOrPartition|UnknownTopicId"
+)
+
+
+def gist(error: BaseException) -> str:
+    """Return what an error says, without the stack traces that Spark puts into messages."""
+    text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+    lines = text.splitlines()
+    return next((line.strip() for line in lines if line.strip()), "no message")
+
+
+def is_table_change(error: BaseException) -> bool:
+    """Tell whether the query stumbled over a table's new schema, with which it can start again."""
+    return _TABLE_CHANGED.search(str(error)) is not None
+
+
+def is_loss(error: BaseException) -> bool:
+    """Tell whether Kafka does not have what the query was to read."""
+    return _RECORDS_GONE.search(str(error)) is not None

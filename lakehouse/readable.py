@@ -1,0 +1,66 @@
+"""Raw bytes as text that is safe to print, and moments as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.errors import SettingsError
+
+_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_BYTE = 0x100
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
+    r"""Return bytes on one line: UTF-8 text with what does not print escaped, otherwise hex; null stays null.
+
+    What is longer than `limit` characters is cut and followed by its length in bytes, which `length` is where
+    `data` is only the beginning. The escapes are `\n`, `\r`, `\t`, `\x1b` and `\u{202e}`, the last two of
+    which no JSON text has.
+    """
+    if data is None:
+        return None
+    total = len(data) if length is None else length
+    text = _text(data, whole=len(data) == total)
+    shown = "0x" + bytes(data).hex() if text is None else "".join(map(_escaped, text))
+    if len(data) == total and (limit is None or len(shown) <= limit):
+        return shown
+    return f"{shown[:limit]}… ({total:,} bytes)"
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Return the UTC time that a text names: ISO 8601 with an offset, or how long ago, such as 90s, 1h or 7d.
+
+    Raises SettingsError for anything else.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    try:
+        if found is not None:
+            return now - timedelta(**{_UNITS[found[2]]: int(found[1])})
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise SettingsError(
+        f"{text!r} is no time; expected ISO 8601 with an offset, such as 2026-03-01T00:00:00Z, or how long "
+        f"ago, such as 90s, 15m, 1h or 7d"
+    )
+
+
+def _text(data: bytes, *, whole: bool) -> str | None:
+    """Return bytes as text, null where they are not UTF-8; the last character of a part may be cut."""
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError as error:
+        cut = not whole and error.start >= len(data) - 3
+        return bytes(data[: error.start]).decode() if cut else None
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return _ESCAPES.get(character) or (rf"\x{code:02x}" if code < _BYTE else rf"\u{{{code:x}}}")

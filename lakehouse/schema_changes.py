@@ -1,0 +1,198 @@
+"""What has to happen to a table for its schema to become what the code declares.
+
+Columns are told by their names, whatever their order. A field inside a struct is written with dots, that of
+an array's elements as `reasons.element.rule`.
+
+| the code declares, the table has | |
+| --- | --- |
+| a column that the table lacks | added in place, null in the rows that stand |
+| a type that holds every value of the column's | widened in place |
+| any other type | refused |
+| no column that the table has | refused to who writes the table, nothing to who reads it |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructType,
+)
+
+from lakehouse.errors import TableError
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.5
+
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_DIGITS = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
+
+
+@dataclass(frozen=True)
+class Added:
+    """A column to add behind another one of its struct, first where there is none."""
+
+    column: str
+    type: str
+    after: str | None
+
+    def clause(self) -> str:
+        """Return what follows ALTER TABLE."""
+        place = "FIRST" if self.after is None else f"AFTER `{self.after}`"
+        return f"ADD COLUMNS ({_quoted(self.column)} {self.type} {place})"
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A column whose type becomes one that holds more."""
+
+    column: str
+    type: str
+
+    def clause(self) -> str:
+        """Return what follows ALTER TABLE."""
+        return f"ALTER COLUMN {_quoted(self.column)} TYPE {self.type}"
+
+
+@dataclass(frozen=True)
+class SchemaChanges:
+    """The differences of a table's schema from the declared one.
+
+    `missing` are columns of the table that are not declared. `narrowed` are those declared with a type that
+    theirs holds, `other` those with one of another kind; with what they are and were to be.
+    """
+
+    added: tuple[Added, ...] = ()
+    widened: tuple[Widened, ...] = ()
+    missing: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+    narrowed: tuple[str, ...] = ()
+
+    def __add__(self, more: SchemaChanges) -> SchemaChanges:
+        return SchemaChanges(
+            self.added + more.added,
+            self.widened + more.widened,
+            self.missing + more.missing,
+            self.other + more.other,
+            self.narrowed + more.narrowed,
+        )
+
+
+class Refused(Enum):
+    """Which differences cannot be mended in place: a reader does not mind more columns and wider types."""
+
+    TO_A_WRITER = ("missing", "narrowed", "other")
+    TO_A_READER = ("other",)
+
+    def of(self, changes: SchemaChanges) -> list[str]:
+        """Return the columns concerned."""
+        return [column for kind in self.value for column in getattr(changes, kind)]
+
+
+def bring_up_to_date(
+    spark: SparkSession,
+    path: str,
+    name: str,
+    standing: Callable[[], StructType],
+    declared: StructType,
+    *,
+    refused: Refused,
+) -> None:
+    """Add and widen the columns of a Delta table until it has the declared ones; a rerun changes nothing.
+
+    Another job may be at it at the same moment: what `standing` finds done is not done again.
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        found = compare(standing(), declared)
+        if columns := refused.of(found):
+            raise TableError(
+                f"{name} has columns that the stream does not declare so: {', '.join(columns)}. A column is "
+                f"not removed, renamed or given another type in place. Declare it as it was, with a new one "
+                f"beside it if need be, or give the table another name or use another LAKEHOUSE_LAKE, and "
+                f"fill it anew"
+            )
+        clauses = [*(one.clause() for one in found.added), *(one.clause() for one in found.widened)]
+        if found.widened:
+            clauses.insert(0, "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        if not clauses:
+            return
+        try:
+            for clause in clauses:
+                alter(spark, path, clause)
+        except PySparkException as error:
+            if not left:
+                raise TableError(
+                    f"{name} at {path} could not be given the columns that the stream declares: "
+                    f"{str(error).splitlines()[0]}"
+                ) from error
+            time.sleep(_PAUSE_S)
+
+
+def alter(spark: SparkSession, path: str, clause: str) -> None:
+    """Alter a Delta table."""
+    location = path.replace("`", "``")
+    spark.sql(f"ALTER TABLE delta.`{location}` {clause}")
+
+
+def compare(standing: StructType, declared: StructType, parent: str = "") -> SchemaChanges:
+    """Return what makes the declared schema of the standing one."""
+    prefix = f"{parent}." if parent else ""
+    types = {column.name: column.dataType for column in standing}
+    changes = SchemaChanges(
+        missing=tuple(prefix + name for name in standing.names if name not in declared.names)
+    )
+    before: str | None = None
+    for column in declared:
+        if column.name in types:
+            changes += _of_type(prefix + column.name, types[column.name], column.dataType)
+        else:
+            type_ = column.dataType.simpleString()
+            changes += SchemaChanges(added=(Added(prefix + column.name, type_, before),))
+        before = column.name
+    return changes
+
+
+def _of_type(column: str, was: DataType, declared: DataType) -> SchemaChanges:
+    if isinstance(was, StructType) and isinstance(declared, StructType):
+        return compare(was, declared, column)
+    if isinstance(was, ArrayType) and isinstance(declared, ArrayType):
+        return _of_type(f"{column}.element", was.elementType, declared.elementType)
+    if was == declared:
+        return SchemaChanges()
+    if _holds(declared, was):
+        return SchemaChanges(widened=(Widened(column, declared.simpleString()),))
+    difference = (f"{column} ({was.simpleString()}, declared as {declared.simpleString()})",)
+    return SchemaChanges(narrowed=difference) if _holds(was, declared) else SchemaChanges(other=difference)
+
+
+def _holds(wide: DataType, narrow: DataType) -> bool:
+    """Tell whether the wide type holds every value of the narrow one, and Delta can widen to it."""
+    kind = type(narrow)
+    if isinstance(wide, DecimalType) and kind in _DIGITS:
+        return wide.precision - wide.scale >= _DIGITS[kind]
+    if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
+        more_digits = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return more_digits and wide.scale >= narrow.scale
+    if isinstance(wide, DoubleType):
+        return kind in (FloatType, ByteType, ShortType, IntegerType)
+    if type(wide) in _INTEGERS and kind in _INTEGERS:
+        return _INTEGERS.index(type(wide)) > _INTEGERS.index(kind)
+    return False
+
+
+def _quoted(column: str) -> str:
+    return ".".join(f"`{part}`" for part in column.split("."))

@@ -1,0 +1,26 @@
+"""Where gold rows go: a Kafka topic, in transactions, and Redis, never back to an older version.
+
+A change is a row's newest state in a micro-batch of gold's change feed. Both sinks take a micro-batch's
+changes whole and may be given the same micro-batch again.
+"""
+
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
+from lakehouse.sinks.redis import RedisSink, as_stored, filled_key, latest_key, read_rows, row_key, scan_rows
+from lakehouse.sinks.shards import Sent, ShardSender
+
+__all__ = [
+    "Change",
+    "KafkaSink",
+    "RedisSink",
+    "Sent",
+    "ShardSender",
+    "as_stored",
+    "filled_key",
+    "latest_key",
+    "progress_group",
+    "read_progress",
+    "read_rows",
+    "row_key",
+    "scan_rows",
+]

@@ -1,0 +1,177 @@
+"""Gold rows in a Kafka topic, exactly once for a read-committed consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError, ProducerFencedError
+from kafka.partitioner import murmur2
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from lakehouse.errors import CheckpointError, ServiceError
+from lakehouse.sinks.change import Change
+from lakehouse.tables import Transaction
+
+
+class KafkaSink:
+    """Writes a micro-batch's rows to one topic exactly once.
+
+    Rows and the micro-batch's number are committed in one Kafka transaction: the number as the offset that
+    the consumer group `lakehouse-export-<table>-to-<topic>` has in partition 0 of the topic, with the
+    query's identity as its metadata; that of a `shard` under a group of its own. A micro-batch that has
+    been committed is not sent again. A second exporter of the same table to the same topic fences the
+    first.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, table: str, *, shard: int | None = None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self.topic = topic
+        self._table = table
+        self._group = progress_group(table, topic, shard)
+        self._progress = TopicPartition(topic, 0)
+        self._producer: KafkaProducer | None = None
+        self._sent: Transaction | None = None
+
+    def write(self, changes: Sequence[Change], transaction: Transaction) -> int:
+        """Send the changes in their order and return how many were sent; 0 where they had been sent before.
+
+        Raises ServiceError where the broker refuses or another exporter has taken over.
+        """
+        with self._reported():
+            return self._write(changes, transaction)
+
+    def take_over(self) -> None:
+        """Fence every exporter that came before; raises ServiceError as `write` does."""
+        with self._reported():
+            self._connected()
+
+    def refuse_other_progress(
+        self, application: str | None, planned: int | None, *, allow_resend: bool = False
+    ) -> None:
+        """Raise CheckpointError where the checkpoint and what Kafka says has left do not belong together.
+
+        The checkpoint is of `application` (null: there is none) and has begun micro-batches up to `planned`.
+        One that knows nothing of rows that have left would send them again, which `allow_resend` permits; one
+        that was put back to an earlier state would begin micro-batches whose numbers are taken, so that their
+        rows would never leave. Raises ServiceError where the broker does not answer.
+        """
+        try:
+            # A transaction that a crash has left open would be waited for; it has not moved the progress.
+            sent = read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
+        except KafkaError as error:
+            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
+        if sent is None:
+            return
+        rows = f"rows of {self._table} have left for topic {self.topic}"
+        if sent.application != application and not allow_resend:
+            ours = "which is gone" if application is None else f"and this one is of {application}"
+            raise CheckpointError(
+                f"{rows} under another checkpoint ({sent.application}, by consumer group {self._group}), "
+                f"{ours}; going on would send every row again. Put that checkpoint back, or run once with "
+                "--allow resend"
+            )
+        if sent.application == application and (planned is None or sent.version > planned):
+            raise CheckpointError(
+                f"{rows} up to micro-batch {sent.version} (consumer group {self._group}), but the checkpoint "
+                f"of {application} has begun none after {planned}: it is an older copy, and the next "
+                "micro-batches would be taken for sent. Put the newer checkpoint back, or delete it and run "
+                "once with --allow resend"
+            )
+
+    def close(self) -> None:
+        """Close the producer, however the broker is.
+
+        A transaction left open is invisible to read-committed consumers; it is aborted by the next exporter's
+        start, or by the broker after a minute.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):
+                producer.close(timeout=5)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except ProducerFencedError as error:
+            self.close()
+            raise ServiceError(
+                f"export of {self._table} to topic {self.topic} was taken over by another exporter of the "
+                "same table; only one may run at a time"
+            ) from error
+        except KafkaError as error:
+            self.close()
+            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _write(self, changes: Sequence[Change], transaction: Transaction) -> int:
+        producer = self._connected()
+        sent = self._sent
+        if sent and sent.application == transaction.application and sent.version >= transaction.version:
+            return 0
+        partitions = sorted(producer.partitions_for(self.topic))
+        producer.begin_transaction()
+        records = [
+            producer.send(
+                self.topic,
+                key=change.key.encode(),
+                value=None if change.value is None else change.value.encode(),
+                partition=partition_of(change, partitions),
+            )
+            for change in changes
+        ]
+        # A commit that waits for a refused record is not woken before the next look at the topic, in minutes.
+        for record in records:
+            record.get()
+        progress = OffsetAndMetadata(transaction.version, transaction.application, -1)
+        producer.send_offsets_to_transaction({self._progress: progress}, self._group)
+        producer.commit_transaction()
+        self._sent = transaction
+        return len(changes)
+
+    def _connected(self) -> KafkaProducer:
+        if self._producer is None:
+            self._producer = KafkaProducer(
+                bootstrap_servers=self._bootstrap_servers,
+                transactional_id=self._group,
+                linger_ms=20,
+                batch_size=128 * 1024,
+            )
+            # From here on nobody else can commit progress, so it is read once.
+            self._producer.init_transactions()
+            self._sent = read_progress(self._bootstrap_servers, self._group, self.topic)
+        return self._producer
+
+
+def progress_group(table: str, topic: str, shard: int | None = None) -> str:
+    """Return the consumer group that keeps how far the export of a table to a topic has come."""
+    return f"lakehouse-export-{table}-to-{topic}" + ("" if shard is None else f"-{shard}")
+
+
+def read_progress(
+    bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
+) -> Transaction | None:
+    """Return the last micro-batch that is noted as sent to the topic; null before the first."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers.split(","), group_id=group, isolation_level=isolation_level
+    )
+    try:
+        committed = consumer.committed(TopicPartition(topic, 0), metadata=True)
+    finally:
+        consumer.close()
+    return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
+
+
+def partition_of(change: Change, partitions: Sequence[int]) -> int:
+    """Return the partition that Kafka's default partitioner gives to a record with such a key."""
+    text = change.key if change.partition_by is None else change.partition_by
+    hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
+    return partitions[hashed % len(partitions)]
+
+
+def _gist(error: KafkaError) -> str:
+    return f"{type(error).__name__}: {error}"

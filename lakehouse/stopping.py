@@ -1,0 +1,64 @@
+"""Asking a run to leave: by a signal, or from another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+
+@dataclass
+class Stop:
+    """A request to leave after the current micro-batch; set by a signal or by another thread."""
+
+    event: threading.Event = field(default_factory=threading.Event)
+
+    def request(self) -> None:
+        """Ask the run to leave."""
+        self.event.set()
+
+    @property
+    def requested(self) -> bool:
+        """Tell whether the run has been asked to leave."""
+        return self.event.is_set()
+
+
+@contextlib.contextmanager
+def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
+    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
+    stop = Stop()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.request()
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    jvm: Any = spark._jvm
+    jvm_handler = _JvmHandler(stop)
+    for name in ("TERM", "INT"):
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _JvmHandler:
+    """Hands a signal that reaches the JVM to a Stop; under spark-submit it is the JVM that gets SIGTERM."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: object) -> None:
+        self._stop.request()
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)

@@ -1,0 +1,76 @@
+"""Small files and directories of the lake, on whatever file system it lies."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether there is such a file or directory."""
+    return bool(_file_system(spark, path).exists(_path(spark, path)))
+
+
+def names(spark: SparkSession, directory: str) -> list[str]:
+    """Return the names of what lies in a directory; none where there is no such directory."""
+    if not exists(spark, directory):
+        return []
+    statuses = _file_system(spark, directory).listStatus(_path(spark, directory))
+    return [str(status.getPath().getName()) for status in statuses]
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text."""
+    jvm: Any = spark._jvm
+    stream = _file_system(spark, path).open(_path(spark, path))
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there."""
+    jvm: Any = spark._jvm
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    directory = _path(spark, path).getParent()
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    manager = checkpointing.CheckpointFileManager.create(directory, configuration)
+    manager.mkdirs(directory)
+    stream = manager.createAtomic(_path(spark, path), True)  # noqa: FBT003
+    try:
+        stream.write(bytearray(text, "utf-8"))
+    except BaseException:
+        stream.cancel()
+        raise
+    stream.close()
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Remove a file, or a directory with all that lies in it."""
+    _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
+
+
+def remove_empty(spark: SparkSession, directory: str) -> None:
+    """Remove a directory that nothing lies in; one that something lies in, or that is not there, stays.
+
+    Where the lake is on this machine its own file system decides, at once: Hadoop's looks whether there is
+    anything and then removes all that there is by then.
+    """
+    if str(_file_system(spark, directory).getScheme()) == "file":
+        with contextlib.suppress(OSError):
+            Path(_path(spark, directory).toUri().getPath()).rmdir()
+    elif exists(spark, directory) and not names(spark, directory):
+        _file_system(spark, directory).delete(_path(spark, directory), False)  # noqa: FBT003
+
+
+def _file_system(spark: SparkSession, path: str) -> Any:
+    return _path(spark, path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(path)

@@ -1,0 +1,84 @@
+"""The only package that creates, reads, appends to or merges Delta tables.
+
+A table lies at `<lake>/<layer>/<table>`. Every write from a micro-batch carries a transaction: an
+application id (the streaming query's) and a version (the batch's number). Delta remembers the last version
+of each application in the table's log and skips one that it has, so a retried micro-batch writes once.
+"""
+
+from lakehouse.tables.log import (
+    created_ms,
+    exists,
+    files,
+    is_written,
+    last_batch,
+    read_commit,
+    snapshot,
+    table_id,
+    transactions,
+    version_of,
+)
+from lakehouse.tables.making import ensure, ensure_source
+from lakehouse.tables.reading import (
+    Greatest,
+    read,
+    read_change_stream,
+    read_changes,
+    read_changes_since,
+    read_now,
+    read_stream,
+    read_version,
+    register,
+)
+from lakehouse.tables.specs import DataFile, Span, TableSpec, Transaction, from_micros, path_of
+from lakehouse.tables.writing import (
+    again_on_conflict,
+    amend,
+    append,
+    append_counted,
+    clear,
+    insert_missing,
+    replace,
+    set_property,
+    update,
+    upsert,
+)
+
+__all__ = [
+    "DataFile",
+    "Greatest",
+    "Span",
+    "TableSpec",
+    "Transaction",
+    "again_on_conflict",
+    "amend",
+    "append",
+    "append_counted",
+    "clear",
+    "created_ms",
+    "ensure",
+    "ensure_source",
+    "exists",
+    "files",
+    "from_micros",
+    "insert_missing",
+    "is_written",
+    "last_batch",
+    "path_of",
+    "read",
+    "read_change_stream",
+    "read_changes",
+    "read_changes_since",
+    "read_commit",
+    "read_now",
+    "read_stream",
+    "read_version",
+    "register",
+    "replace",
+    "set_property",
+    "snapshot",
+    "table_id",
+    "transactions",
+    "update",
+    "upsert",
+    "version_of",
+]

@@ -1,0 +1,140 @@
+"""Tables made, brought up to the declared schema, or refused."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from lakehouse import schema_changes, storage
+from lakehouse.errors import TableError
+from lakehouse.schema_changes import Refused
+from lakehouse.tables.log import exists, properties, snapshot
+from lakehouse.tables.specs import TableSpec, path_of
+from lakehouse.tables.writing import again_on_conflict
+
+FIXED_PREFIX = "lakehouse."
+_ATTEMPTS = 20
+_ATTEMPTS_AFTER = 4  # once what a killed creation has left is removed; a living one takes seconds at most
+_PAUSE_S = 0.5
+_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not got its name yet, and its checksum
+_STATS = "delta.dataSkippingStatsColumns"
+
+# Other readers open the tables, so nothing that only Spark understands; and a checkpoint of the log every
+# ten commits, Delta's default, takes seconds that a table written every second does not have.
+_COMMON_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "100",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+}
+
+
+def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
+    """Create the table where it is not there yet, give it the spec's schema and return its path.
+
+    A column that it lacks is added, a type that has become wider is widened, in place; a rerun changes
+    nothing, and makes the table where a creation was killed before its commit. Raises TableError where it
+    cannot be created, where it was made under other values of the settings, keys or windows it depends on,
+    and where a column was removed, renamed or given a type that does not hold its values.
+    """
+    path = _ensure_made(spark, lake, spec)
+    _evolve(spark, path, spec, Refused.TO_A_WRITER)
+    _note_properties(spark, path, spec)
+    return path
+
+
+def ensure_source(spark: SparkSession, lake: str, spec: TableSpec) -> str:
+    """Do as `ensure` does for one who only reads the table: it may have more columns and wider types."""
+    path = _ensure_made(spark, lake, spec)
+    _evolve(spark, path, spec, Refused.TO_A_READER)
+    return path
+
+
+def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
+    path = path_of(lake, spec.layer, spec.name)
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(spec.schema)
+    declared = _COMMON_PROPERTIES | {
+        "delta.enableChangeDataFeed": str(spec.change_feed).lower(),
+        _STATS: ",".join(spec.stats),
+    }
+    declared |= {FIXED_PREFIX + name: value for name, value in (*spec.fixed.items(), *spec.shape.items())}
+    for name, value in declared.items():
+        builder = builder.property(name, value)
+    left = _ATTEMPTS
+    while not exists(spark, path):
+        left -= 1
+        try:
+            builder.execute()
+        except (PySparkException, Py4JJavaError) as error:  # another job may be creating it at this moment
+            if not left:
+                why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+                raise TableError(
+                    f"{spec.qualified_name} could not be created, and there is no table at {path}: "
+                    f"{why.splitlines()[0]} If nothing there is of use, remove it and run again"
+                ) from error
+            if left == _ATTEMPTS_AFTER:
+                _remove_beginnings(spark, path)
+            time.sleep(_PAUSE_S)
+    _refuse_other_settings(spark, path, spec)
+    return path
+
+
+def _remove_beginnings(spark: SparkSession, path: str) -> None:
+    """Remove what a creation that was killed before its commit has left of a log; Delta refuses to go on.
+
+    Should one be under way after all, it fails for want of its directory and is tried again by its job.
+    """
+    log = f"{path}/_delta_log"
+    for name in storage.names(spark, log):
+        if name.endswith(_UNFINISHED):
+            storage.delete(spark, f"{log}/{name}")
+    for directory in (f"{log}/_staged_commits", log):
+        storage.remove_empty(spark, directory)
+
+
+def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    if not spec.fixed and not spec.shape:
+        return
+    standing = properties(spark, path)
+    for name, value in spec.fixed.items():
+        found = standing.get(FIXED_PREFIX + name)
+        if found != value:
+            raise TableError(
+                f"{spec.qualified_name} was made with {name} = {found}, the settings say {value}; its rows "
+                f"depend on it. Set LAKEHOUSE_{name.upper()}={found} again, or use another LAKEHOUSE_LAKE "
+                f"and fill it anew"
+            )
+    for name, value in spec.shape.items():
+        found = standing.get(FIXED_PREFIX + name, value)
+        if found != value:
+            raise TableError(
+                f"{spec.qualified_name} was made with {name} = {found}, the stream now declares {value}; its "
+                f"rows depend on it. Declare {found} again, give the table with {value} another name, or use "
+                f"another LAKEHOUSE_LAKE and fill it anew"
+            )
+
+
+def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
+    def standing() -> StructType:
+        return StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
+
+    schema_changes.bring_up_to_date(spark, path, spec.qualified_name, standing, spec.schema, refused=refused)
+
+
+def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    """Let the table keep minima and maxima of the spec's columns, and what shape its rows have."""
+    declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
+    declared[_STATS] = ",".join(spec.stats)
+
+    def bring_up_to_date() -> None:
+        standing = properties(spark, path)
+        pairs = [f"'{name}' = '{value}'" for name, value in declared.items() if standing.get(name) != value]
+        if pairs:
+            schema_changes.alter(spark, path, f"SET TBLPROPERTIES ({', '.join(pairs)})")
+
+    again_on_conflict(bring_up_to_date)

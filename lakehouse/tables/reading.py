@@ -1,0 +1,107 @@
+"""Rows of a table: as of now, as of a version, as they come, and as they change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.tables.log import version_of
+from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
+
+
+def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
+    """Make a table known to the session's catalog as layer.table; nothing is written to the lake."""
+    location = path.replace("'", "\\'")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {spec.layer}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {spec.qualified_name} USING DELTA LOCATION '{location}'")
+
+
+def read(spark: SparkSession, path: str) -> DataFrame:
+    """Return the table's rows as of now."""
+    return spark.read.format("delta").load(path)
+
+
+def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
+    """Return the table's rows as of a version."""
+    return spark.read.format("delta").option("versionAsOf", version).load(path)
+
+
+def read_now(spark: SparkSession, path: str) -> DataFrame:
+    """Return the table's rows as of this moment, which the frame keeps to whatever is written later.
+
+    A frame of `read` looks at the table anew each time that it is computed, and Spark computes it anew when a
+    table that it reads has been merged into, though it is persisted.
+    """
+    return read_version(spark, path, version_of(spark, path))
+
+
+def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
+    """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files.
+
+    Commits that remove or rewrite rows are passed over, with what they insert.
+    """
+    reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    return reader.option("maxBytesPerTrigger", max_bytes).load(path)
+
+
+def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
+    """Return the table's change feed as a stream: its rows plus _change_type and _commit_version."""
+    reader = spark.readStream.format("delta").option("readChangeFeed", "true")
+    return reader.option("maxBytesPerTrigger", max_bytes).load(path)
+
+
+def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
+    """Return the table's change feed from one version to another, both included."""
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    return reader.option("startingVersion", first).option("endingVersion", last).load(path)
+
+
+def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:
+    """Return the changes committed at `since` (UTC) or later, as far back as the table's log goes.
+
+    Its rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails where files of
+    so long ago have been removed by VACUUM.
+    """
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
+    # The commit that stood at the time, else the oldest one there is.
+    stood = log.history().getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, False, True)  # noqa: FBT003
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    changes = reader.option("startingVersion", stood.getVersion()).load(path)
+    return changes.where(F.col("_commit_timestamp") >= F.lit(since))
+
+
+class Greatest:
+    """The greatest value of a timestamp column, UTC, in a table that nothing else appends to meanwhile.
+
+    Read from the table once, and then kept up with what its one writer writes: Delta's file statistics
+    truncate timestamps, so that asking the table reads the column. Rows of the last day are looked at
+    first, for which the statistics do spare files.
+    """
+
+    def __init__(self, path: str, column: str) -> None:
+        self._path = path
+        self._column = column
+        self._known = False
+        self._value: datetime | None = None
+
+    def value(self, spark: SparkSession) -> datetime | None:
+        """Return the greatest value, None for an empty table."""
+        if not self._known:
+            rows = read(spark, self._path)
+            recent = rows.where(F.col(self._column) > F.lit(datetime.now(UTC) - timedelta(days=1)))
+            self._value = self._max(recent) or self._max(rows)
+            self._known = True
+        return self._value
+
+    def advance(self, value: datetime) -> None:
+        """Take note of a value that has been written."""
+        self._value = value if self._value is None else max(self._value, value)
+
+    def _max(self, rows: DataFrame) -> datetime | None:
+        row = rows.agg(F.unix_micros(F.max(self._column)).alias("micros")).first()
+        return None if row is None or row.micros is None else from_micros(row.micros)

@@ -1,0 +1,248 @@
+"""The faults, one function each, and whether a fault at a chosen point has hit it.
+
+A chosen point is waited for by looking at the files, or at the broker, as fast as that goes; the process is
+killed the moment it shows. Whether the point was hit is then read from what was left behind: nothing can
+have changed it, since the process is dead and its successor takes seconds to come up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import psutil
+import redis
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from lakehouse.layer import LAYERS
+from lakehouse.settings import Settings
+from tests.chaos.files import QUERIES, commit_file, last_write, writes_of
+from tests.chaos.services import Name, OwnServices
+from tests.chaos.supervisor import Supervisor
+from tests.pipeline import checkpoint_of, version_of
+
+UP_TIMEOUT_S = 120.0
+POINT_TIMEOUT_S = 45.0
+_LOOK_S = 0.001
+_SETTLE_S = 0.5  # what a dead process had sent to the broker has arrived by then
+
+
+@dataclass(frozen=True)
+class Outage:
+    """For how long something stays away, in seconds, from and to."""
+
+    least_s: float = 3.0
+    most_s: float = 8.0
+
+
+@dataclass
+class Scene:
+    """What faults act on. `unconfirmed` are points whose micro-batch must yet be in a second table."""
+
+    settings: Settings
+    services: OwnServices
+    supervisor: Supervisor
+    rng: Random
+    outage: Outage
+    unconfirmed: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a fault: whether it took place as meant, and something to remember."""
+
+    hit: bool
+    note: str = ""
+
+
+Fault = Callable[[Scene], Result]
+
+
+def kill(layer: str) -> Fault:
+    """Kill a layer wherever it is, be it still starting."""
+
+    def act(scene: Scene) -> Result:
+        return Result(scene.supervisor.kill(layer))
+
+    return act
+
+
+def kill_between(layer: str, first: str) -> Fault:
+    """Kill a layer when its micro-batch is in the first of two tables and not yet in the query's own."""
+
+    def act(scene: Scene) -> Result:
+        settings = scene.settings
+        write = _kill_after_commit(scene, layer, [first])
+        if write is None:
+            return Result(hit=False, note="no commit came")
+        table, application, batch = write
+        query = application.partition(":")[0]
+        hit = last_write(settings, query, application) < batch and _is_open(settings, query, batch)
+        if hit:
+            scene.unconfirmed.append((f"{layer} between two tables", query, application, batch))
+        return Result(hit, f"{table} had micro-batch {batch} of {query}")
+
+    return act
+
+
+def kill_before_checkpoint(layer: str) -> Fault:
+    """Kill a layer when a micro-batch is in its table and not yet in its checkpoint."""
+
+    def act(scene: Scene) -> Result:
+        write = _kill_after_commit(scene, layer, QUERIES[layer])
+        if write is None:
+            return Result(hit=False, note="no commit came")
+        table, application, batch = write
+        query = application.partition(":")[0]
+        hit = query == table and _is_open(scene.settings, query, batch)
+        return Result(hit, f"{table} had micro-batch {batch}")
+
+    return act
+
+
+def kill_in_transaction(scene: Scene) -> Result:
+    """Kill the exporter while a Kafka transaction of its is open."""
+    if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
+        return Result(hit=False, note="export did not come up")
+    names = ("metrics-aggregated-1m", "metrics-summary-10m", "aggregated-transactions", "outputTopic")
+    partitions = [
+        TopicPartition(scene.settings.topic(name), number)
+        for name in names
+        for number in range(scene.settings.topic_partitions)
+    ]
+    with _consumer(scene, "read_uncommitted") as written, _consumer(scene, "read_committed") as stable:
+
+        def open_ones() -> list[str]:
+            # Records that were there before and are not stable after: their transaction is open.
+            ends = written.end_offsets(partitions)
+            return [one.topic for one, end in stable.end_offsets(partitions).items() if end < ends[one]]
+
+        deadline = time.monotonic() + POINT_TIMEOUT_S
+        while not open_ones():
+            if time.monotonic() > deadline:
+                return Result(hit=False, note="no open transaction was seen")
+        scene.supervisor.kill("export")
+        time.sleep(_SETTLE_S)
+        left = open_ones()
+    return Result(bool(left), f"open on {', '.join(sorted(set(left)))}" if left else "it was committed")
+
+
+def end_service(name: Name, number: signal.Signals) -> Fault:
+    """End the broker or Redis and start it again after a while."""
+
+    def act(scene: Scene) -> Result:
+        away_s = scene.rng.uniform(scene.outage.least_s, scene.outage.most_s)
+        scene.supervisor.disturb(f"{name} away")
+        scene.services.end(name, number)
+        time.sleep(away_s)
+        scene.services.start()
+        return Result(hit=True, note=f"away for {away_s:.1f} s")
+
+    return act
+
+
+def empty_redis(scene: Scene) -> Result:
+    """Delete everything that Redis has, once it has something."""
+    deadline = time.monotonic() + POINT_TIMEOUT_S
+    with redis.Redis.from_url(scene.settings.redis_url.get_secret_value()) as client:
+        while not (rows := int(client.dbsize())) and time.monotonic() < deadline:
+            time.sleep(_SETTLE_S)
+        client.flushall()
+    return Result(rows > 0, f"{rows:,} keys")
+
+
+def refuse_writes(scene: Scene) -> Result:
+    """Let every write to a file fail for the processes that run, as a full disk does."""
+    scene.supervisor.disturb("disk full")
+    processes = [process for layer in LAYERS for process in scene.supervisor.processes(layer)]
+    limited = [process for process in processes if _limit(process, 0)]
+    full_s = scene.rng.uniform(scene.outage.least_s, scene.outage.most_s)
+    time.sleep(full_s)
+    alive = sum(_limit(process, resource.RLIM_INFINITY) for process in limited)
+    return Result(bool(limited), f"full for {full_s:.1f} s; {alive} of {len(limited)} processes outlived it")
+
+
+FAULTS: Mapping[str, Fault] = {
+    **{f"kill {layer}": kill(layer) for layer in LAYERS},
+    "kill silver between dead letters and clean rows": kill_between("silver", "silver.dead_letters"),
+    "kill gold between notifications and totals": kill_between("gold", "gold.sales_notifications"),
+    **{
+        f"kill {layer} between table and checkpoint": kill_before_checkpoint(layer)
+        for layer in ("bronze", "silver", "gold")
+    },
+    "kill export inside a Kafka transaction": kill_in_transaction,
+    "stop Kafka": end_service("kafka", signal.SIGTERM),
+    "kill Kafka": end_service("kafka", signal.SIGKILL),
+    "stop Redis": end_service("redis", signal.SIGTERM),
+    "kill Redis": end_service("redis", signal.SIGKILL),
+    "empty Redis": empty_redis,
+    "the disk refuses writes": refuse_writes,
+}
+POINTS = frozenset(name for name in FAULTS if " between " in name or " inside " in name)
+
+
+def confirmed(scene: Scene) -> list[str]:
+    """Return which points between two tables were real: the second table has got the micro-batch since."""
+    return [
+        point
+        for point, table, application, batch in scene.unconfirmed
+        if last_write(scene.settings, table, application) >= batch
+    ]
+
+
+def _kill_after_commit(scene: Scene, layer: str, tables: list[str]) -> tuple[str, str, int] | None:
+    """Kill a layer at the next commit to one of the tables; return the table, application and micro-batch."""
+    if not scene.supervisor.await_up([layer], UP_TIMEOUT_S):
+        return None
+    waiting = list(tables)
+    scene.rng.shuffle(waiting)
+    chosen = waiting[: max(1, len(waiting) // 2)]
+    files = {
+        table: commit_file(scene.settings, table, version_of(scene.settings, table) + 1) for table in chosen
+    }
+    deadline = time.monotonic() + POINT_TIMEOUT_S
+    while True:
+        for table, file in files.items():
+            if file.exists():
+                scene.supervisor.kill(layer)
+                writes = writes_of(file)
+                return (table, *writes[0]) if writes else None
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_LOOK_S)
+
+
+def _is_open(settings: Settings, query: str, batch: int) -> bool:
+    """Tell whether a micro-batch has been planned and its checkpoint does not know that it is done."""
+    checkpoint = checkpoint_of(settings, query)
+    return (checkpoint / "offsets" / str(batch)).exists() and not (
+        checkpoint / "commits" / str(batch)
+    ).exists()
+
+
+def _limit(process: psutil.Process, soft: int) -> bool:
+    """Set how large a file the process may write, and tell whether it was there to be told."""
+    try:
+        _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (hard if soft == resource.RLIM_INFINITY else soft, hard))
+    except psutil.Error:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _consumer(scene: Scene, isolation: str) -> Iterator[Any]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=scene.settings.kafka_bootstrap_servers, group_id=None, isolation_level=isolation
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()

@@ -1,0 +1,223 @@
+"""A run: the pipeline comes up, faults come by a seeded schedule, then it is left alone and checked.
+
+    outcome = run_chaos(home, Plan(seed=1, rate=50, seconds=300))
+    outcome.differences                                            empty: nothing was lost, nothing is twice
+
+Everything that a run starts is ended with it, whatever happens, and every wait in it is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+from pydantic import SecretStr
+
+from lakehouse.errors import ServiceError
+from lakehouse.layer import LAYERS
+from lakehouse.settings import Settings, load_settings
+from lakehouse.topics import create_topics
+from tests.chaos.checks import Books, audit_differences, differences
+from tests.chaos.faults import FAULTS, POINTS, Outage, Scene, confirmed
+from tests.chaos.files import BRONZE, TABLES, behind, rows_of
+from tests.chaos.load import Feeder
+from tests.chaos.services import OwnServices
+from tests.chaos.supervisor import Exit, Supervisor
+from tests.pipeline import versions
+from tests.processes import LAKEHOUSE, ROOT, Place
+
+_ATTEMPTS = 3
+_UP_TIMEOUT_S = 240.0
+_BACK_TIMEOUT_S = 120.0
+_CATCH_UP_TIMEOUT_S = 600.0
+_STOP_TIMEOUT_S = 60.0
+_LOOK_S = 1.0
+# Calls close within seconds, and products cross the threshold often.
+_SETTINGS = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does: `seconds` of faults from all of `deck`, again and again, or with 0 the deck once.
+
+    `rate` is in events a second, of which `poison` is the share that is poison; `quiet_s` is the most
+    between two faults, and `calm` the chance that all layers may come back before the next, which else can
+    hit one that is coming up.
+    """
+
+    seed: int
+    rate: float
+    seconds: float = 0.0
+    deck: Sequence[str] = tuple(FAULTS)
+    shuffled: bool = True
+    poison: float = 0.05
+    quiet_s: float = 6.0
+    calm: float = 0.5
+    outage: Outage = field(default_factory=Outage)
+
+
+@dataclass
+class Outcome:
+    """What happened. `faults` and `misses` count by name; a miss of a chosen point is tried again."""
+
+    books: Books = field(default_factory=Books)
+    faults: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    starts: Mapping[str, int] = field(default_factory=dict)
+    exits: Sequence[Exit] = ()
+    back_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    faults_s: float = 0.0
+    caught_up_s: float = 0.0
+    differences: list[str] = field(default_factory=list)
+
+
+def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Outcome:
+    """Run the plan under `home`, which should be empty, and return what happened."""
+    outcome = Outcome()
+    with OwnServices(home / "services") as services:
+        place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
+        settings = _settings(place)
+        environment = place.environment | {
+            f"LAKEHOUSE_{name.upper()}": str(value) for name, value in _SETTINGS.items()
+        }
+        environment["PYTHONPATH"] = str(ROOT)  # the code under test, wherever the command was installed from
+        create_topics(
+            services.endpoints.kafka, dict.fromkeys(place.topics.values(), settings.topic_partitions)
+        )
+        commands: dict[str, list[str]] = {
+            layer: [LAKEHOUSE, "run", layer, "--trigger", "1 second"] for layer in LAYERS
+        }
+        with (
+            Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
+            Supervisor(commands, environment) as supervisor,
+        ):
+            rng = Random(plan.seed)  # noqa: S311 - meant to be repeatable
+            scene = Scene(settings, services, supervisor, rng, plan.outage)
+            if not supervisor.await_up(LAYERS, _UP_TIMEOUT_S):
+                raise ServiceError(f"the layers did not come up; those that ended: {supervisor.exits}")
+            say("all layers are up")
+            began = time.monotonic()
+            for name in _schedule(plan, rng):
+                _bring_about(name, scene, outcome, say)
+                if rng.random() < plan.calm:
+                    supervisor.await_up(LAYERS, _BACK_TIMEOUT_S)
+            outcome.faults_s = time.monotonic() - began
+            feeder.stop()
+            say(f"{feeder.given:,} events were given to the client; catching up")
+            outcome.differences += _await_end(settings, outcome)
+            say(f"caught up in {outcome.caught_up_s:.1f} s")
+            outcome.differences += supervisor.stop(_STOP_TIMEOUT_S)
+        _count_confirmed(scene, outcome)
+        outcome.starts, outcome.back_s, outcome.exits = supervisor.starts, supervisor.back_s, supervisor.exits
+        _keep_words(outcome.exits, home / "exits")
+        outcome.differences += _unclear(outcome.exits)
+        outcome.books, found = differences(settings)
+        outcome.differences += found
+        outcome.differences += audit_differences(environment, home / "audit")
+    return outcome
+
+
+def _settings(place: Place) -> Settings:
+    return load_settings().model_copy(
+        update={
+            "home": place.home,
+            "lake": str(place.home / "lake"),
+            "kafka_bootstrap_servers": place.services.kafka,
+            "redis_url": SecretStr(place.redis_url),
+            "topics": place.topics,
+            **_SETTINGS,
+        }
+    )
+
+
+def _schedule(plan: Plan, rng: Random) -> Iterator[str]:
+    """Yield names of faults with pauses between them: decks in which each is once, until the time is up."""
+    deadline = time.monotonic() + plan.seconds
+    while True:
+        deck = list(plan.deck)
+        if plan.shuffled:
+            rng.shuffle(deck)
+        for name in deck:
+            if plan.seconds and time.monotonic() > deadline:
+                return
+            yield name
+            time.sleep(rng.uniform(0, plan.quiet_s))
+        if not plan.seconds:
+            return
+
+
+def _bring_about(name: str, scene: Scene, outcome: Outcome, say: Callable[[str], None]) -> None:
+    for _ in range(_ATTEMPTS if name in POINTS else 1):
+        result = FAULTS[name](scene)
+        say(f"{name}: {'' if result.hit else 'missed; '}{result.note}")
+        (outcome.faults if result.hit else outcome.misses)[name] += 1
+        if result.hit:
+            return
+
+
+def _await_end(settings: Settings, outcome: Outcome) -> list[str]:
+    """Wait until every query has read everything and every call is closed; return what has not come."""
+    began = time.monotonic()
+    ends = _ends(settings)
+    seen: Mapping[str, int] = {}
+    waiting = ["the first look"]
+    while time.monotonic() < began + _CATCH_UP_TIMEOUT_S:
+        before, seen = seen, versions(settings, TABLES)
+        waiting = behind(settings, ends)
+        if not waiting and "open" in {row["status"] for row in rows_of(settings, "gold.call_records")}:
+            waiting = ["gold.call_records has open calls"]
+        if not waiting and before == seen:
+            outcome.caught_up_s = time.monotonic() - began
+            return []
+        time.sleep(_LOOK_S)
+    outcome.caught_up_s = time.monotonic() - began
+    return [f"not caught up after {_CATCH_UP_TIMEOUT_S:.0f} s: {', '.join(waiting)}"]
+
+
+def _ends(settings: Settings) -> dict[str, dict[str, int]]:
+    """Return the ends of the input topics by partition, as checkpoints have them."""
+    consumer = KafkaConsumer(bootstrap_servers=settings.kafka_bootstrap_servers, group_id=None)
+    try:
+        names = list(map(settings.topic, BRONZE.values()))
+        places = [TopicPartition(name, n) for name in names for n in range(settings.topic_partitions)]
+        found = consumer.end_offsets(places)
+    finally:
+        consumer.close()
+    ends: dict[str, dict[str, int]] = {name: {} for name in names}
+    for place, end in found.items():
+        ends[place.topic][str(place.partition)] = end
+    return ends
+
+
+def _count_confirmed(scene: Scene, outcome: Outcome) -> None:
+    """Take back the hits between two tables whose micro-batch had nothing for the second one."""
+    taken_back = len(scene.unconfirmed) - len(confirmed(scene))
+    if taken_back:
+        outcome.misses["between two tables, with nothing for the second one"] += taken_back
+
+
+def _unclear(exits: Sequence[Exit]) -> Iterator[str]:
+    """Say which processes ended without the one clear line that a user can act on."""
+    for one in exits:
+        errors = [line for line in one.stderr if line.startswith("error: ")]
+        text = "\n".join([*one.stdout, *one.stderr])
+        if "Traceback" in text or len(errors) != 1 or one.code == 0:
+            yield (
+                f"{one.layer} ended with {one.code} after {one.condition}, without one clear "
+                f"line: {text[-1500:]}"
+            )
+
+
+def _keep_words(exits: Sequence[Exit], directory: Path) -> None:
+    """Write what processes that ended by themselves had said, a file each."""
+    directory.mkdir()
+    for number, one in enumerate(exits):
+        name = f"{number:03}-{one.layer}-{one.condition.replace(' ', '-')}-{one.code}.txt"
+        (directory / name).write_text("\n".join([*one.stdout, "", *one.stderr, ""]), encoding="utf-8")

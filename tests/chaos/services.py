@@ -1,0 +1,61 @@
+"""A broker and a Redis of one run's own, which can be ended in any way and started again as they were."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import psutil
+
+from lakehouse.local import services
+from lakehouse.local.services import Endpoints
+from lakehouse.settings import load_settings
+
+Name = Literal["kafka", "redis"]
+END_TIMEOUT_S = 30.0
+
+
+class OwnServices:
+    """Both services under a home; at the end of the block they are stopped, whatever happened."""
+
+    def __init__(self, home: Path) -> None:
+        self._settings = load_settings().model_copy(update={"home": home, "kafka_port": 0, "redis_port": 0})
+        self._stack = ExitStack()
+        self.endpoints = Endpoints("", "")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start what does not run; a port that was used once is used again."""
+        before = self.endpoints
+        self.endpoints = self._stack.enter_context(services.local_services(self._settings))
+        assert before in {Endpoints("", ""), self.endpoints}, "a service came back on another port"
+
+    def end(self, name: Name, number: signal.Signals) -> None:
+        """End a service by a signal and wait until its process is gone."""
+        (status,) = (one for one in services.status(self._settings) if one.name == name)
+        assert status.pid is not None, f"{name} does not run"
+        process = psutil.Process(status.pid)
+        process.send_signal(number)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while _runs(process):
+            assert time.monotonic() < deadline, f"{name} does not end by {number.name}"
+            time.sleep(0.05)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

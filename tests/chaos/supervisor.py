@@ -1,0 +1,228 @@
+"""The layers as processes that are started again whenever they end, whatever the reason.
+
+Their output comes through pipes, which neither a full disk nor a limit on files can hold up. A layer is back
+when its new process has finished a micro-batch, which it says by a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO, Self
+
+import psutil
+
+from tests.processes import ROOT
+
+PAUSE_S = 1.0  # before a layer is started again
+_POLL_S = 0.05
+_BATCH_DONE = re.compile(r"[a-z]+\.\w+ (batch \d+|by the clock): ")
+_WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A process that ended by itself: of which layer, its code, after what, and what it had said."""
+
+    layer: str
+    code: int
+    condition: str
+    stdout: Sequence[str]
+    stderr: Sequence[str]
+
+
+@dataclass
+class _Life:
+    """One process of a layer, from its start to its end."""
+
+    popen: subprocess.Popen[str]
+    stdout: list[str] = field(default_factory=list)
+    stderr: list[str] = field(default_factory=list)
+    readers: list[threading.Thread] = field(default_factory=list)
+    batches: int = 0
+    killed: bool = False
+
+
+class Supervisor:
+    """Keeps one process a layer running inside its block.
+
+    `condition` is the last thing that was made to go wrong, for the record of those that end by themselves.
+    `back_s` are the seconds from a SIGKILL to the new process's first micro-batch, by layer, of kills that
+    nothing else disturbed.
+    """
+
+    def __init__(self, commands: Mapping[str, list[str]], environment: Mapping[str, str]) -> None:
+        self._commands = commands
+        self._environment = environment
+        self._lock = threading.RLock()
+        self._clock_lock = threading.Lock()  # readers of output take this one only, so they never wait long
+        self._lives: dict[str, _Life] = {}
+        self._killed_at: dict[str, float] = {}
+        self._start_at: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._watch = threading.Thread(target=self._keep_running, daemon=True)
+        self.condition = "nothing"
+        self.exits: list[Exit] = []
+        self.starts = Counter[str]()
+        self.back_s: dict[str, list[float]] = defaultdict(list)
+
+    def __enter__(self) -> Self:
+        self._start_at = dict.fromkeys(self._commands, time.monotonic())
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._watch.join()
+        for life in self._lives.values():
+            _end(life)
+
+    def kill(self, layer: str) -> bool:
+        """Kill a layer's processes at once; tell whether there were any."""
+        with self._lock:
+            life = self._lives.get(layer)
+            if life is None or life.popen.returncode is not None:
+                return False
+            os.killpg(life.popen.pid, signal.SIGKILL)
+            life.killed = True
+            with self._clock_lock:
+                self._killed_at[layer] = time.monotonic()
+            return True
+
+    def disturb(self, condition: str) -> None:
+        """Note what goes wrong now; layers that are not back yet are not measured any more."""
+        with self._clock_lock:
+            self.condition = condition
+            self._killed_at.clear()
+
+    def is_up(self, layer: str) -> bool:
+        """Tell whether the layer's present process has finished a micro-batch."""
+        with self._lock:
+            life = self._lives.get(layer)
+            return life is not None and life.popen.returncode is None and life.batches > 0
+
+    def await_up(self, layers: Sequence[str], timeout_s: float) -> bool:
+        """Wait until the layers are up and tell whether they are."""
+        deadline = time.monotonic() + timeout_s
+        while not all(map(self.is_up, layers)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def processes(self, layer: str) -> list[psutil.Process]:
+        """Return the live processes of a layer: Python and its JVM."""
+        with self._lock:
+            life = self._lives.get(layer)
+        if life is None:
+            return []
+        try:
+            leader = psutil.Process(life.popen.pid)
+            return [leader, *leader.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def stop(self, timeout_s: float) -> list[str]:
+        """Stop all layers by SIGTERM, start none again, and return what was not as it should be."""
+        self._stopping.set()
+        self._watch.join()
+        wrong = []
+        for life in self._lives.values():
+            if life.popen.poll() is None:
+                life.popen.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        for layer, life in self._lives.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                life.popen.wait(max(0.1, deadline - time.monotonic()))
+            code = life.popen.poll()
+            _end(life)
+            if code != 0 or life.stdout[-1:] != ["stopped"]:
+                last = (life.stdout[-1:] + life.stderr)[-3:]
+                wrong.append(f"{layer}: SIGTERM ended it with {code}, its last words: {last}")
+        return wrong
+
+    def _keep_running(self) -> None:
+        while not self._stopping.wait(_POLL_S):
+            for layer in self._commands:
+                with self._lock:
+                    self._look_after(layer)
+
+    def _look_after(self, layer: str) -> None:
+        life = self._lives.get(layer)
+        if life is not None and life.popen.returncode is None:
+            if not _has_ended(life.popen.pid):
+                return
+            _end(life)
+            self._start_at[layer] = time.monotonic() + PAUSE_S
+            if not life.killed:
+                with self._clock_lock:
+                    self._killed_at.pop(layer, None)
+                code = life.popen.wait()
+                self.exits.append(Exit(layer, code, self.condition, life.stdout, life.stderr))
+        if time.monotonic() >= self._start_at[layer]:
+            self._lives[layer] = self._started(layer)
+            self.starts[layer] += 1
+
+    def _started(self, layer: str) -> _Life:
+        popen = subprocess.Popen(
+            self._commands[layer],
+            env=self._environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        life = _Life(popen)
+        pipes = ((popen.stdout, life.stdout), (popen.stderr, life.stderr))
+        life.readers = [
+            threading.Thread(target=self._read, args=(layer, life, pipe, lines), daemon=True)
+            for pipe, lines in pipes
+        ]
+        for reader in life.readers:
+            reader.start()
+        return life
+
+    def _read(self, layer: str, life: _Life, pipe: IO[str], lines: list[str]) -> None:
+        for line in pipe:
+            lines.append(line.rstrip("\n"))
+            if lines is life.stdout and _BATCH_DONE.match(line):
+                self._note_batch(layer, life)
+
+    def _note_batch(self, layer: str, life: _Life) -> None:
+        now = time.monotonic()
+        life.batches += 1
+        with self._clock_lock:
+            if life is self._lives.get(layer) and not life.killed and layer in self._killed_at:
+                self.back_s[layer].append(now - self._killed_at.pop(layer))
+
+
+def _has_ended(pid: int) -> bool:
+    """Tell whether a child has ended, and leave it uncollected, so that its group still is its own."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(life: _Life) -> None:
+    """Kill what is left of a process group and collect its leader and its output."""
+    if life.popen.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(life.popen.pid, signal.SIGKILL)
+        life.popen.wait(_WAIT_S)
+    for reader in life.readers:
+        reader.join(_WAIT_S)
+    for pipe in (life.popen.stdout, life.popen.stderr):
+        if pipe is not None:
+            pipe.close()

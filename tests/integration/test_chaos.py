@@ -1,0 +1,55 @@
+"""The pipeline as four processes under load, while they and what they stand on are killed: the books balance.
+
+A short run of tests/chaos; `make chaos` is the long one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.faults import FAULTS, Outage
+from tests.chaos.run import Outcome, Plan, run_chaos
+
+# Those that meet each other's recovery: nothing waits for a layer to be back but for the points.
+DECK = (
+    "kill silver between dead letters and clean rows",
+    "kill gold between table and checkpoint",
+    "kill Kafka",
+    "kill export",
+    "the disk refuses writes",
+)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    plan = Plan(
+        seed=5,
+        rate=40,
+        deck=DECK,
+        shuffled=False,
+        poison=0.2,
+        quiet_s=1.0,
+        calm=0.0,
+        outage=Outage(1.0, 2.0),
+    )
+    said: list[str] = []
+    outcome = run_chaos(tmp_path_factory.mktemp("chaos"), plan, said.append)
+    print("\n".join(said))  # noqa: T201 - shown where a test fails
+    return outcome
+
+
+@pytest.mark.slow
+def test_every_table_topic_and_redis_row_is_the_oracles_after_it(outcome: Outcome) -> None:
+    assert outcome.differences == []
+
+
+@pytest.mark.slow
+def test_the_faults_took_place_and_every_layer_came_back(outcome: Outcome) -> None:
+    assert set(outcome.faults) == set(DECK)
+    assert all(outcome.starts[layer] >= 2 for layer in ("bronze", "silver", "gold", "export"))
+    assert outcome.books.sent == outcome.books.clean + outcome.books.dead
+    assert outcome.books.poison > 100
+
+
+def test_the_deck_is_of_known_faults() -> None:
+    assert set(DECK) <= FAULTS.keys()

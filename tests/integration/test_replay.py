@@ -1,0 +1,416 @@
+"""Judging again: replay, discard, a retry of silver under other rules, and silver made anew.
+
+The lake that most tests take a copy of has seven records of partition 0, landed at LANDED in two cuts:
+
+    0 clean   1 clean, in "env"   2 value 500   3 not JSON   4 ten minutes ahead │ 5 late   6 not JSON
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentAppendException
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.dead_letters import Selection
+from lakehouse.errors import StreamError
+from lakehouse.export import filter_newest
+from lakehouse.maintenance import clear_state
+from lakehouse.rejudging import Landed, Rebuilt, rebuild_silver
+from lakehouse.replaying import Discarded, Replayed, discard, replay
+from lakehouse.settings import Settings
+from lakehouse.stream import Field, FieldType, Rule, Stream
+from lakehouse.streams.metrics import METRICS, METRICS_1M
+from tests import pipeline, verdicts
+from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
+from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
+
+LANDED = pipeline.utc("2026-03-20T12:00:30")
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+NOW = pipeline.utc("2026-03-21T00:00:00")
+SUMMARIES = "gold.metrics_summary_10m"
+NOT_JSON = Raw(b"not JSON")
+PATIENT = {"future_tolerance_s": 3600}
+
+
+class CrashError(Exception):
+    """What stands in for the end of the process."""
+
+
+def event(at: datetime, value: float = 1.0, **more: str) -> Raw:
+    record = {"serviceId": "s", "metricName": "m", "value": value, "timestamp": int(at.timestamp() * 1000)}
+    return Raw(json.dumps(record | more).encode())
+
+
+CUTS = (
+    (
+        event(LANDED - 2 * MINUTE),
+        event(LANDED - MINUTE, 2.0, env="prod"),
+        event(LANDED, 500.0),
+        NOT_JSON,
+        event(LANDED + 10 * MINUTE, 4.0),
+    ),
+    (event(LANDED - 8 * DAY, 5.0), NOT_JSON),
+)
+BY_OFFSET = {
+    0: (1.0, LANDED - 2 * MINUTE),
+    1: (2.0, LANDED - MINUTE),
+    2: (500.0, LANDED),
+    4: (4.0, LANDED + 10 * MINUTE),
+    5: (5.0, LANDED - 8 * DAY),
+    7: (6.0, LANDED - 8 * DAY),
+    8: (7.0, LANDED - 8 * DAY),
+}
+
+
+@pytest.fixture(scope="module")
+def caught_up(
+    spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    lake = str(tmp_path_factory.mktemp("letters") / "lake")
+    settings = session_settings.model_copy(update={"lake": lake, "max_bytes_per_batch": "1"})
+    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
+    assert in_silver(spark, settings) == [0, 1, 2]
+    assert letters(spark, settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
+    return settings
+
+
+@pytest.fixture
+def settings(caught_up: Settings, tmp_path: Path) -> Settings:
+    """A copy of the lake for this test alone."""
+    shutil.copytree(caught_up.lake, tmp_path / "lake")
+    return caught_up.model_copy(update={"lake": str(tmp_path / "lake")})
+
+
+def in_silver(spark: SparkSession, settings: Settings) -> list[int]:
+    return sorted(row["offset"] for row in pipeline.rows_of(spark, settings, SILVER))
+
+
+def letter_rows(spark: SparkSession, settings: Settings) -> dict[int, Row]:
+    rows = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+    found = {row["offset"]: row for row in rows}
+    assert len(found) == len(rows), "two letters for one record"
+    return found
+
+
+def letters(spark: SparkSession, settings: Settings) -> dict[int, str]:
+    return {offset: row["status"] for offset, row in sorted(letter_rows(spark, settings).items())}
+
+
+def gold_differences(spark: SparkSession, settings: Settings, offsets: list[int]) -> list[str]:
+    """In what both gold tables are not what these records make."""
+    clean = [
+        Metric("s", "m", value, event_time_us=pipeline.micros(at))
+        for value, at in (BY_OFFSET[offset] for offset in offsets)
+    ]
+    minutes, summaries = (pipeline.rows_of(spark, settings, name) for name in (GOLD, SUMMARIES))
+    return verdicts.window_differences(minutes, clean, settings) + verdicts.window_differences(
+        summaries, clean, settings, METRICS_SUMMARY_10M
+    )
+
+
+def crash(write: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
+    """A write that works as it does, but for one that fails: before it does anything, or once it is done."""
+    calls = 0
+
+    def crashing(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != number:
+            return write(*arguments, **named)
+        if after:
+            write(*arguments, **named)
+        raise CrashError
+
+    return crashing
+
+
+def test_letters_that_still_fail_gain_an_attempt_and_are_open(
+    spark: SparkSession, settings: Settings
+) -> None:
+    version = pipeline.version_of(settings, SILVER)
+
+    done = replay(spark, [METRICS], settings, Selection(), NOW)
+
+    assert done == Replayed(failed=4, failing={"future": 1, "late": 1, "not_json": 2})
+    assert pipeline.version_of(settings, SILVER) == version
+    found = letter_rows(spark, settings)
+    assert {(row["status"], row["attempts"], row["last_attempt"]) for row in found.values()} == {
+        ("open", 2, pipeline.micros(NOW))
+    }
+    assert "before the watermark 2026-03-13 12:00:30" in found[5]["reasons"][0]["message"]
+
+
+def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
+    spark: SparkSession, settings: Settings
+) -> None:
+    patient = settings.model_copy(update=PATIENT)
+
+    done = replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
+    again = replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
+    pipeline.run_layers(spark, patient, "silver", "gold", stream=METRICS)
+
+    assert (done, again) == (Replayed(passed=1), Replayed())
+    assert letters(spark, settings) == {3: "open", 4: "replayed", 5: "open", 6: "open"}
+    assert [row["attempts"] for row in letter_rows(spark, settings).values()].count(1) == 3
+    assert in_silver(spark, settings) == [0, 1, 2, 4]
+    assert gold_differences(spark, settings, [0, 1, 2, 4]) == []
+
+
+def test_two_replays_at_the_same_time_let_a_record_in_once(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have judged and found nothing in silver before either of them inserts."""
+    patient, both = settings.model_copy(update=PATIENT), Barrier(2)
+    insert, done, conflicts = tables.insert_missing, list[Replayed](), list[BaseException]()
+    again = tables.again_on_conflict
+
+    def together(*arguments: Any, **named: Any) -> int:
+        both.wait(300)
+        return insert(*arguments, **named)
+
+    def counting(write: Callable[[], object]) -> None:
+        def attempt() -> object:
+            try:
+                return write()
+            except ConcurrentAppendException as conflict:
+                conflicts.append(conflict)
+                raise
+
+        again(attempt)
+
+    monkeypatch.setattr(tables, "insert_missing", together)
+    monkeypatch.setattr(tables.writing, "again_on_conflict", counting)
+
+    def work() -> None:
+        selection = Selection(rule="future")
+        done.append(replay(spark.newSession(), [METRICS], patient, selection, NOW))
+
+    threads = [Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(one.passed for one in done) == [0, 1]
+    assert sorted(one.there_already for one in done) == [0, 1]
+    assert conflicts
+    assert in_silver(spark, settings) == [0, 1, 2, 4]
+    assert letters(spark, settings)[4] == "replayed"
+
+
+def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = settings.model_copy(update=PATIENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "amend", crash(tables.amend, 1, after=False))
+        with pytest.raises(CrashError):
+            replay(spark, [METRICS], patient, Selection(), NOW)
+    assert in_silver(spark, settings) == [0, 1, 2, 4]
+    assert letters(spark, settings)[4] == "open"
+
+    assert discard(spark, [METRICS], settings, Selection(rule="future"), NOW) == Discarded(there_already=1)
+
+    assert letters(spark, settings)[4] == "replayed"
+    assert in_silver(spark, settings) == [0, 1, 2, 4]
+
+
+def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(
+    spark: SparkSession, settings: Settings
+) -> None:
+    DeltaTable.forPath(spark, str(pipeline.path_of(settings, pipeline.BRONZE))).delete("offset = 6")
+
+    done = replay(spark, [METRICS], settings, Selection(rule="not_json"), NOW)
+
+    assert done == Replayed(failed=1, gone=1, failing={"not_json": 1})
+    assert letters(spark, settings)[6] == "open"
+
+
+def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
+    spark: SparkSession, settings: Settings
+) -> None:
+    selection = Selection(rule="not_json", offset=3)
+
+    first = discard(spark, [METRICS], settings, selection, NOW)
+    version = pipeline.version_of(settings, DEAD_LETTERS)
+    second = discard(spark, [METRICS], settings, selection, NOW)
+
+    assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
+    assert pipeline.version_of(settings, DEAD_LETTERS) == version
+    assert letters(spark, settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
+    assert replay(spark, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
+
+
+def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has_cleared(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """Its windows are made anew, keep no sketch, and are made anew once more by whatever comes later."""
+    assert replay(spark, [METRICS], settings, Selection(rule="late"), NOW, allow_late=True).passed == 1
+    pipeline.run_layers(spark, settings, "gold", stream=METRICS)
+    assert [one.rows for one in clear_state(spark, [METRICS], settings)] == [1, 1]
+    version = pipeline.version_of(settings, GOLD)
+    more = [[event(at, value)] for value, at in (BY_OFFSET[7], BY_OFFSET[8])]
+    pipeline.land(spark, settings, more, landed_at=LANDED, first_offset=7)
+    pipeline.run_layers(spark, settings, "silver", stream=METRICS)
+
+    for offset, counted in ((7, [0, 1, 2, 5, 7]), (8, [0, 1, 2, 5, 7, 8])):
+        selection = Selection(offset=offset)
+        assert replay(spark, [METRICS], settings, selection, NOW, allow_late=True).passed == 1
+        pipeline.run_layers(spark, settings, "gold", stream=METRICS)
+        assert gold_differences(spark, settings, counted) == []
+
+    path = str(pipeline.path_of(settings, GOLD))
+    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    changes = filter_newest(feed.option("startingVersion", version + 1).load(path), METRICS_1M)
+    (row,) = changes.where("count = 3").collect()
+    assert (row["sum"], row["sketch"], row["p50"]) == (18.0, None, 6.0)
+    assert [one.rows for one in clear_state(spark, [METRICS], settings)] == [1, 1]
+
+
+# A micro-batch of silver whose retry has other rules.
+
+
+@pytest.mark.parametrize(
+    ("first_s", "then_s"),
+    [
+        pytest.param(300, 3600, id="laxer: what has a letter keeps it"),
+        pytest.param(3600, 300, id="stricter: what is refused now gets a letter"),
+    ],
+)
+def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
+    spark: SparkSession,
+    lake_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    first_s: int,
+    then_s: int,
+) -> None:
+    """Offsets 2 and 4 are ahead by two hours, 3 by ten minutes: it alone is a matter of the setting."""
+    ahead = LANDED + 120 * MINUTE
+    records = [event(LANDED), NOT_JSON, event(ahead), event(LANDED + 10 * MINUTE), event(ahead)]
+    first, then = (lake_settings.model_copy(update={"future_tolerance_s": s}) for s in (first_s, then_s))
+    pipeline.land(spark, first, [records], landed_at=LANDED)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "append", crash(tables.append, 1, after=True))
+        with pytest.raises(StreamError, match="CrashError"):
+            pipeline.run_layers(spark, first, "silver")
+    assert (in_silver(spark, first), 3 in letters(spark, first)) == ([], first_s == 300)
+
+    pipeline.run_layers(spark, then, "silver")
+    versions = pipeline.versions(then, [SILVER, DEAD_LETTERS])
+    pipeline.forget_last_commit(then, SILVER)
+    pipeline.run_layers(spark, then, "silver")
+
+    assert in_silver(spark, then) == [0]
+    assert letters(spark, then) == {1: "open", 2: "open", 3: "open", 4: "open"}
+    assert pipeline.versions(then, [SILVER, DEAD_LETTERS]) == versions
+
+
+# Silver made anew.
+
+
+def too_high() -> tuple[Rule, ...]:
+    return (Rule("too_high", "value", F.col("value") > 100, F.lit("value is more than 100")),)
+
+
+def changed_stream() -> Stream:
+    """The environment is in "env" now, and a value of more than 100 is refused."""
+    fields = (*SOURCE.contract.fields[:3], Field("env", "environment", FieldType.STRING, required=False))
+    source = replace(SOURCE, contract=replace(SOURCE.contract, fields=fields), rules=too_high)
+    return replace(STREAM, sources=(source,))
+
+
+EXPECTED = Rebuilt(
+    judged=7,
+    inserted=1,
+    changed=1,
+    removed=1,
+    newly_refused=1,
+    newly_accepted=1,
+    first=LANDED - MINUTE,
+    last=LANDED + 10 * MINUTE,
+)
+LETTERS_AFTER = {2: "open", 3: "open", 4: "replayed", 5: "open", 6: "open"}
+
+
+def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
+    spark: SparkSession, settings: Settings
+) -> None:
+    patient, stream = settings.model_copy(update=PATIENT), changed_stream()
+    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(spark, settings, SILVER)}
+    assert environments == {0: None, 1: None, 2: None}
+
+    done = rebuild_silver(spark, stream, patient, Landed(), NOW)
+
+    versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
+    again = rebuild_silver(spark, stream, patient, Landed(), NOW)
+    assert (done, again) == (EXPECTED, Rebuilt(judged=7))
+    assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
+    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(spark, settings, SILVER)}
+    assert environments == {0: None, 1: "prod", 4: None}
+    assert letters(spark, settings) == LETTERS_AFTER
+    found = letter_rows(spark, settings)[2]
+    assert [reason["rule"] for reason in found["reasons"]] == ["too_high"]
+    assert (found["value"], found["batch"], found["attempts"]) == (CUTS[0][2].value, None, 1)
+    passed_over = pipeline.run_layers(spark, patient, "silver", "gold", stream=stream)
+    assert sum(one.result.rows for one in passed_over) == 0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param("insert_missing", id="after the letters"),
+        pytest.param("replace", id="after silver"),
+        pytest.param("amend", id="after all"),
+    ],
+)
+def test_a_rebuild_that_was_killed_has_lost_nothing_and_is_finished_by_the_next(
+    spark: SparkSession,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    write: str,
+) -> None:
+    patient, stream = settings.model_copy(update=PATIENT), changed_stream()
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, write, crash(getattr(tables, write), 1, after=True))
+        with pytest.raises(CrashError):
+            rebuild_silver(spark, stream, patient, Landed(), NOW)
+    clean, dead = in_silver(spark, settings), letters(spark, settings)
+    assert set(clean) | {offset for offset, status in dead.items() if status == "open"} == set(range(7))
+
+    rebuild_silver(spark, stream, patient, Landed(), NOW)
+
+    assert in_silver(spark, settings) == [0, 1, 4]
+    assert letters(spark, settings) == LETTERS_AFTER
+    assert rebuild_silver(spark, stream, patient, Landed(), NOW) == Rebuilt(judged=7)
+
+
+def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """Late letters come in only on purpose, discarded ones not at all, other landing times are not judged."""
+    patient = settings.model_copy(update=PATIENT)
+    discard(spark, [METRICS], settings, Selection(offset=3), NOW)
+
+    assert rebuild_silver(spark, STREAM, patient, Landed(until=LANDED), NOW) == Rebuilt()
+    there = rebuild_silver(spark, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
+    assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
+    assert in_silver(spark, settings) == [0, 1, 2, 4, 5]
+    back = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+
+    assert (back.judged, back.removed, back.newly_refused) == (6, 1, 1)
+    assert in_silver(spark, settings) == [0, 1, 2, 5]
+    assert letters(spark, settings) == {3: "discarded", 4: "open", 5: "replayed", 6: "open"}

@@ -1,0 +1,118 @@
+"""A cut has exactly the rows that the streaming query has been given, whatever files a micro-batch was of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse import checkpoints, cuts, tables
+from lakehouse.cuts import Position
+from lakehouse.settings import Settings
+
+QUERY = "gold.something"
+
+
+@pytest.fixture
+def path(spark: SparkSession, lake_settings: Settings) -> str:
+    """A table of the coordinates of records, three files a commit."""
+    location = tables.path_of(lake_settings.lake, "silver", "something")
+    append(spark, location, 0)
+    append(spark, location, 10)
+    return location
+
+
+def append(spark: SparkSession, path: str, first: int) -> None:
+    rows = spark.range(first, first + 10).selectExpr(
+        "'t' AS topic", "0 AS partition", "id AS offset", "0 AS changed"
+    )
+    rows.repartition(3).write.format("delta").mode("append").save(path)
+
+
+def stream(spark: SparkSession, settings: Settings, path: str, files: int = 1000) -> dict[int, set[int]]:
+    """Catch up with the table, so many files a micro-batch, and return what each micro-batch was given."""
+    given: dict[int, set[int]] = {}
+
+    def take(batch: DataFrame, number: int) -> None:
+        given[number] = {row.offset for row in batch.collect()}
+
+    reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    rows = reader.option("maxFilesPerTrigger", files).load(path)
+    checkpoint = checkpoints.path_of(settings.lake, QUERY)
+    writer = rows.writeStream.option("checkpointLocation", checkpoint).foreachBatch(take)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return given
+
+
+def position(spark: SparkSession, settings: Settings, path: str, batch: int) -> Position:
+    return cuts.positions(spark, settings.lake, QUERY, batch)[tables.table_id(spark, path)]
+
+
+def offsets_of(rows: DataFrame) -> list[int]:
+    return sorted(row.offset for row in rows.collect())
+
+
+def test_a_cut_is_what_the_micro_batches_up_to_one_have_been_given(
+    spark: SparkSession, lake_settings: Settings, path: str
+) -> None:
+    given = stream(spark, lake_settings, path, files=2)  # begins with the table as it stands
+    append(spark, path, 20)
+    append(spark, path, 30)
+    given |= stream(spark, lake_settings, path, files=2)
+    append(spark, path, 40)
+    given |= stream(spark, lake_settings, path)
+
+    places = [position(spark, lake_settings, path, batch) for batch in sorted(given)]
+    assert any(place.is_starting for place in places)
+    assert any(place.index >= 0 and not place.is_starting for place in places)  # in the middle of a commit
+    seen: set[int] = set()
+    for batch, place in zip(sorted(given), places, strict=True):
+        seen |= given[batch]
+        assert offsets_of(cuts.read_up_to(spark, path, place)) == sorted(seen)
+    assert seen == set(range(50))
+    assert cuts.finished(spark, lake_settings.lake, QUERY) == max(given)
+    assert offsets_of(cuts.read_up_to(spark, path, None)) == []
+
+
+def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
+    spark: SparkSession, lake_settings: Settings, path: str
+) -> None:
+    given = stream(spark, lake_settings, path)
+    append(spark, path, 20)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE offset IN (5, 25)")
+    spark.sql(f"UPDATE delta.`{path}` SET changed = 1 WHERE offset = 7")
+    append(spark, path, 30)
+    place = position(spark, lake_settings, path, max(given))
+
+    rows = {row.offset: row.changed for row in cuts.read_up_to(spark, path, place).collect()}
+
+    assert sorted(rows) == [offset for offset in range(20) if offset != 5]
+    assert [offset for offset, changed in rows.items() if changed] == [7]
+    newest = tables.version_of(spark, path)
+    assert cuts.has_unread(spark, path, place, newest + 1)
+    assert not cuts.has_unread(spark, path, place, place.version)
+    given = stream(spark, lake_settings, path)
+    assert set().union(*given.values()) == set(range(20, 40))  # the stream passes over what was rewritten
+    place = position(spark, lake_settings, path, max(given))
+    assert not cuts.has_unread(spark, path, place, newest + 1)
+    assert offsets_of(cuts.read_up_to(spark, path, place)) == offsets_of(tables.read(spark, path))
+
+
+def test_the_change_feed_has_been_read_up_to_a_version_once_all_its_files_have(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "kept")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (topic STRING, partition INT, offset LONG, changed INT) USING delta "
+        "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    )
+    append(spark, path, 0)
+    spark.sql(f"UPDATE delta.`{path}` SET changed = 1 WHERE offset = 7")
+
+    assert cuts.version_read(spark, path, None) is None
+    assert cuts.version_read(spark, path, Position(1, 1, is_starting=True)) is None
+    assert cuts.version_read(spark, path, Position(1, 2, is_starting=True)) == 1
+    assert cuts.version_read(spark, path, Position(2, -1, is_starting=False)) == 1
+    assert cuts.version_read(spark, path, Position(2, 0, is_starting=False)) == 2  # one file of changes
+    assert cuts.version_read(spark, path, Position(1, 1, is_starting=False)) == 0  # two of three files
