@@ -16,7 +16,8 @@ demo: setup ## Run the pipeline end to end on embedded services, and show what c
 	@$(BIN)/lakehouse demo
 
 test: setup ## Run the whole test suite; services are started and stopped by it
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@scripts/browser.sh
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## Lint, format check, strict types, import contracts
 	@$(BIN)/ruff check .

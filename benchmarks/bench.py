@@ -2,7 +2,7 @@
 
 python -m benchmarks.bench backlog --stream sales --events 1000000
 python -m benchmarks.bench hot
-python -m benchmarks.bench live --rate 10000 --seconds 60
+python -m benchmarks.bench live --rate 10000 --seconds 60 --gate
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
+from lakehouse.quality.gate import SuiteGate
 from lakehouse.runner import BatchDone, run
 from lakehouse.samples import Sample
 from lakehouse.samples import metrics as samples_of_metrics
@@ -210,6 +211,8 @@ def live(
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure.")] = 60,
     warmup_seconds: Annotated[float, typer.Option(min=0, help="How long to run before measuring.")] = 60,
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
+    *,
+    gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
 ) -> None:
     """Run all layers in one application while events arrive, and say how old they are in Redis."""
     with bench_services() as settings, start_session(settings, "bench live") as spark:
@@ -222,6 +225,7 @@ def live(
                 "trigger": trigger,
                 "stop": stop,
                 "on_batch": rounds.append,
+                "gate": SuiteGate(spark, METRICS, settings, console.print) if gate else None,
             },
         )
         runner.start()

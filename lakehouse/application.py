@@ -9,17 +9,18 @@ from typing import Annotated
 import typer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
 from lakehouse.failures import gist
-from lakehouse.layer import LAYERS, Allow, LayerName
+from lakehouse.layer import LAYERS, Allow, Gate, LayerName
 from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import BatchDone, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stopping import stopping_on_signals
-from lakehouse.streams import choose
+from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
@@ -47,11 +48,12 @@ def run_layers(
     console: Console,
     *,
     allow: Collection[Allow] = (),
+    gated: bool = False,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
 
-    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. Raises
-    LakehouseError for what a user can mend.
+    `gated`: gold leaves only while it is as its suites say. Returns after catching up, or after SIGTERM or
+    Ctrl-C once the micro-batch is finished. Raises LakehouseError for what a user can mend.
     """
     streams = choose(stream_names)
     check_trigger(trigger)
@@ -82,8 +84,15 @@ def run_layers(
             stop=stop,
             allow=allow,
             on_notice=on_notice,
+            gate=_gate(spark, settings, on_notice) if gated else None,
         )
         console.print("stopped" if stop.requested else "caught up")
+
+
+def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
+    from lakehouse.quality.gate import SuiteGate  # noqa: PLC0415 - takes seconds, which others need not wait
+
+    return SuiteGate(spark, STREAMS, settings, on_notice)
 
 
 def batch_line(console: Console) -> Callable[[BatchDone], None]:

@@ -9,6 +9,8 @@ from lakehouse.commands import (
     audit,
     dead_letters,
     demo,
+    expect,
+    health,
     maintain,
     produce,
     rebuild,
@@ -31,6 +33,8 @@ app.add_typer(run.app)
 app.add_typer(sql.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)
+app.add_typer(expect.app)
+app.add_typer(health.app)
 app.add_typer(rebuild.app)
 app.add_typer(dead_letters.app, name="dead-letters")
 

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from pyspark.sql import DataFrame
 
 from lakehouse import checkpoints
+from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
 
 LayerName = Literal["bronze", "silver", "gold", "export"]
@@ -40,6 +41,13 @@ class Ticker(Protocol):
 
     def tick(self, now: datetime) -> BatchResult:
         """Do it; a second call finds nothing left. Must not run beside a micro-batch of the query."""
+
+
+class Gate(Protocol):
+    """What decides whether a stream's gold may leave."""
+
+    def is_open(self, stream: Stream, now: datetime) -> bool:
+        """Look at the stream's gold tables as they are, and tell."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from lakehouse.answers import Answer
 from lakehouse.data_losses import DATA_LOSSES
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import QueryError
+from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.tables import TableSpec
@@ -26,6 +27,8 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
         DEAD_LETTERS,
         *(gold.spec(table, settings) for table in merged),
         DATA_LOSSES,
+        RESULTS,
+        GATES,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +24,7 @@ from lakehouse import bronze, checkpoints, export, gold, silver
 from lakehouse.errors import LakehouseError, StreamError
 from lakehouse.failures import gist, is_loss, is_table_change
 from lakehouse.guards import Guards
-from lakehouse.layer import LAYERS, Allow, BatchResult, LayerName, LayerQuery
+from lakehouse.layer import LAYERS, Allow, BatchResult, Gate, LayerName, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
 from lakehouse.stream import Stream
@@ -100,13 +100,16 @@ def run(
     clock: Clock = utc_now,
     allow: Collection[Allow] = (),
     on_notice: Callable[[str], None] = lambda _text: None,
+    gate: Gate | None = None,
 ) -> None:
     """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
 
     `clock` says what time it is, UTC. `allow` is what the guards do not refuse. `on_notice` gets a line for
     what they let through, and for a query that starts again because a table of its has another schema. What
     the wall clock makes due is done once after catching up, and within one trigger of its time while an
-    interval runs.
+    interval runs. With a `gate` a stream is exported only while its gate is open: after catching up, and
+    every `gate_interval_s` while an interval runs, between two micro-batches, so that what leaves is what was
+    looked at.
     A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a checkpoint, its
     tables and its topic do not belong together (`lakehouse.guards`), and the LakehouseError or Spark error of
     the query that failed, after the others have been stopped.
@@ -116,17 +119,31 @@ def run(
     guards = Guards(spark, settings, allow, on_notice)
     start = _Start(spark, settings, trigger, on_batch, clock, guards)
     ordered = [layer for layer in LAYERS if layer in layers]
+    gated = gate if "export" in ordered else None
+    if gated is not None:
+        ordered.remove("export")
+        start = replace(start, export=lambda: _export_open(start, streams, gated, stop))
     groups = [[layer] for layer in ordered] if trigger == AVAILABLE_NOW else [ordered]
     for group in groups:
         if stop.requested:
             return
         _run_together(start, _queries(start, streams, group), stop)
+    if trigger == AVAILABLE_NOW and start.export is not None and not stop.requested:
+        start.export()
 
 
 def _queries(start: _Start, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[LayerQuery]:
     for layer in layers:
         for stream in streams:
             yield from _MODULES[layer].queries(start.spark, stream, start.settings)
+
+
+def _export_open(start: _Start, streams: Sequence[Stream], gate: Gate, stop: Stop) -> None:
+    """Export what has come of the streams whose gates are open; nothing else may write gold meanwhile."""
+    for stream in streams:
+        if not stop.requested and gate.is_open(stream, start.clock()):
+            catching_up = replace(start, trigger=AVAILABLE_NOW, export=None)
+            _run_together(catching_up, _queries(catching_up, [stream], ["export"]), stop)
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,7 @@ class _Start:
     on_batch: OnBatch
     clock: Clock
     guards: Guards
+    export: Callable[[], None] | None = None
 
 
 def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> None:
@@ -258,6 +276,7 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
     live = start.trigger != AVAILABLE_NOW
     interval_s = (interval_ms(start.trigger) or 0) / 1000
     next_tick = time.monotonic() + interval_s
+    next_export = time.monotonic() + start.settings.gate_interval_s
     while not stop.event.wait(_LIVE_POLL_S if live else _POLL_S):
         active = [one for one in running if one.handle is not None and one.handle.isActive]
         failed = [one for one in running if one not in active and one.cause is not None]
@@ -271,6 +290,10 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
                 return
         if not active:
             return
+        if live and start.export is not None and time.monotonic() >= next_export:
+            with _turn(turns):
+                start.export()
+            next_export = time.monotonic() + start.settings.gate_interval_s
 
 
 def _started_again(start: _Start, one: _Running, turns: Any, stop: Stop) -> bool:

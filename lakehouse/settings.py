@@ -124,6 +124,22 @@ class Settings(BaseSettings):
     redis_ttl_s: int = Field(
         default=24 * 3600, ge=1, description="How long a row stays in Redis after its last change."
     )
+    expect_fresh_s: int = Field(
+        default=24 * 3600,
+        ge=1,
+        description="How old the newest row of a table may be before an expectation warns.",
+    )
+    expect_dead_letter_rate: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Share of a topic's records that may be open dead letters before an expectation warns.",
+    )
+    gate_interval_s: int = Field(
+        default=30,
+        ge=1,
+        description="How often `lakehouse run all --gate` asks whether gold may leave, and lets it.",
+    )
 
     spark_master: str = Field(
         default="local[*]", description="Where `lakehouse run` executes; spark-submit has --master."

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
+import __main__
 from lakehouse.local.services import Endpoints, local_services
 from lakehouse.session import build_session
 from lakehouse.settings import Settings, load_settings
@@ -18,9 +21,29 @@ from lakehouse.streams import STREAMS
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]
+if not hasattr(__main__, "__file__"):
+    # A process without it, as a worker of xdist is, PySpark takes for a run of its doctests and ends when
+    # Great Expectations imports pyspark.sql.connect.
+    __main__.__file__ = __file__
 os.environ["TZ"] = "America/St_Johns"  # nothing may depend on the machine's time zone
 
 MakeSettings = Callable[..., Settings]
+
+FILLED_LAKE = frozenset(f"tests/integration/test_{name}.py" for name in ("audit", "expect"))
+"""The files whose tests share a lake that takes a minute or two to fill."""
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Keeps the tests of a file in one worker, and those of the filled lake together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "filled lake" if file in FILLED_LAKE else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Distribute tests so, with --dist loadfile."""
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
+from lakehouse.errors import SettingsError
 from lakehouse.layer import LAYERS
 from lakehouse.settings import load_settings
 
@@ -28,10 +29,16 @@ class Choice(StrEnum):
 @app.command()
 def run(
     layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them in turns.")],
+    *,
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
     allow: AllowOption = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Export gold only while it is as its suites of expectations say.")
+    ] = False,
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up."""
+    if gate and layer is not Choice.ALL:
+        raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    run_layers(load_settings(), layers, stream or [], trigger, Console(), allow=allow or ())
+    run_layers(load_settings(), layers, stream or [], trigger, Console(), allow=allow or (), gated=gate)

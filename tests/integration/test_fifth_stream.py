@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse import query, streams
 from lakehouse.layer import LAYERS
-from lakehouse.runner import run
+from lakehouse.quality.checking import check, make_context
+from lakehouse.quality.subjects import Lake, subjects
+from lakehouse.runner import run, utc_now
 from lakehouse.sinks import row_key
 from lakehouse.stream import Stream
 from lakehouse.triggers import AVAILABLE_NOW
@@ -30,7 +32,7 @@ AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
 
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    """The stream of the page's one code block, in a file of its own and in the registry."""
+    """The stream of the page's first code block, in a file of its own and in the registry."""
     module = block(0, tmp_path)
     registry = (*streams.STREAMS, module.CLICKS)
     monkeypatch.setattr(streams, "STREAMS", registry)
@@ -42,7 +44,7 @@ def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
 def block(number: int, directory: Path) -> Any:
     """A code block of the page, as a module of its own."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     path = directory / f"block_{number}_of_the_page.py"
     path.write_text(blocks[number], encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -60,7 +62,7 @@ def click(page: object, at_ms: int = AT_MS) -> Raw:
 
 @pytest.mark.slow
 def test_the_stream_of_the_page_goes_through_all_layers(
-    spark: SparkSession, make_settings: MakeSettings, clicks: Stream
+    spark: SparkSession, make_settings: MakeSettings, clicks: Stream, tmp_path: Path
 ) -> None:
     suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
     settings = make_settings(topics={topic: topic + suffix for topic in clicks.topics})
@@ -102,3 +104,9 @@ def test_the_stream_of_the_page_goes_through_all_layers(
     with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
         assert json.loads(str(row))["count"] == 2
+
+    every = subjects(streams.STREAMS, settings)
+    (views,) = [one for one in every if one.name == "gold.page_views_5m"]
+    report = check(views, block(1, tmp_path).suite(), Lake(spark, every, settings, utc_now()), make_context())
+    assert report.rows == 3
+    assert [one.expectation for one in report.findings if not one.success] == ["there are rows of lately"]

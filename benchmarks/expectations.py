@@ -1,0 +1,89 @@
+"""How long suites take: gold.metrics_1m of a million windows, and the silver rows that they are made from.
+
+python -m benchmarks.expectations --rows 1000000
+
+Rows are made by Spark, not by the pipeline, in a lake of their own; the suites and what runs them are the
+product's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from lakehouse import gold, silver, tables
+from lakehouse.quality.checking import check, make_context, suite_of
+from lakehouse.quality.subjects import Lake, subjects
+from lakehouse.runner import utc_now
+from lakehouse.session import start_session
+from lakehouse.settings import Settings, load_settings
+from lakehouse.streams import choose
+from lakehouse.streams.metrics import METRICS, METRICS_1M
+
+app = typer.Typer(add_completion=False)
+
+SERVICES = 1_000
+
+
+@app.command()
+def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> None:
+    """Make the tables, run their suites and print the seconds of each, from first read to last finding."""
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory() as directory:
+        settings = load_settings().model_copy(update={"home": Path(directory), "lake": f"{directory}/lake"})
+        with start_session(settings, "expectations") as spark:
+            _fill(spark, settings, rows)
+            every = subjects(choose(["metrics"]), settings)
+            lake = Lake(spark, every, settings, utc_now())
+            context = make_context(directory)
+            for subject in every:
+                suite = suite_of(subject)
+                if suite is None or subject.name not in lake.versions:
+                    continue
+                began = time.monotonic()
+                report = check(subject, suite, lake, context)
+                broken = ", ".join(one.expectation for one in report.findings if not one.success)
+                console.print(
+                    f"{report.table}: {report.rows:,} rows, {len(report.findings)} expectations, "
+                    f"{time.monotonic() - began:.1f} s; do not hold: {broken or 'none'}"
+                )
+
+
+def _fill(spark: SparkSession, settings: Settings, rows: int) -> None:
+    """One event a window: its service, its minute, its value."""
+    events = spark.range(rows).selectExpr(
+        f"concat('service ', id % {SERVICES}) AS service_id",
+        "'latency_ms' AS metric_name",
+        "double(id % 997) AS value",
+        "string(NULL) AS environment",
+        f"date_trunc('MINUTE', now()) - make_interval(0, 0, 0, 0, 0, int(id / {SERVICES})) AS event_time",
+        "'metrics-events' AS topic",
+        "int(id % 4) AS partition",
+        "id AS offset",
+    )
+    windows = events.selectExpr(
+        "service_id",
+        "metric_name",
+        "event_time AS window_start",
+        "event_time + INTERVAL 1 MINUTE AS window_end",
+        "1L AS count",
+        *(f"value AS {name}" for name in ("sum", "min", "max", "avg", "p50", "p90", "p95", "p99")),
+        "event_time AS last_event_time",
+        "true AS is_final",
+    )
+    _append(events, tables.ensure(spark, settings.lake, silver.spec(METRICS.sources[0], settings)))
+    _append(windows, tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings)))
+
+
+def _append(rows: DataFrame, path: str) -> None:
+    rows.write.format("delta").mode("append").save(path)
+
+
+if __name__ == "__main__":
+    app()

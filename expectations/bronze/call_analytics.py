@@ -1,0 +1,16 @@
+"""What bronze.call_analytics must look like: the records of analyticsTopic, one row each, byte for byte.
+
+Nothing is expected of keys and values: what is wrong with them is for silver to say.
+"""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.bronze.common import landed
+from lakehouse.quality.expectations import make_suite
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of bronze.call_analytics."""
+    return make_suite("bronze.call_analytics", *landed())

@@ -1,0 +1,27 @@
+"""What is expected of every bronze table: Kafka records as they came, each once."""
+
+from __future__ import annotations
+
+from great_expectations.expectations.expectation import Expectation
+
+from lakehouse.judging import COORDINATES
+from lakehouse.quality.expectations import fresh, no_rows, required, rows, unique
+
+
+def landed() -> list[Expectation]:
+    """Expect Kafka records with everything that Kafka knows of them, key and value aside."""
+    return [
+        unique(COORDINATES),
+        required(COORDINATES, (*COORDINATES, "timestamp", "timestamp_type", "ingested_at")),
+        rows(COORDINATES, "partitions and offsets count from 0", "partition >= 0 AND offset >= 0"),
+        rows(
+            COORDINATES, "timestamps are the producer's (0) or the broker's (1)", "timestamp_type IN (0, 1)"
+        ),
+        rows(COORDINATES, "headers have keys", "NOT exists(headers, header -> header.key IS NULL)"),
+        no_rows(
+            "nothing has landed in the future",
+            "SELECT topic, partition, offset, ingested_at FROM {batch} "
+            "WHERE ingested_at > (SELECT now FROM limits)",
+        ),
+        fresh("ingested_at"),
+    ]

@@ -1,0 +1,16 @@
+"""What bronze.metrics_events must look like: the records of metrics-events, one row each, byte for byte.
+
+Nothing is expected of keys and values: what is wrong with them is for silver to say.
+"""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.bronze.common import landed
+from lakehouse.quality.expectations import make_suite
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of bronze.metrics_events."""
+    return make_suite("bronze.metrics_events", *landed())

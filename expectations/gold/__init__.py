@@ -1,0 +1,1 @@
+"""Suites of the gold tables."""

@@ -1,0 +1,42 @@
+"""What gold.call_records must look like: calls between two users, open, or closed after their last event."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
+from lakehouse.streams.calls import CALL_RECORDS, SIDES
+
+KEY = CALL_RECORDS.keys
+COUNTS = tuple(f"{side}_events" for side in SIDES.values())
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of gold.call_records."""
+    events = " UNION ALL ".join(
+        f"SELECT user1, user2, event_time AS ts FROM silver_{table}" for table in SIDES
+    )
+    return make_suite(
+        "gold.call_records",
+        unique(KEY),
+        required(KEY, (*KEY, *COUNTS, "last_event_time", "status", "was_closed")),
+        rows(KEY, "calls are open or closed", "status IN ('open', 'closed')"),
+        rows(KEY, "open calls and only these have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
+        rows(KEY, "calls close after their last event", "closed_at > last_event_time"),
+        rows(
+            KEY,
+            "every call has an event",
+            f"{' + '.join(COUNTS)} >= 1 AND {' AND '.join(f'{count} >= 0' for count in COUNTS)}",
+        ),
+        rows(
+            KEY,
+            "payloads come from events of their side",
+            " AND ".join(f"({side} IS NULL OR {side}_events > 0)" for side in SIDES.values()),
+        ),
+        rows(KEY, "calls begin before they end", "ts <= last_event_time"),
+        no_rows(
+            "every call begins with an event in silver",
+            f"SELECT user1, user2, ts FROM {{batch}} LEFT ANTI JOIN ({events}) USING (user1, user2, ts)",
+        ),
+        fresh("last_event_time"),
+    )

@@ -1,0 +1,24 @@
+"""What gold.metrics_1m must look like: statistics of each service's metric in each minute."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.gold.windows import aligned, has_events, statistics
+from lakehouse.quality.expectations import fresh, make_suite, unique
+from lakehouse.streams.metrics import METRICS_1M
+
+KEY = METRICS_1M.keys
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of gold.metrics_1m."""
+    group = {"service_id": "service_id", "metric_name": "metric_name"}
+    return make_suite(
+        "gold.metrics_1m",
+        unique(KEY),
+        *aligned(KEY, 60),
+        *statistics(KEY),
+        has_events("silver_metrics_events", group, 60),
+        fresh("last_event_time"),
+    )

@@ -1,0 +1,24 @@
+"""What gold.metrics_summary_10m must look like: statistics of each environment's metric in ten minutes."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.gold.windows import aligned, has_events, statistics
+from lakehouse.quality.expectations import fresh, make_suite, unique
+from lakehouse.streams.metrics import METRICS_SUMMARY_10M, NO_ENVIRONMENT
+
+KEY = METRICS_SUMMARY_10M.keys
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of gold.metrics_summary_10m."""
+    group = {"environment": f"coalesce(environment, '{NO_ENVIRONMENT}')", "metric_name": "metric_name"}
+    return make_suite(
+        "gold.metrics_summary_10m",
+        unique(KEY),
+        *aligned(KEY, 600),
+        *statistics(KEY),
+        has_events("silver_metrics_events", group, 600),
+        fresh("last_event_time"),
+    )

@@ -1,0 +1,53 @@
+"""What gold.product_sales must look like: what of each product has been sold since its last tombstone.
+
+A total is less than it has been in the last day only where a tombstone or a return has been merged since: one
+with an offset that the row did not have then, or any one where records have come out of their order and the
+row was made anew.
+"""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
+from lakehouse.streams.sales import PRODUCT_SALES
+
+KEY = PRODUCT_SALES.keys
+
+_FALLEN_FOR_NO_REASON = """
+    SELECT fallen.product, fallen._commit_version, fallen.before, fallen.total
+    FROM (
+      SELECT product, feed._commit_version, feed.total AS before, feed.partitions AS merged_before,
+        standing.total, standing.partitions, standing.recomputed
+      FROM gold_product_sales_changes AS feed JOIN {batch} AS standing USING (product)
+      WHERE feed._change_type = 'update_preimage' AND standing.total < feed.total
+    ) AS fallen
+    LEFT ANTI JOIN (SELECT * FROM silver_sales_events WHERE value IS NULL OR value < 0) AS lowering
+      ON fallen.product = lowering.product
+      AND lowering.offset <= try_element_at(fallen.partitions, lowering.partition).last_offset
+      AND (
+        fallen.recomputed
+        OR lowering.offset > coalesce(try_element_at(merged_before, lowering.partition).last_offset, -1)
+      )"""
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of gold.product_sales."""
+    return make_suite(
+        "gold.product_sales",
+        unique(KEY),
+        required(KEY, (*KEY, "total", "count", "partitions", "recomputed")),
+        rows(KEY, "sales are counted from 0", "count >= 0"),
+        rows(
+            KEY,
+            "products without a sale and only these have no last event",
+            "(last_event_time IS NULL) = (count = 0)",
+        ),
+        rows(KEY, "without a sale there is no total", "count <> 0 OR total = 0"),
+        no_rows(
+            "every product has an event in silver",
+            "SELECT product FROM {batch} LEFT ANTI JOIN silver_sales_events USING (product)",
+        ),
+        no_rows("totals go down only by a tombstone or a return", _FALLEN_FOR_NO_REASON),
+        fresh("last_event_time"),
+    )

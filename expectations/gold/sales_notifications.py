@@ -1,0 +1,45 @@
+"""What gold.sales_notifications must look like: sales that brought their product's total to the threshold.
+
+A micro-batch writes them before product_sales, which may therefore be behind: a product's row is expected
+for notifications up to the last record of their partition that product_sales has.
+"""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
+from lakehouse.streams.sales import SALES_NOTIFICATIONS
+
+KEY = SALES_NOTIFICATIONS.keys
+
+_MERGED = """
+    SELECT partition, max(state.last_offset) AS last_offset
+    FROM (SELECT explode(partitions) AS (partition, state) FROM gold_product_sales)
+    GROUP BY partition"""
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of gold.sales_notifications."""
+    names = ", ".join(KEY)
+    return make_suite(
+        "gold.sales_notifications",
+        unique(KEY),
+        required(KEY, (*KEY, "value", "crossing", "event_time")),
+        rows(KEY, "crossings count from 1", "crossing >= 1"),
+        no_rows(
+            "totals have reached the threshold",
+            f"SELECT {names}, value FROM {{batch}} WHERE value < (SELECT sales_threshold FROM limits)",
+        ),
+        no_rows(
+            "every notification has its sale in silver",
+            f"SELECT {names} FROM {{batch}} "
+            f"LEFT ANTI JOIN (SELECT * FROM silver_sales_events WHERE value IS NOT NULL) USING ({names})",
+        ),
+        no_rows(
+            "every product has its row in product_sales",
+            f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
+            f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
+        ),
+        fresh("event_time"),
+    )

@@ -1,0 +1,80 @@
+"""What is expected of tables that keep one row a tumbling window of event time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from great_expectations.expectations.expectation import Expectation
+
+from lakehouse.quality.expectations import ExpectNoRows, no_rows, required, rows
+
+STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
+_SIZE = "greatest(abs(min), abs(max))"
+_SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its last digit
+
+
+def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
+    """Expect windows of this length, from one multiple of it since the epoch to the next."""
+    length = length_s * 1_000_000
+    return [
+        rows(
+            key,
+            f"windows start at multiples of {length_s} s",
+            f"unix_micros(window_start) = {_start('window_start', length_s)}",
+        ),
+        rows(
+            key,
+            f"windows are {length_s} s long",
+            f"unix_micros(window_end) - unix_micros(window_start) = {length}",
+        ),
+    ]
+
+
+def statistics(key: Sequence[str]) -> list[Expectation]:
+    """Expect `lakehouse.statistics` of the values of a window that can be those of one set of numbers."""
+    one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
+    return [
+        required(key, (*key, "window_end", *STATISTICS)),
+        rows(key, "every window has a value", "count >= 1"),
+        rows(
+            key,
+            "averages lie between minimum and maximum",
+            f"avg >= min - {_SLACK} AND avg <= max + {_SLACK}",
+        ),
+        rows(
+            key,
+            "percentiles rise from minimum to maximum",
+            "min <= p50 AND p50 <= p90 AND p90 <= p95 AND p95 <= p99 AND p99 <= max",
+        ),
+        rows(
+            key,
+            "deviations are null for one value and never negative",
+            f"{one_or_none.format('variance')} AND {one_or_none.format('stddev')}",
+        ),
+        rows(
+            key,
+            "last events lie in their windows",
+            "last_event_time >= window_start AND last_event_time < window_end",
+        ),
+    ]
+
+
+def has_events(silver: str, by: Mapping[str, str], length_s: int) -> ExpectNoRows:
+    """Expect that silver has an event in every window, of the window's group.
+
+    `by` says of each column of the group what it is in silver, in Spark SQL.
+    """
+    columns = ", ".join(f"{expression} AS {name}" for name, expression in by.items())
+    events = f"SELECT DISTINCT {columns}, {_start('event_time', length_s)} AS start FROM {silver}"
+    same = " AND ".join(f"gold.{name} = events.{name}" for name in by)
+    names = ", ".join(f"gold.{name}" for name in by)
+    return no_rows(
+        "every window has an event in silver",
+        f"SELECT {names}, gold.window_start FROM {{batch}} AS gold LEFT ANTI JOIN ({events}) AS events "
+        f"ON {same} AND {_start('gold.window_start', length_s)} = events.start",
+    )
+
+
+def _start(column: str, length_s: int) -> str:
+    """Return the start, in microseconds, of the window that a time lies in."""
+    return f"(unix_micros({column}) - pmod(unix_micros({column}), {length_s * 1_000_000}))"

@@ -1,0 +1,63 @@
+"""What silver.dead_letters must look like: refused records, each with every reason and what became of it.
+
+How many of a topic's records may wait here is `limits.dead_letter_rate`; more is a warning. That none has
+come lately is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from great_expectations import ExpectationSuite
+
+from lakehouse.dead_letters import OPEN, STATUSES
+from lakehouse.quality.expectations import make_suite, no_rows, required, rows, unique
+from lakehouse.silver import STAGE
+from lakehouse.streams import STREAMS
+
+KEY = ("id",)
+REQUIRED = (
+    *("id", "stream", "stage", "topic", "partition", "offset", "reasons"),
+    *("status", "attempts", "first_seen", "last_attempt", "job", "code_version"),
+)
+
+_IDENTITY = r"concat_ws('\n', topic, string(partition), string(offset), stage)"
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of silver.dead_letters."""
+    return make_suite(
+        "silver.dead_letters",
+        unique(KEY),
+        required(KEY, REQUIRED),
+        rows(
+            KEY, "ids are the SHA-256 of topic, partition, offset and stage", f"id = sha2({_IDENTITY}, 256)"
+        ),
+        rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in STREAMS)})"),
+        rows(KEY, "stages are known", f"stage IN ({_texts([STAGE])})"),
+        rows(KEY, "statuses are known", f"status IN ({_texts(STATUSES)})"),
+        rows(KEY, "there has been an attempt", "attempts >= 1"),
+        rows(KEY, "there is a reason", "size(reasons) >= 1"),
+        rows(KEY, "every reason has a rule", "NOT exists(reasons, reason -> reason.rule IS NULL)"),
+        rows(KEY, "the last attempt is not before the first", "first_seen <= last_attempt"),
+        no_rows("few of a topic's records are open", _open_rate(), severity="warn"),
+    )
+
+
+def _open_rate() -> str:
+    """Return the query for topics of which more records wait than may; one without bronze rows is one."""
+    landed = " UNION ALL ".join(
+        f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
+        for stream in STREAMS
+        for source in stream.sources
+    )
+    return (
+        f"WITH landed AS ({landed}), "
+        f"waiting AS (SELECT topic, count(*) AS open FROM {{batch}} WHERE status = '{OPEN}' GROUP BY topic) "
+        f"SELECT topic, open, records FROM waiting LEFT JOIN landed USING (topic) "
+        f"WHERE coalesce(open > records * (SELECT dead_letter_rate FROM limits), true)"
+    )
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)

@@ -1,0 +1,19 @@
+"""What silver.metrics_events must look like: measurements with finite values."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.silver.common import accepted
+from lakehouse.judging import COORDINATES
+from lakehouse.quality.expectations import make_suite, rows
+from lakehouse.streams.metrics import METRICS
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of silver.metrics_events."""
+    return make_suite(
+        "silver.metrics_events",
+        *accepted(METRICS.sources[0]),
+        rows(COORDINATES, "values are finite", "NOT isnan(value) AND abs(value) < double('infinity')"),
+    )

@@ -1,0 +1,19 @@
+"""What silver.transactions must look like: what users have spent, each amount above zero."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+
+from expectations.silver.common import accepted
+from lakehouse.judging import COORDINATES
+from lakehouse.quality.expectations import make_suite, rows
+from lakehouse.streams.transactions import TRANSACTIONS
+
+
+def suite() -> ExpectationSuite:
+    """Return the suite of silver.transactions."""
+    return make_suite(
+        "silver.transactions",
+        *accepted(TRANSACTIONS.sources[0]),
+        rows(COORDINATES, "amounts are above zero", "amount > 0"),
+    )

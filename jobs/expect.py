@@ -1,0 +1,10 @@
+r"""spark-submit job: check tables against their suites of expectations.
+
+spark-submit --properties-file lakehouse/spark.properties jobs/expect.py gold --since 1h
+"""
+
+from lakehouse.application import exit_with
+from lakehouse.commands.expect import app
+
+if __name__ == "__main__":
+    exit_with(app)

@@ -1,0 +1,175 @@
+"""`lakehouse expect`: do the tables look as they must; jobs/expect.py is the same by spark-submit."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.errors import LakehouseError, TableError
+from lakehouse.quality import results
+from lakehouse.quality.report import Finding, TableReport, summary
+from lakehouse.quality.subjects import Lake, Subject, chosen, subjects
+from lakehouse.readable import parse_moment
+from lakehouse.runner import utc_now
+from lakehouse.session import start_session
+from lakehouse.settings import Settings, load_settings
+from lakehouse.streams import STREAMS
+
+app = typer.Typer(add_completion=False)
+
+_DIRECTORY = "expectations"
+_RUNS = 30
+_ERROR = 2
+
+
+@app.command()
+def expect(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LAYER|TABLE]...", help="Layers or tables; none: every table that has a suite."
+        ),
+    ] = None,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only rows since then, by the table's own time: 90s, 1h, 7d, or ISO 8601."),
+    ] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="The table's version, of one table.")] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Check nothing; show how it went in the last runs.")
+    ] = False,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Check tables against their suites of expectations.
+
+    Reads one version of each table and writes what it has found to ops.expectation_results and to pages
+    under LAKEHOUSE_HOME. Exit code 1 where an expectation of severity fail does not hold, 2 where one could
+    not be looked at.
+    """
+    settings, console = load_settings(), Console()
+    now = utc_now()
+    moment = None if since is None else parse_moment(since, now)
+    every = subjects(STREAMS, settings)
+    wanted = list(chosen(every, names or []))
+    if version is not None and len(wanted) != 1:
+        raise TableError("--version is a version of one table: name that table")
+    with start_session(settings, "lakehouse expect") as spark:
+        if history:
+            _show_history(spark, settings, wanted, console, format_)
+            return
+        versions = {} if version is None else {wanted[0].name: version}
+        lake = Lake(spark, every, settings, now, versions=versions)
+        reports = _check(wanted, lake, settings, moment, asked=bool(names))
+        results.keep(spark, settings.lake, uuid.uuid4().hex, now, reports)
+    if format_ is Format.JSON:
+        typer.echo(json.dumps([report.as_json() for report in reports], ensure_ascii=False, indent=1))
+    else:
+        _print(reports, console)
+        console.print(f"pages: {_docs(settings)}", soft_wrap=True, highlight=False)
+    if any(report.has_errors for report in reports):
+        raise typer.Exit(_ERROR)
+    if any(report.failed for report in reports):
+        raise typer.Exit(1)
+
+
+def _check(
+    wanted: Sequence[Subject], lake: Lake, settings: Settings, since: datetime | None, *, asked: bool
+) -> list[TableReport]:
+    from lakehouse.quality import checking  # noqa: PLC0415 - takes seconds, which other commands need not wait
+
+    progress = Console(stderr=True)
+    context = checking.make_context(str(settings.home / _DIRECTORY))
+    reports = []
+    for subject in wanted:
+        suite = checking.suite_of(subject)
+        if suite is None or subject.name not in lake.versions:
+            if asked:
+                reason = "has no suite" if suite is None else f"is not in {settings.lake} yet"
+                progress.print(f"{subject.name} {reason}", highlight=False, soft_wrap=True)
+            continue
+        report = checking.check(subject, suite, lake, context, since=since)
+        reports.append(report)
+        held = sum(one.success for one in report.findings)
+        progress.print(
+            f"{report.table} version {report.version}, {report.rows:,} rows: {held} of "
+            f"{len(report.findings)} hold, {report.duration_s:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not reports:
+        raise LakehouseError(f"there is nothing to check in {settings.lake} yet")
+    checking.write_pages(context, lake.now)
+    return reports
+
+
+def _docs(settings: Settings) -> Path:
+    site = settings.home / _DIRECTORY / "gx" / "uncommitted" / "data_docs" / "local_site"
+    return site / "index.html"
+
+
+def _print(reports: Sequence[TableReport], console: Console) -> None:
+    table = Table("table", "expectation", "severity", "", "observed")
+    for report in reports:
+        for one in report.findings:
+            style = "" if one.success else ("red" if one.severity == "fail" else "yellow")
+            mark = "ok" if one.success else ("ERROR" if one.error else one.severity.upper())
+            table.add_row(
+                report.table,
+                Text(one.expectation, overflow="fold"),
+                one.severity,
+                mark,
+                one.observed,
+                style=style,
+            )
+    console.print(table)
+    for report in reports:
+        for one in report.findings:
+            for line in _lines(one):
+                console.print(Text(f"{report.table}: {one.expectation}: {line}"), style="red", soft_wrap=True)
+    console.print(summary(reports), style="bold")
+
+
+def _lines(finding: Finding) -> list[str]:
+    if finding.error:
+        return [finding.error]
+    if finding.success:
+        return []
+    lines = [", ".join(f"{name}={value}" for name, value in row.items()) for row in finding.examples]
+    more = finding.unexpected - len(lines)
+    return [*lines, f"{more:,} more"] if more > 0 else lines
+
+
+def _show_history(
+    spark: SparkSession, settings: Settings, wanted: Sequence[Subject], console: Console, format_: Format
+) -> None:
+    from lakehouse.quality.history import trends, write_page  # noqa: PLC0415 - as above
+
+    found = results.history(spark, settings.lake, [one.name for one in wanted], runs=_RUNS)
+    if not found:
+        raise LakehouseError(f"nothing has been checked in {settings.lake} yet: run lakehouse expect")
+    page = settings.home / _DIRECTORY / "history.html"
+    write_page(found, settings.lake, page)
+    if format_ is Format.JSON:
+        lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
+        typer.echo(json.dumps(lines, ensure_ascii=False, indent=1))
+        return
+    table = Table("table", "expectation", "held", "runs, the newest last")
+    for trend in trends(found):
+        marks = "".join("·" if run is None else ("✓" if run.success else "✗") for run in trend.runs)
+        last = trend.runs[-1]
+        style = "red" if last is not None and not last.success else ""
+        table.add_row(trend.table, trend.expectation, f"{trend.held} of {trend.checked}", marks, style=style)
+    console.print(table)
+    console.print(f"page: {page}", soft_wrap=True, highlight=False)

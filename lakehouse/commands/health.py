@@ -1,0 +1,38 @@
+"""`lakehouse health`: whether anything stands still that should move."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.console import Console
+
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.quality.results import gates
+from lakehouse.session import start_session
+from lakehouse.settings import load_settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def health(format_: FormatOption = Format.TABLE) -> None:
+    """Say of each stream whether its gate is open, since when, and what has closed it.
+
+    Gates are those of `lakehouse run all --gate`, as last noted. Exit code 1 where one is closed.
+    """
+    settings, console = load_settings(), Console()
+    with start_session(settings, "lakehouse health") as spark:
+        states = sorted(gates(spark, settings.lake).values(), key=lambda state: state.stream)
+    if format_ is Format.JSON:
+        rows = [{**vars(state), "changed_at": state.changed_at.isoformat()} for state in states]
+        typer.echo(json.dumps({"gates": rows}, ensure_ascii=False, indent=1))
+    else:
+        for state in states:
+            what = "open" if state.is_open else f"CLOSED: {'; '.join(state.reasons)}"
+            line = f"gate of {state.stream} since {state.changed_at:%F %T} UTC: {what}"
+            console.print(line, style="" if state.is_open else "red", highlight=False, soft_wrap=True)
+        if not states:
+            console.print("no gate has been asked yet (lakehouse run all --gate)")
+    if not all(state.is_open for state in states):
+        raise typer.Exit(1)

@@ -1,0 +1,147 @@
+"""A suite run over a table: each expectation, whether it holds, and the keys of some rows that break it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+
+import great_expectations as gx
+from great_expectations import ExpectationSuite
+from great_expectations.core.run_identifier import RunIdentifier
+from great_expectations.core.validation_definition import ValidationDefinition
+from great_expectations.data_context import AbstractDataContext
+from great_expectations.data_context.types.base import ProgressBarsConfig
+from great_expectations.expectations.metadata_types import FailureSeverity
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lakehouse.errors import TableError
+from lakehouse.failures import gist
+from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows
+from lakehouse.quality.report import Finding, Severity, TableReport
+from lakehouse.quality.subjects import Lake, Subject
+
+_RESULT_FORMAT = {
+    "result_format": "SUMMARY",
+    "partial_unexpected_count": EXAMPLES,
+    "return_unexpected_index_query": False,
+}
+_SEVERITIES: Mapping[Any, Severity] = {FailureSeverity.CRITICAL: "fail", FailureSeverity.WARNING: "warn"}
+
+
+def suite_of(subject: Subject) -> ExpectationSuite | None:
+    """Return the suite of a table, null where nobody has written one."""
+    name = f"expectations.{subject.spec.layer}.{subject.spec.name}"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        return None
+    suite = module.suite()
+    if not isinstance(suite, ExpectationSuite):
+        raise TableError(f"{name}.suite() has not returned an ExpectationSuite")
+    return suite
+
+
+def make_context(directory: str | None = None) -> AbstractDataContext:
+    """Return Great Expectations' context: in a directory, which keeps results and Data Docs, or in memory."""
+    if directory is None:
+        context: AbstractDataContext = gx.get_context(mode="ephemeral")
+    else:
+        context = gx.get_context(mode="file", project_root_dir=directory)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    return context
+
+
+def check(
+    subject: Subject,
+    suite: ExpectationSuite,
+    lake: Lake,
+    context: AbstractDataContext,
+    *,
+    since: datetime | None = None,
+) -> TableReport:
+    """Run a suite over a table as the lake has it; the rows are read once and kept meanwhile."""
+    began = time.monotonic()
+    queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
+    try:
+        with lake.shown("\n".join(map(str, queries)), since), _kept(lake.rows(subject, since)) as frame:
+            rows = frame.count()
+            definition = _definition(subject.name, suite, context)
+            run = RunIdentifier(run_name=f"version-{lake.versions[subject.name]}", run_time=lake.now)
+            done = definition.run(
+                batch_parameters={"dataframe": frame}, result_format=_RESULT_FORMAT, run_id=run
+            )
+            findings = tuple(map(_finding, done.results))
+    except (PySparkException, Py4JJavaError) as error:  # a file that is gone
+        rows, findings = 0, (_unreadable(error),)
+    return TableReport(subject.name, lake.versions[subject.name], rows, findings, time.monotonic() - began)
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Have the rows in memory, and nothing of them in the session after that."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+        frame.sparkSession.catalog.dropTempView(BATCH_VIEW)
+
+
+def _unreadable(error: Exception) -> Finding:
+    return Finding(
+        "the table can be read", "fail", success=False, observed="", unexpected=0, error=gist(error)
+    )
+
+
+def write_pages(context: AbstractDataContext, at: datetime) -> None:
+    """Write the pages of what was checked as of this time, UTC, and the index of all; older ones stay."""
+    store: Any = context.validation_results_store
+    runs = [key for key in store.list_keys() if key.run_id.run_time == at]
+    suites = [key.expectation_suite_identifier for key in runs]
+    context.build_data_docs(resource_identifiers=[*runs, *suites])
+
+
+def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
+    """Return the suite without what is only a warning."""
+    kept = [one for one in suite.expectations if one.severity == FailureSeverity.CRITICAL]
+    return ExpectationSuite(name=suite.name, expectations=kept)
+
+
+def _definition(name: str, suite: ExpectationSuite, context: AbstractDataContext) -> ValidationDefinition:
+    source = context.data_sources.add_or_update_spark("lake", persist=False)
+    asset = source.add_dataframe_asset(name)
+    batch = asset.add_batch_definition_whole_dataframe("all")
+    kept = context.suites.add_or_update(suite)
+    return context.validation_definitions.add_or_update(
+        ValidationDefinition(name=name, data=batch, suite=kept)
+    )
+
+
+def _finding(result: Any) -> Finding:
+    config = result.expectation_config
+    name = str(config.description or config.type)
+    severity = _SEVERITIES.get(config.severity, "fail")
+    error = _error_of(result.exception_info)
+    if error is not None:
+        return Finding(name, severity, success=False, observed="", unexpected=0, error=error)
+    found = result.result
+    unexpected = int(found.get("unexpected_count", found.get("observed_value", 0)) or 0)
+    examples = tuple(found.get("partial_unexpected_list") or ())
+    elements = found.get("element_count")
+    observed = f"{unexpected:,} rows" if elements is None else f"{unexpected:,} of {elements:,} rows"
+    return Finding(name, severity, bool(result.success), observed, unexpected, examples)
+
+
+def _error_of(info: Any) -> str | None:
+    """Return what an expectation raised; Great Expectations keeps one of it, or one for each metric."""
+    kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
+    messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
+    return next((line.strip() for text in messages for line in text.splitlines() if line.strip()), None)

@@ -1,0 +1,149 @@
+"""What checks have found, kept: ops.expectation_results and ops.gates.
+
+Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
+`checked_at` is UTC and the same for all of a run; `version` is the table's, `rows` how many were checked.
+`unexpected` counts the rows that break the expectation, `examples` are keys of some as JSON, `error` is null
+unless it could not be looked at. Runs only append.
+
+Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` are
+the expectations that did not hold, empty where it has opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructType
+
+from lakehouse import tables
+from lakehouse.quality.report import TableReport
+from lakehouse.tables import TableSpec
+
+RESULTS_SCHEMA = (
+    StructType()
+    .add("run_id", "string")
+    .add("checked_at", "timestamp")
+    .add("table", "string")
+    .add("version", "long")
+    .add("rows", "long")
+    .add("expectation", "string")
+    .add("severity", "string")
+    .add("success", "boolean")
+    .add("observed", "string")
+    .add("unexpected", "long")
+    .add("examples", "string")
+    .add("error", "string")
+    .add("duration_s", "double")
+)
+RESULTS = TableSpec("ops", "expectation_results", RESULTS_SCHEMA, stats=("checked_at", "table"))
+
+GATES_SCHEMA = (
+    StructType()
+    .add("stream", "string")
+    .add("changed_at", "timestamp")
+    .add("is_open", "boolean")
+    .add("reasons", ArrayType(StringType()))
+)
+GATES = TableSpec("ops", "gates", GATES_SCHEMA, stats=("stream", "changed_at"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of the history: a table's expectation in one run."""
+
+    run_id: str
+    checked_at: datetime
+    table: str
+    expectation: str
+    severity: str
+    success: bool
+    observed: str
+
+
+@dataclass(frozen=True)
+class GateState:
+    """A stream's gate since `changed_at`, UTC, and what has closed it."""
+
+    stream: str
+    changed_at: datetime
+    is_open: bool
+    reasons: tuple[str, ...]
+
+
+def keep(spark: SparkSession, lake: str, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
+    """Append what a run has found."""
+    rows = [
+        (
+            run_id,
+            at,
+            report.table,
+            report.version,
+            report.rows,
+            one.expectation,
+            one.severity,
+            one.success,
+            one.observed,
+            one.unexpected,
+            json.dumps(list(one.examples), ensure_ascii=False),
+            one.error,
+            report.duration_s,
+        )
+        for report in reports
+        for one in report.findings
+    ]
+    path = tables.ensure(spark, lake, RESULTS)
+    key = ("run_id", "table", "expectation")
+    tables.insert_missing(
+        spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("t.checked_at") == F.lit(at)
+    )
+
+
+def history(spark: SparkSession, lake: str, names: Sequence[str], *, runs: int) -> list[Run]:
+    """Return what the last runs have found of the tables of these names, the oldest first."""
+    path = tables.path_of(lake, RESULTS.layer, RESULTS.name)
+    if not tables.exists(spark, path):
+        return []
+    results = tables.read(spark, path).where(F.col("table").isin(list(names)))
+    last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
+    rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
+        "run_id",
+        F.unix_micros("checked_at").alias("checked_at"),
+        "table",
+        "expectation",
+        "severity",
+        "success",
+        F.coalesce("error", "observed").alias("observed"),
+    )
+    found = (row.asDict() for row in rows.orderBy("checked_at", "table", "expectation").collect())
+    return [Run(**{**one, "checked_at": tables.from_micros(one["checked_at"])}) for one in found]
+
+
+def note_gate(spark: SparkSession, lake: str, state: GateState) -> None:
+    """Append a change of a stream's gate."""
+    path = tables.ensure(spark, lake, GATES)
+    row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
+    change = spark.createDataFrame([row], GATES_SCHEMA)
+    tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))  # noqa: FBT003
+
+
+def gates(spark: SparkSession, lake: str) -> Mapping[str, GateState]:
+    """Return the last state of each stream's gate that has ever been asked."""
+    path = tables.path_of(lake, GATES.layer, GATES.name)
+    if not tables.exists(spark, path):
+        return {}
+    newest = _newest(tables.read(spark, path))
+    return {
+        row.stream: GateState(row.stream, tables.from_micros(row.at), row.is_open, tuple(row.reasons))
+        for row in newest.collect()
+    }
+
+
+def _newest(changes: DataFrame) -> DataFrame:
+    last = F.max_by(F.struct("is_open", "reasons"), "changed_at").alias("last")
+    at = F.unix_micros(F.max("changed_at")).alias("at")
+    return changes.groupBy("stream").agg(last, at).select("stream", "at", "last.*")

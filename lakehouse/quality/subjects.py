@@ -1,0 +1,176 @@
+"""What is checked: tables as of versions that belong together, and the views that a suite's queries name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import bronze, gold, silver, tables
+from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.errors import TableError
+from lakehouse.settings import Settings
+from lakehouse.stream import KeptTable, Stream
+from lakehouse.tables import TableSpec
+
+LAYERS = ("bronze", "silver", "gold")
+LIMITS = (
+    StructType()
+    .add("now", "timestamp")
+    .add("fresh_since", "timestamp")
+    .add("dead_letter_rate", "double")
+    .add("sales_threshold", "decimal(38,9)")
+    .add("future_tolerance_s", "integer")
+)
+_FEED_AGE = timedelta(days=1)
+_CHANGES = "_changes"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A table that can have a suite: its spec, the time of its rows, and its change feed where it has one."""
+
+    spec: TableSpec
+    time: str
+
+    @property
+    def name(self) -> str:
+        """The name in SQL: layer.table."""
+        return self.spec.qualified_name
+
+    @property
+    def view(self) -> str:
+        """The name under which a suite's queries find it."""
+        return f"{self.spec.layer}_{self.spec.name}"
+
+
+def subjects(streams: Sequence[Stream], settings: Settings) -> list[Subject]:
+    """Return the tables of these streams, and the dead letters, in the order of the data."""
+    sources = [source for stream in streams for source in stream.sources]
+    kept = [table for stream in streams for table in stream.tables]
+    return [
+        *(Subject(bronze.spec(source), "ingested_at") for source in sources),
+        *(Subject(silver.spec(source, settings), "event_time") for source in sources),
+        Subject(DEAD_LETTERS, "last_attempt"),
+        *(Subject(gold.spec(table, settings), _time_of(table)) for table in kept),
+    ]
+
+
+def _time_of(table: KeptTable) -> str:
+    return table.extent[1] if table.extent else "last_event_time"
+
+
+class Lake:
+    """The tables of a lake as of one version each, so that what one check reads belongs together.
+
+    A table further from Kafka is looked at before those that it is made from: its rows are all there in them.
+    A table that has not been made yet is an empty view.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        every: Sequence[Subject],
+        settings: Settings,
+        now: datetime,
+        *,
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self.now = now
+        self._every = {subject.name: subject for subject in every}
+        self.versions: dict[str, int] = {}
+        for layer in reversed(LAYERS):
+            for subject in every:
+                path = self._path(subject)
+                if subject.spec.layer == layer and tables.exists(spark, path):
+                    asked = (versions or {}).get(subject.name)
+                    self.versions[subject.name] = tables.version_of(spark, path) if asked is None else asked
+
+    def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
+        """Return the table's rows as of its version, of lately where `since` is given.
+
+        Raises TableError where there is no such version any more.
+        """
+        version = self.versions[subject.name]
+        try:
+            frame = tables.read_version(self._spark, self._path(subject), version)
+        except PySparkException as error:
+            raise TableError(
+                f"{subject.name} has no version {version}: {str(error).splitlines()[0]}"
+            ) from error
+        return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
+
+    @contextmanager
+    def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
+        """Have the views that the text of queries names, and drop them after that."""
+        names = set(re.findall(r"\w+", queries))
+        views: dict[str, DataFrame] = {}
+        for subject in self._every.values():
+            if subject.view in names:
+                views[subject.view] = self._rows_or_none(subject)
+            if subject.view + _CHANGES in names:
+                views[subject.view + _CHANGES] = self._changes(subject, since or self.now - _FEED_AGE)
+        if "limits" in names:
+            views["limits"] = self._limits
+        for name, frame in views.items():
+            frame.createOrReplaceTempView(name)
+        try:
+            yield
+        finally:
+            for name in views:
+                self._spark.catalog.dropTempView(name)
+
+    def _rows_or_none(self, subject: Subject) -> DataFrame:
+        if subject.name in self.versions:
+            return self.rows(subject)
+        return self._spark.createDataFrame([], subject.spec.schema)
+
+    def _changes(self, subject: Subject, since: datetime) -> DataFrame:
+        """Return the change feed of lately, up to the table's version."""
+        if subject.name not in self.versions:
+            schema = StructType(list(subject.spec.schema)).add("_change_type", "string")
+            return self._spark.createDataFrame([], schema.add("_commit_version", "long"))
+        feed = tables.read_changes_since(self._spark, self._path(subject), since)
+        return feed.where(F.col("_commit_version") <= self.versions[subject.name])
+
+    @cached_property
+    def _limits(self) -> DataFrame:
+        settings = self._settings
+        row = (
+            self.now,
+            self.now - timedelta(seconds=settings.expect_fresh_s),
+            settings.expect_dead_letter_rate,
+            settings.sales_threshold,
+            settings.future_tolerance_s,
+        )
+        return self._spark.createDataFrame([row], LIMITS)
+
+    def _path(self, subject: Subject) -> str:
+        return tables.path_of(self._settings.lake, subject.spec.layer, subject.spec.name)
+
+
+def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
+    """Yield the tables of these names, each a layer, a table or layer.table; all of them for no name.
+
+    Raises TableError that lists the known names for one that is not known.
+    """
+    known = {*LAYERS, *(one.name for one in every), *(one.spec.name for one in every)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise TableError(
+            f"no table or layer is called {', '.join(unknown)}; there are {', '.join(LAYERS)} and "
+            f"{', '.join(one.name for one in every)}"
+        )
+    for one in every:
+        if not names or {one.name, one.spec.name, one.spec.layer} & set(names):
+            yield one

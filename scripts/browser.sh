@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Make sure that there is a Chromium, which the tests look at pages with. A second run changes nothing.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+. scripts/packages.sh
+
+for name in chromium chromium-browser google-chrome; do
+  command -v "$name" >/dev/null && exit 0
+done
+install_package chromium "a browser (Chromium or Chrome) for the tests"

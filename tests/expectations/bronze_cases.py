@@ -1,0 +1,46 @@
+"""Bronze tables that are as they must be, and what can be wrong with one."""
+
+from __future__ import annotations
+
+from lakehouse.streams import STREAMS
+from tests.expectations.lakes import LIMITS, Case, Row, at, later, text
+
+
+def record(topic: str, offset: int = 0) -> Row:
+    return {
+        "topic": text(topic),
+        "partition": "1",
+        "offset": str(offset),
+        "timestamp": at("11:59:00"),
+        "timestamp_type": "0",
+        "ingested_at": at("11:59:01"),
+        "headers": "array(named_struct('key', 'trace', 'value', X'00'))",
+    }
+
+
+def _case(table: str, topic: str) -> Case:
+    view = f"bronze_{table}"
+    row, other = record(topic), {**record(topic, 1), "headers": "NULL", "timestamp_type": "1"}
+    return Case(
+        good={view: [row, other], "limits": [LIMITS]},
+        bad={
+            "keys are unique": {view: [row, row]},
+            "what is required is there": {view: [row, {**other, "timestamp": "NULL"}]},
+            "partitions and offsets count from 0": {view: [row, {**other, "offset": "-1"}]},
+            "timestamps are the producer's (0) or the broker's (1)": {
+                view: [row, {**other, "timestamp_type": "2"}]
+            },
+            "headers have keys": {
+                view: [row, {**other, "headers": "array(named_struct('key', NULL, 'value', X'00'))"}]
+            },
+            "nothing has landed in the future": {view: [row, {**other, "ingested_at": at("12:00:01")}]},
+            "there are rows of lately": later(),
+        },
+    )
+
+
+CASES = {
+    f"bronze.{source.table}": _case(source.table, source.topic)
+    for stream in STREAMS
+    for source in stream.sources
+}

@@ -1,0 +1,91 @@
+"""How a suite is put to the test: its lake becomes views, and Great Expectations says what fails."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import cast
+
+import pytest
+from great_expectations import ExpectationSuite, ValidationDefinition
+from pyspark.sql import SparkSession
+
+from lakehouse.quality.checking import make_context
+from lakehouse.quality.expectations import BATCH_VIEW
+from tests.expectations.lakes import Lake, Row, frame
+
+# Nothing here is worth compiling or distributing.
+QUICK = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+def suite_of(table: str) -> ExpectationSuite:
+    """Return the suite of a table, `layer.name`."""
+    return cast("ExpectationSuite", importlib.import_module(f"expectations.{table}").suite())
+
+
+def names_of(table: str) -> list[str]:
+    """Return the names of a suite's expectations."""
+    return [str(one.description) for one in suite_of(table).expectations]
+
+
+class Validator:
+    """Runs suites in one context; views stay from one lake to the next where they are the same."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._context = make_context()
+        self._source = self._context.data_sources.add_or_update_spark("lake", persist=False)
+        self._definitions: dict[str, ValidationDefinition] = {}
+        self._views: dict[str, list[Row]] = {}
+
+    def failures(self, table: str, lake: Lake) -> set[str]:
+        """Return the names of the expectations that the table does not meet in this lake."""
+        own = table.replace(".", "_", 1)
+        for view, rows in lake.items():
+            if self._views.get(view) != list(rows):
+                frame(self._spark, view, rows).createOrReplaceTempView(view)
+                self._views[view] = list(rows)
+        batch = {"dataframe": self._spark.table(own)}
+        results = self._definition(table).run(batch_parameters=batch, result_format="BOOLEAN_ONLY").results
+        raised = [result.exception_info for result in results if _has_raised(result.exception_info)]
+        assert not raised, raised
+        return {
+            str(result.expectation_config.description)
+            for result in results
+            if result.expectation_config and not result.success
+        }
+
+    def drop_views(self) -> None:
+        for view in (*self._views, BATCH_VIEW):
+            self._spark.catalog.dropTempView(view)
+
+    def _definition(self, table: str) -> ValidationDefinition:
+        if table not in self._definitions:
+            batch = self._source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("all")
+            suite = self._context.suites.add(suite_of(table))
+            self._definitions[table] = ValidationDefinition(name=table, data=batch, suite=suite)
+        return self._definitions[table]
+
+
+@pytest.fixture(scope="package")
+def validator(spark: SparkSession) -> Iterator[Validator]:
+    with ExitStack() as restored:
+        for key, value in QUICK.items():
+            before = spark.conf.get(key) or ""
+            spark.conf.set(key, value)
+            restored.callback(spark.conf.set, key, before)
+        validator = Validator(spark)
+        restored.callback(validator.drop_views)
+        yield validator
+
+
+def _has_raised(info: dict[str, object]) -> bool:
+    """Tell whether an expectation, or one of the metrics it is made of, has raised."""
+    parts = [info, *(part for part in info.values() if isinstance(part, dict))]
+    return any(part.get("raised_exception") for part in parts)

@@ -1,0 +1,68 @@
+"""Dead letters that are as they must be, and what can be wrong with one."""
+
+from __future__ import annotations
+
+import hashlib
+
+from lakehouse.streams import STREAMS
+from tests.expectations.bronze_cases import record
+from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, text
+
+_VIEW = "silver_dead_letters"
+
+
+def _letter(offset: int, stage: str = "silver") -> Row:
+    identity = "\n".join(("metrics-events", "1", str(offset), stage))
+    return {
+        "id": text(hashlib.sha256(identity.encode()).hexdigest()),
+        "stream": text("metrics"),
+        "stage": text(stage),
+        "topic": text("metrics-events"),
+        "partition": "1",
+        "offset": str(offset),
+        "reasons": "array(named_struct('rule', 'not_json', 'column', NULL, 'message', 'no'))",
+        "status": text("open"),
+        "attempts": "1",
+        "first_seen": at("11:59:02"),
+        "last_attempt": at("11:59:02"),
+        "job": text("silver.metrics_events"),
+        "code_version": text("0.1.0"),
+    }
+
+
+_OPEN = _letter(0)
+_REPLAYED = {**_letter(1), "status": text("replayed"), "attempts": "2", "last_attempt": at("11:59:30")}
+
+
+def _changed(**change: str) -> Lake:
+    return {_VIEW: [_REPLAYED, {**_OPEN, **change}]}
+
+
+CASES = {
+    "silver.dead_letters": Case(
+        good={
+            _VIEW: [_REPLAYED, _OPEN],
+            **{
+                f"bronze_{source.table}": [record(source.topic, 0), record(source.topic, 1)]
+                for stream in STREAMS
+                for source in stream.sources
+            },
+            "limits": [LIMITS],
+        },
+        bad={
+            "keys are unique": {_VIEW: [_REPLAYED, _REPLAYED]},
+            "what is required is there": _changed(job="NULL"),
+            "ids are the SHA-256 of topic, partition, offset and stage": _changed(id=text("0" * 64)),
+            "streams are known": _changed(stream=text("weather")),
+            "stages are known": {_VIEW: [_REPLAYED, _letter(0, stage="gold")]},
+            "statuses are known": _changed(status=text("lost")),
+            "there has been an attempt": _changed(attempts="0"),
+            "there is a reason": _changed(reasons="array()"),
+            "every reason has a rule": _changed(
+                reasons="array(named_struct('rule', NULL, 'column', NULL, 'message', 'no'))"
+            ),
+            "the last attempt is not before the first": _changed(last_attempt=at("11:59:01")),
+            "few of a topic's records are open": {"bronze_metrics_events": [record("metrics-events")]},
+        },
+    )
+}

@@ -1,0 +1,55 @@
+"""Silver tables that are as they must be, and what can be wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakehouse.streams import STREAMS
+from tests.expectations.bronze_cases import record
+from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, later, text
+
+# What a record carries, the required text that can be empty and, by expectation, what is wrong with a value.
+_METRIC = {"service_id": text("s1"), "metric_name": text("cpu"), "value": "1.5D"}
+_CALL = {"user1": text("ann"), "user2": text("bob")}
+_SALE = {"product": text("p1"), "value": "-1.5"}
+_TRANSACTION = {"user_id": text("u1"), "amount": "0.000000001"}
+_RECORDS: Mapping[str, tuple[Row, str, Mapping[str, Row]]] = {
+    "metrics_events": (_METRIC, "metric_name", {"values are finite": {"value": "double('-infinity')"}}),
+    "call_analytics": (_CALL, "user2", {}),
+    "call_metrics": (_CALL, "user2", {}),
+    "sales_events": (_SALE, "product", {}),
+    "transactions": (_TRANSACTION, "user_id", {"amounts are above zero": {"amount": "0"}}),
+}
+
+
+def _case(table: str, topic: str) -> Case:
+    view, landed = f"silver_{table}", f"bronze_{table}"
+    fields, name, wrong_values = _RECORDS[table]
+    place = {"topic": text(topic), "partition": "1"}
+    row = {**fields, **place, "offset": "0", "event_time": at("11:59:00")}
+    other = {**row, "offset": "1", "event_time": at("12:05:00")}
+    if table == "sales_events":
+        other = {**other, "value": "NULL"}  # a tombstone
+
+    def changed(change: Row) -> Lake:
+        return {view: [row, {**other, **change}]}
+
+    return Case(
+        good={view: [row, other], landed: [record(topic, 0), record(topic, 1)], "limits": [LIMITS]},
+        bad={
+            "keys are unique": {view: [row, row]},
+            "what is required is there": changed({name: "NULL"}),
+            "required texts are not empty": changed({name: text("")}),
+            "no event is further ahead than is tolerated": changed({"event_time": at("12:05:00.000001")}),
+            "every row has its bronze row": {landed: [record(topic, 0), record("another", 1)]},
+            "there are rows of lately": later(),
+            **{expectation: changed(change) for expectation, change in wrong_values.items()},
+        },
+    )
+
+
+CASES = {
+    f"silver.{source.table}": _case(source.table, source.topic)
+    for stream in STREAMS
+    for source in stream.sources
+}

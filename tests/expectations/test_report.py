@@ -1,0 +1,31 @@
+"""What a check says in few words."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakehouse.quality.report import Finding, Severity, TableReport, summary
+
+
+def finding(severity: Severity, *, success: bool = False, error: str | None = None) -> Finding:
+    return Finding("keys are unique", severity, success, "", 0, (), error)
+
+
+@pytest.mark.parametrize(
+    ("findings", "said"),
+    [
+        ((finding("fail", success=True), finding("warn", success=True)), "all hold"),
+        ((finding("fail"), finding("fail"), finding("fail", success=True)), "2 do NOT hold"),
+        ((finding("warn"), finding("fail", success=True)), "1 do not hold, as warnings"),
+        (
+            (finding("warn", error="no such column"), finding("fail"), finding("warn")),
+            "1 could NOT be looked at, 1 do NOT hold, 1 do not hold, as warnings",
+        ),
+    ],
+)
+def test_a_summary_counts_what_does_not_hold_by_how_much_that_matters(
+    findings: tuple[Finding, ...], said: str
+) -> None:
+    reports = [TableReport("gold.a", 1, 5, findings[:1], 0.1), TableReport("gold.b", 1, 5, findings[1:], 0.1)]
+
+    assert summary(reports) == said

@@ -1,0 +1,50 @@
+"""Every suite holds for a good table, and each of its expectations fails for a bad one, alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.expectations import (
+    bronze_cases,
+    calls_cases,
+    letters_cases,
+    metrics_cases,
+    sales_cases,
+    silver_cases,
+    transactions_cases,
+)
+from tests.expectations.conftest import Validator, names_of, suite_of
+from tests.expectations.lakes import TABLES, Case
+
+CASES: dict[str, Case] = {
+    **bronze_cases.CASES,
+    **silver_cases.CASES,
+    **letters_cases.CASES,
+    **metrics_cases.CASES,
+    **calls_cases.CASES,
+    **sales_cases.CASES,
+    **transactions_cases.CASES,
+}
+BAD = [pytest.param(table, name, id=f"{table}: {name}") for table, case in CASES.items() for name in case.bad]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_has_a_suite(table: str) -> None:
+    assert suite_of(table).name == table
+    assert table in CASES
+
+
+@pytest.mark.parametrize("table", CASES)
+def test_every_expectation_has_a_name_of_its_own_and_a_bad_table(table: str) -> None:
+    assert sorted(names_of(table)) == sorted(CASES[table].bad)
+
+
+@pytest.mark.parametrize("table", CASES)
+def test_a_good_table_meets_every_expectation(validator: Validator, table: str) -> None:
+    assert validator.failures(table, CASES[table].good) == set()
+
+
+@pytest.mark.parametrize(("table", "name"), BAD)
+def test_a_bad_table_breaks_one_expectation(validator: Validator, table: str, name: str) -> None:
+    case = CASES[table]
+    assert validator.failures(table, {**case.good, **case.bad[name]}) == {name}

@@ -1,0 +1,130 @@
+"""With --gate gold leaves only while it is as its suites say; what lands goes on landing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.layer import LAYERS
+from lakehouse.loads import Load, send
+from lakehouse.quality.gate import SuiteGate
+from lakehouse.quality.results import gates
+from lakehouse.query import ask
+from lakehouse.runner import run
+from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
+from lakehouse.streams import STREAMS, choose
+from lakehouse.topics import create_topics
+from lakehouse.triggers import AVAILABLE_NOW
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import await_
+
+GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
+STREAM = choose(["transactions"])
+
+
+class Gated:
+    """A lake of transactions whose gold leaves through a gate; `said` are its notices."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.said: list[str] = []
+        self._seed = 0
+
+    def run(self, trigger: str = AVAILABLE_NOW, stop: Stop | None = None) -> None:
+        gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
+        run(self.spark, STREAM, LAYERS, self.settings, trigger=trigger, gate=gate, stop=stop)
+
+    def produce(self) -> None:
+        self._seed += 1
+        assert send(Load("transactions", 200, seed=self._seed), self.settings).failed == 0
+
+    def count(self, table: str) -> int:
+        return len(pipeline.rows_of(self.spark, self.settings, table))
+
+    def sent(self) -> Counter[int | None]:
+        """How often each count has left, null for a row that was taken back."""
+        topic = self.settings.topic("aggregated-transactions")
+        records = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
+        return Counter(
+            None if record.value is None else json.loads(record.value)["count"] for record in records
+        )
+
+    def sql(self, statement: str) -> None:
+        """Change gold as a user does it, who need not wait until gold is not being written."""
+        gold = f"delta.`{pipeline.path_of(self.settings, GOLD)}`"
+        ask(self.spark, statement.format(gold=gold), limit=1)
+
+    def is_open(self) -> bool:
+        return gates(self.spark, self.settings.lake)["transactions"].is_open
+
+
+@pytest.fixture
+def gated(spark: SparkSession, make_settings: MakeSettings) -> Gated:
+    settings = make_settings(gate_interval_s=1)
+    topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
+    create_topics(settings.kafka_bootstrap_servers, topics)
+    return Gated(spark, settings)
+
+
+@pytest.mark.slow
+def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_hold(gated: Gated) -> None:
+    gated.produce()
+    gated.run()
+    before = gated.sent()
+    assert before.total() == gated.count(GOLD)
+    assert gated.said == []
+    assert gated.is_open()
+
+    gated.sql("INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1")
+    landed = gated.count(SILVER)
+    gated.produce()
+    gated.run()
+
+    assert gated.count(SILVER) > landed
+    assert gated.sent() == before
+    (closed,) = gated.said
+    assert closed.startswith("gate of transactions closed, nothing leaves: gold.user_transactions_5m: ")
+    assert not gated.is_open()
+    gated.produce()
+    gated.run()
+    assert len(gated.said) == 1  # a new run knows; that there are more rows now is no news
+
+    gated.sql("DELETE FROM {gold} WHERE user_id = 'nobody'")
+    gated.run()
+
+    assert gated.said[1:] == ["gate of transactions open again"]
+    assert gated.is_open()
+    assert gated.sent() > before
+    assert 0 not in gated.sent()  # the wrong row has never left
+
+
+@pytest.mark.slow
+def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated) -> None:
+    stop = Stop()
+    running = threading.Thread(target=gated.run, args=("200 ms", stop))
+    running.start()
+    try:
+        gated.produce()
+        await_(gated.sent)
+        gated.sql("INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1")
+        await_(lambda: len(gated.said) == 1)
+        before = gated.sent()
+        landed = gated.count(SILVER)
+        gated.produce()
+        await_(lambda: gated.count(SILVER) > landed)
+        assert gated.sent() == before
+        gated.sql("DELETE FROM {gold} WHERE user_id = 'nobody'")
+        await_(lambda: gated.sent() > before)
+    finally:
+        stop.request()
+        running.join()
+
+    assert gated.said[1:] == ["gate of transactions open again"]
+    assert 0 not in gated.sent()
