@@ -1,13 +1,16 @@
 """A lease on a table: while one is held, the query that fills the table waits before its next write.
 
-The lease is a property of the Delta table, `lakehouse.lease`: until when it is held, and by whom. To take it
-is a commit of the table's metadata, with which every write that is under way conflicts; so from then on no
-write lands that began before. It is renewed while its holder lives, and runs out by itself when it is killed.
+Who holds a table is a property of it, `lakehouse.lease`. To take it is a commit of the table's metadata, with
+which every write that is under way conflicts; so from then on no write lands that began before. Until when is
+the name of an empty file beside the table's own: its holder renews it while it lives, without a commit that
+its own writes would conflict with, and a lease whose holder is killed runs out by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import threading
 import time
 import uuid
@@ -17,10 +20,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
+from lakehouse import storage, tables
 from lakehouse.errors import TableError
 
 _PROPERTY = "lakehouse.lease"
+_DIRECTORY = "_lakehouse_lease"  # VACUUM leaves what begins with an underscore
+_TERM = re.compile(r"(\d+)-(\w+)")  # until when, ms since the epoch, and who
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
@@ -28,14 +33,14 @@ _LOOK_EVERY_S = 0.2
 
 def await_end(spark: SparkSession, path: str) -> int:
     """Return the table's version once nobody holds the table."""
-    while _held_until(standing := tables.snapshot(spark, path)) > time.time():
+    while _held_until(spark, path, standing := tables.snapshot(spark, path)) > time.time():
         time.sleep(_LOOK_EVERY_S)
     return int(standing.version())
 
 
 def is_held(spark: SparkSession, path: str) -> bool:
     """Tell whether somebody holds the table now."""
-    return _held_until(tables.snapshot(spark, path)) > time.time()
+    return _held_until(spark, path, tables.snapshot(spark, path)) > time.time()
 
 
 @contextlib.contextmanager
@@ -44,14 +49,15 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
     Raises TableError where somebody else holds it.
     """
-    until = _held_until(tables.snapshot(spark, path))
+    until = _held_until(spark, path, tables.snapshot(spark, path))
     if until > time.time():
         raise TableError(
             f"{name} is being rebuilt already, and held until {datetime.fromtimestamp(until, UTC):%F %T} UTC "
             "at least; wait for that to end, or until then if it was killed"
         )
     holder, over = uuid.uuid4().hex, threading.Event()
-    _take(spark, path, holder)
+    _extend(spark, path, holder)
+    tables.set_property(spark, path, _PROPERTY, holder)
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     renewal.start()
     try:
@@ -60,17 +66,32 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         over.set()
         renewal.join()
         tables.set_property(spark, path, _PROPERTY, None)
+        _forget(spark, path, holder, before=math.inf)
 
 
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
-        _take(spark, path, holder)
+        _forget(spark, path, holder, before=_extend(spark, path, holder))
 
 
-def _take(spark: SparkSession, path: str, holder: str) -> None:
-    tables.set_property(spark, path, _PROPERTY, f"{time.time() + _LENGTH_S:.3f} {holder}")
+def _extend(spark: SparkSession, path: str, holder: str) -> float:
+    """Write down that the holder is alive, and return until when that holds, in seconds since the epoch."""
+    until_ms = int((time.time() + _LENGTH_S) * 1000)
+    storage.write_text(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}", "")
+    return until_ms / 1000
 
 
-def _held_until(snapshot: Any) -> float:
-    lease = snapshot.metadata().configuration().get(_PROPERTY)
-    return float(lease.get().split()[0]) if lease.isDefined() else 0.0
+def _forget(spark: SparkSession, path: str, holder: str, before: float) -> None:
+    for until in _terms(spark, path, holder):
+        if until < before:
+            storage.delete(spark, f"{path}/{_DIRECTORY}/{round(until * 1000)}-{holder}")
+
+
+def _terms(spark: SparkSession, path: str, holder: str) -> list[float]:
+    found = map(_TERM.fullmatch, storage.names(spark, f"{path}/{_DIRECTORY}"))
+    return [int(term[1]) / 1000 for term in found if term is not None and term[2] == holder]
+
+
+def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
+    holder = snapshot.metadata().configuration().get(_PROPERTY)
+    return max(_terms(spark, path, str(holder.get())), default=0.0) if holder.isDefined() else 0.0

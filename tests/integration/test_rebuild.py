@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import leases, recompute, tables
+from lakehouse import leases, recompute, storage, tables
 from lakehouse.errors import TableError
 from lakehouse.query import ask
 from lakehouse.rebuilding import Rebuilt, Span, behind, rebuild_gold, silver_versions
@@ -26,7 +27,7 @@ from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from tests import pipeline, verdicts
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import Raw
+from tests.pipeline import Raw, await_
 
 SOURCE = TRANSACTIONS.sources[0]
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
@@ -140,14 +141,14 @@ def test_gold_is_rebuilt_while_silver_and_gold_run_on(spark: SparkSession, caugh
         await_equal(lambda: sum(row["count"] for row in pipeline.rows_of(spark, caught_up, GOLD)), 8 * 16)
     finally:
         stop.request()
-        thread.join(60)
+        thread.join(300)
 
     assert failures == []
     assert differences(spark, caught_up) == []
 
 
 def await_equal(found: Callable[[], int], expected: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while found() != expected:
         assert time.monotonic() < deadline, found()
         time.sleep(0.3)
@@ -171,13 +172,52 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
             time.sleep(0.1)
         time.sleep(1)
         assert sorted(map(str, pipeline.rows_of(spark, caught_up, GOLD))) == sorted(map(str, before))
-    thread.join(60)
+    thread.join(300)
+    assert differences(spark, caught_up) == []
+
+
+def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_what_it_writes(
+    spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(pipeline.path_of(caught_up, GOLD))
+    monkeypatch.setattr(leases, "_RENEWED_EVERY_S", 0.05)
+    upsert, held = tables.upsert, list[bool]()
+
+    def terms() -> list[str]:
+        return [name for name in storage.names(spark, f"{path}/_lakehouse_lease") if name[0] != "."]
+
+    def after_a_renewal(*arguments: Any) -> object:
+        first = max(terms())
+        await_(lambda: max(terms()) > first)
+        held.append(leases.is_held(spark, path))
+        return upsert(*arguments)
+
+    monkeypatch.setattr(tables, "upsert", after_a_renewal)
+    damage(spark, caught_up, "user_id = 'u1'")
+    version = pipeline.version_of(caught_up, GOLD)
+
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(
+        len(USERS) * WINDOWS, WINDOWS
+    )
+
+    assert held == [True]
+    assert pipeline.version_of(caught_up, GOLD) == version + 3  # taken, merged once, given back
+    assert not leases.is_held(spark, path)
+    assert terms() == []
     assert differences(spark, caught_up) == []
 
 
 def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up: Settings) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
-    tables.set_property(spark, path, "lakehouse.lease", f"{time.time() - 1:.3f} killed")
+    alive = f"{path}/_lakehouse_lease/{round(time.time() + 3600) * 1000}-killed"
+    tables.set_property(spark, path, "lakehouse.lease", "killed")
+    storage.write_text(spark, alive.replace("killed", "another"), "")
+    assert not leases.is_held(spark, path)
+    storage.write_text(spark, alive, "")
+    assert leases.is_held(spark, path)
+
+    storage.delete(spark, alive)
+    storage.write_text(spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
 
     assert not leases.is_held(spark, path)
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
