@@ -41,7 +41,7 @@ local latest = numbers(redis.call("HGET", KEYS[3], member), "^(%d+) (%-?%d+) (%d
 if not latest or is_less(latest, { generation, order, version }) then
   redis.call("HSET", KEYS[2], member, row)
   redis.call("HSET", KEYS[3], member, ARGV[1] .. " " .. ARGV[5] .. " " .. ARGV[2])
-  redis.call("ZADD", KEYS[4], now + ttl, member)
+  redis.call("ZADD", KEYS[4], now + ttl + 1, member)  -- whole seconds, so not before its row
   for position = 2, 4 do
     redis.call("EXPIRE", KEYS[position], ttl)
   end
