@@ -25,7 +25,8 @@ from lakehouse.local.jars import require_jars
 from lakehouse.settings import Settings
 
 PROPERTIES = Path(__file__).with_name("spark.properties")
-_JVM_TIMEOUT_S = 60.0
+_JVM_TIMEOUT_S = 120.0
+_KILL_AGAIN_S = 0.1
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -33,7 +34,7 @@ def build_session(settings: Settings, name: str, *, options: Mapping[str, str] |
     """Return a session for the tables of this project; `options` go over everything else.
 
     The second call in a process returns the session of the first. Raises ServiceError where the runtime
-    jars are not in place, or the JVM does not come up in a minute.
+    jars are not in place, or the JVM does not come up in two minutes.
     """
     # PySpark would print a failure itself before it raises it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
@@ -55,21 +56,25 @@ def _impatient() -> Iterator[None]:
     written, because the disk was full for a moment, that is for ever.
     """
     here = psutil.Process()
-    before, over = set(here.children(recursive=True)), threading.Event()
+    before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
 
     def watch() -> None:
-        if not over.wait(_JVM_TIMEOUT_S) and SparkContext._gateway is None:
-            over.set()
-            for child in set(here.children(recursive=True)) - before:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+        if over.wait(_JVM_TIMEOUT_S) or SparkContext._gateway is not None:
+            return
+        given_up.set()
+        while not over.wait(_KILL_AGAIN_S):  # shells go on starting processes until they are gone
+            # Parents first, so that no shell is left that would say something of its child's end.
+            for child in here.children(recursive=True):
+                if child not in before:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
     try:
         yield
     except PySparkException as error:
-        if not over.is_set():
+        if not given_up.is_set():
             raise
         raise ServiceError(
             f"Spark's JVM did not come up in {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary directory "

@@ -21,7 +21,7 @@ _DEFAULT_PORT = 9092
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
-def require_broker(bootstrap_servers: str, timeout_s: float = 5.0) -> None:
+def require_broker(bootstrap_servers: str, timeout_s: float = 15.0) -> None:
     """Raise ServiceError unless a broker answers that is ready to hold topics."""
     with _admin(bootstrap_servers, timeout_s=timeout_s) as admin:
         brokers = admin.describe_cluster()["brokers"]
@@ -54,7 +54,7 @@ def create_topics(bootstrap_servers: str, partitions: Mapping[str, int]) -> list
                     f"{missing[topic['name']]} partitions: {topic['error_message'] or error.__name__}"
                 )
         # Creation is asynchronous: a producer may otherwise be told that the topic is unknown.
-        admin.wait_for_topics(list(missing))
+        admin.wait_for_topics(list(missing), timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
     return created
 
 

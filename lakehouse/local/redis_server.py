@@ -71,7 +71,7 @@ class RedisServer(Service):
             client.close()
 
 
-def require_redis(url: str, timeout_s: float = 5.0) -> None:
+def require_redis(url: str, timeout_s: float = 15.0) -> None:
     """Raise ServiceError, naming the address but no password, unless a Redis answers at the URL."""
     try:
         client = _client(url, timeout_s=timeout_s)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 State = Literal["running", "not answering", "died", "stopped"]
 
 # A broker that was killed waits out its old session (9 s) and reads its logs again before it answers.
-_START_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 20.0
 _ABANDON_TIMEOUT_S = 5.0
 _LOCK_TIMEOUT_S = _START_TIMEOUT_S + _STOP_TIMEOUT_S
