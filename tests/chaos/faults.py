@@ -21,15 +21,17 @@ import redis
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from lakehouse.layer import LAYERS
+from lakehouse.layer import LAYERS, LayerName
 from lakehouse.settings import Settings
 from tests.chaos.files import QUERIES, commit_file, last_write, writes_of
-from tests.chaos.services import Name, OwnServices
+from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
 from tests.pipeline import checkpoint_of, version_of
 
-UP_TIMEOUT_S = 120.0
-POINT_TIMEOUT_S = 45.0
+UP_TIMEOUT_S = 300.0
+POINT_TIMEOUT_S = 120.0
+_PROCESS_TIMEOUT_S = 30.0
+_FULL_TIMEOUT_S = 120.0
 _LOOK_S = 0.001
 _SETTLE_S = 0.5  # what a dead process had sent to the broker has arrived by then
 
@@ -66,15 +68,18 @@ Fault = Callable[[Scene], Result]
 
 
 def kill(layer: str) -> Fault:
-    """Kill a layer wherever it is, be it still starting."""
+    """Kill a layer wherever it is, be it still starting; one that has just ended starts in a moment."""
 
     def act(scene: Scene) -> Result:
-        return Result(scene.supervisor.kill(layer))
+        deadline = time.monotonic() + _PROCESS_TIMEOUT_S
+        while not (hit := scene.supervisor.kill(layer)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return Result(hit)
 
     return act
 
 
-def kill_between(layer: str, first: str) -> Fault:
+def kill_between(layer: LayerName, first: str) -> Fault:
     """Kill a layer when its micro-batch is in the first of two tables and not yet in the query's own."""
 
     def act(scene: Scene) -> Result:
@@ -92,7 +97,7 @@ def kill_between(layer: str, first: str) -> Fault:
     return act
 
 
-def kill_before_checkpoint(layer: str) -> Fault:
+def kill_before_checkpoint(layer: LayerName) -> Fault:
     """Kill a layer when a micro-batch is in its table and not yet in its checkpoint."""
 
     def act(scene: Scene) -> Result:
@@ -159,24 +164,30 @@ def empty_redis(scene: Scene) -> Result:
 
 
 def refuse_writes(scene: Scene) -> Result:
-    """Let every write to a file fail for the processes that run, as a full disk does."""
+    """Let every write to a file fail for the processes that run, as a full disk does.
+
+    It stays so at least until bronze, which always has something to write, has met it.
+    """
     scene.supervisor.disturb("disk full")
-    processes = [process for layer in LAYERS for process in scene.supervisor.processes(layer)]
-    limited = [process for process in processes if _limit(process, 0)]
-    full_s = scene.rng.uniform(scene.outage.least_s, scene.outage.most_s)
-    time.sleep(full_s)
-    alive = sum(_limit(process, resource.RLIM_INFINITY) for process in limited)
-    return Result(bool(limited), f"full for {full_s:.1f} s; {alive} of {len(limited)} processes outlived it")
+    limited = {
+        layer: [process for process in scene.supervisor.processes(layer) if _limit(process, 0)]
+        for layer in LAYERS
+    }
+    began = time.monotonic()
+    time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
+    while any(map(runs, limited["bronze"][:1])) and time.monotonic() < began + _FULL_TIMEOUT_S:
+        time.sleep(_LOOK_S)
+    full_s = time.monotonic() - began
+    every = [process for processes in limited.values() for process in processes]
+    alive = sum(_limit(process, resource.RLIM_INFINITY) for process in every)
+    return Result(bool(every), f"full for {full_s:.1f} s; {alive} of {len(every)} processes outlived it")
 
 
 FAULTS: Mapping[str, Fault] = {
     **{f"kill {layer}": kill(layer) for layer in LAYERS},
     "kill silver between dead letters and clean rows": kill_between("silver", "silver.dead_letters"),
     "kill gold between notifications and totals": kill_between("gold", "gold.sales_notifications"),
-    **{
-        f"kill {layer} between table and checkpoint": kill_before_checkpoint(layer)
-        for layer in ("bronze", "silver", "gold")
-    },
+    **{f"kill {layer} between table and checkpoint": kill_before_checkpoint(layer) for layer in LAYERS[:3]},
     "kill export inside a Kafka transaction": kill_in_transaction,
     "stop Kafka": end_service("kafka", signal.SIGTERM),
     "kill Kafka": end_service("kafka", signal.SIGKILL),
@@ -197,26 +208,29 @@ def confirmed(scene: Scene) -> list[str]:
     ]
 
 
-def _kill_after_commit(scene: Scene, layer: str, tables: list[str]) -> tuple[str, str, int] | None:
-    """Kill a layer at the next commit to one of the tables; return the table, application and micro-batch."""
-    if not scene.supervisor.await_up([layer], UP_TIMEOUT_S):
+def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> tuple[str, str, int] | None:
+    """Kill a layer at its next write to one of the tables; return the table, application and micro-batch.
+
+    Nothing comes to a layer before those that it reads from are back.
+    """
+    if not scene.supervisor.await_up(LAYERS[: LAYERS.index(layer) + 1], UP_TIMEOUT_S):
         return None
     waiting = list(tables)
     scene.rng.shuffle(waiting)
     chosen = waiting[: max(1, len(waiting) // 2)]
-    files = {
-        table: commit_file(scene.settings, table, version_of(scene.settings, table) + 1) for table in chosen
-    }
+    versions = {table: version_of(scene.settings, table) + 1 for table in chosen}
     deadline = time.monotonic() + POINT_TIMEOUT_S
-    while True:
-        for table, file in files.items():
-            if file.exists():
+    while time.monotonic() < deadline:
+        for table, version in versions.items():
+            file = commit_file(scene.settings, table, version)
+            if not file.exists():
+                continue
+            if writes := writes_of(file):
                 scene.supervisor.kill(layer)
-                writes = writes_of(file)
-                return (table, *writes[0]) if writes else None
-        if time.monotonic() > deadline:
-            return None
+                return (table, *writes[0])
+            versions[table] += 1  # what the clock made due
         time.sleep(_LOOK_S)
+    return None
 
 
 def _is_open(settings: Settings, query: str, batch: int) -> bool:

@@ -49,12 +49,13 @@ class OwnServices:
         process = psutil.Process(status.pid)
         process.send_signal(number)
         deadline = time.monotonic() + END_TIMEOUT_S
-        while _runs(process):
+        while runs(process):
             assert time.monotonic() < deadline, f"{name} does not end by {number.name}"
             time.sleep(0.05)
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Tell whether a process has not ended, be it that nobody has collected it yet."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
