@@ -78,6 +78,19 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture
+def no_names(spark: SparkSession) -> Iterator[None]:
+    """A session that knows no table by name, before the test and after it; the tables are external."""
+    _forget_names(spark)
+    yield
+    _forget_names(spark)
+
+
+def _forget_names(spark: SparkSession) -> None:
+    for database in ("bronze", "silver", "gold", "ops"):
+        spark.sql(f"DROP DATABASE IF EXISTS {database} CASCADE")
+
+
 def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
     """Return settings with a lake in the directory and topics of their own."""
     suffix = uuid.uuid4().hex[:8]

@@ -70,9 +70,9 @@ def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) ->
             )
             for record in records
         ]
-        producer.flush(30)
+        producer.flush(120)
         for future in sent:
-            future.get(30)
+            future.get(120)
     finally:
         producer.close()
 
@@ -200,7 +200,7 @@ def forget_last_commit(settings: Settings, query: str) -> int:
     return last
 
 
-def await_(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
     """Wait until the condition holds, and fail where it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

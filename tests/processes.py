@@ -29,8 +29,8 @@ from lakehouse.topics import create_topics
 ROOT = Path(__file__).parents[1]
 BIN = ROOT / ".venv" / "bin"
 LAKEHOUSE = str(BIN / "lakehouse")
-START_TIMEOUT_S = 120.0
-LEAVE_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+LEAVE_TIMEOUT_S = 180.0
 QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # short-lived: the first compiler is enough
 NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting default log level")
 
@@ -101,7 +101,7 @@ def submit(layer: str, *arguments: str) -> list[str]:
 
 def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -137,7 +137,7 @@ class Process:
 
     def left_behind(self) -> list[psutil.Process]:
         """The live processes of the group, after a moment in which they may still end."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return alive

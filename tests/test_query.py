@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,11 +33,15 @@ def answer(schema: str, *rows: tuple[Any, ...]) -> Answer:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, lake_settings: Settings, tmp_path: Path) -> Iterator[Settings]:
+def lake(
+    spark: SparkSession,
+    lake_settings: Settings,
+    tmp_path: Path,
+    no_names: None,  # noqa: ARG001
+) -> Settings:
     """A lake with two of its tables, in a directory whose name is hard to quote."""
     settings = lake_settings.model_copy(update={"lake": str(tmp_path / "it's a lake")})
     source = METRICS.sources[0]
-    _forget_tables(spark, settings)
     path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
     rows = [
         ("api", "latency", 12.5, None, NOON, "metrics-events", 0, 0),
@@ -47,13 +50,7 @@ def lake(spark: SparkSession, lake_settings: Settings, tmp_path: Path) -> Iterat
     clean = spark.createDataFrame(rows, silver.spec(source, settings).schema)
     tables.append(clean, path, tables.Transaction("test", 0))
     tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings))
-    yield settings
-    _forget_tables(spark, settings)
-
-
-def _forget_tables(spark: SparkSession, settings: Settings) -> None:
-    for spec in specs(settings):
-        spark.sql(f"DROP TABLE IF EXISTS {spec.qualified_name}")
+    return settings
 
 
 def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_lake(
@@ -128,7 +125,7 @@ def test_corrections_beside_other_writers_are_made_again_until_each_has_been_mad
 
     def correct() -> None:
         for _ in range(3):
-            together.wait(60)
+            together.wait(300)
             ask(spark, "UPDATE silver.metrics_events SET value = value + 1 WHERE offset = 0", limit=1)
 
     with ThreadPoolExecutor(2) as pool:

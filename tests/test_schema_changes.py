@@ -183,7 +183,7 @@ def counts(spark: SparkSession, settings: Settings) -> list[int]:
 
 
 def await_count(spark: SparkSession, settings: Settings, count: int, live: threading.Thread) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while counts(spark, settings) != [count]:
         assert live.is_alive()
         assert time.monotonic() < deadline
@@ -218,7 +218,7 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
         await_count(spark, settings, 4, live)
     finally:
         stop.request()
-        live.join(60)
+        live.join(300)
 
     assert failures == []
     assert len(notices) == 1

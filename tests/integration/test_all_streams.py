@@ -18,7 +18,7 @@ from tests.pipeline import read_topic
 from tests.processes import LAKEHOUSE, NOISE, Place, place, running
 
 EVENTS = 1000
-TIMEOUT_S = 240.0
+TIMEOUT_S = 900.0
 
 
 def load(here: Place, session_settings: Settings) -> None:

@@ -267,7 +267,7 @@ def busy_cuts(seed: int) -> list[list[Raw]]:
             for _ in range(400)
         ]
         + [REFUSED] * 5
-        for _ in range(4)
+        for _ in range(5)
     ]
 
 
@@ -317,7 +317,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
         finally:
             process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-        assert psutil.wait_procs(jvms, timeout=20)[1] == []
+        assert psutil.wait_procs(jvms, timeout=60)[1] == []
     assert len(pipeline.committed(settings, QUERIES[layer])) < len(cuts)  # the kills came in time
     pipeline.run_layers(spark, settings, "silver", "gold")
 

@@ -311,11 +311,12 @@ def chromium(tmp_path: Path, *arguments: str) -> str:
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",
         "--no-first-run",
         "--virtual-time-budget=2000",
         f"--user-data-dir={tmp_path / 'chromium'}",
     ]
     ended = subprocess.run(
-        [name, *options, *arguments], capture_output=True, text=True, timeout=120, check=True
+        [name, *options, *arguments], capture_output=True, text=True, timeout=300, check=True
     )
     return ended.stdout

@@ -516,7 +516,7 @@ def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export
         await_(lambda: export.in_redis().get(State("auth", 2).row_key, {}).get("deleted"))
         whole, latest, sent = export.in_redis(), export.latest(), len(export.messages())
         export.flush()
-        await_(lambda: len(export.in_redis()) == 4, timeout_s=15)
+        await_(lambda: len(export.in_redis()) == 4)
         assert (export.in_redis(), export.latest()) == (whole, latest)
         assert len(export.messages()) == sent
     finally:

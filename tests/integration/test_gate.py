@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from datetime import datetime
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from lakehouse.query import ask
 from lakehouse.runner import run
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
+from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
 from lakehouse.triggers import AVAILABLE_NOW
@@ -26,6 +28,7 @@ from tests.pipeline import await_
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
 STREAM = choose(["transactions"])
+INSERT_NOBODY = "INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1"
 
 
 class Gated:
@@ -36,10 +39,16 @@ class Gated:
         self.settings = settings
         self.said: list[str] = []
         self._seed = 0
+        self._waiting: list[str] = []
 
     def run(self, trigger: str = AVAILABLE_NOW, stop: Stop | None = None) -> None:
-        gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
-        run(self.spark, STREAM, LAYERS, self.settings, trigger=trigger, gate=gate, stop=stop)
+        self._gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
+        run(self.spark, STREAM, LAYERS, self.settings, trigger=trigger, gate=self, stop=stop)
+
+    def is_open(self, stream: Stream, now: datetime) -> bool:
+        while self._waiting:
+            self.sql(self._waiting.pop())
+        return self._gate.is_open(stream, now)
 
     def produce(self) -> None:
         self._seed += 1
@@ -61,7 +70,11 @@ class Gated:
         gold = f"delta.`{pipeline.path_of(self.settings, GOLD)}`"
         ask(self.spark, statement.format(gold=gold), limit=1)
 
-    def is_open(self) -> bool:
+    def sql_before_the_next_look(self, statement: str) -> None:
+        """Change gold just before a live run's gate looks: one that comes between look and export leaves."""
+        self._waiting.append(statement)
+
+    def stands_open(self) -> bool:
         return gates(self.spark, self.settings.lake)["transactions"].is_open
 
 
@@ -80,9 +93,9 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     before = gated.sent()
     assert before.total() == gated.count(GOLD)
     assert gated.said == []
-    assert gated.is_open()
+    assert gated.stands_open()
 
-    gated.sql("INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1")
+    gated.sql(INSERT_NOBODY)
     landed = gated.count(SILVER)
     gated.produce()
     gated.run()
@@ -91,7 +104,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     assert gated.sent() == before
     (closed,) = gated.said
     assert closed.startswith("gate of transactions closed, nothing leaves: gold.user_transactions_5m: ")
-    assert not gated.is_open()
+    assert not gated.stands_open()
     gated.produce()
     gated.run()
     assert len(gated.said) == 1  # a new run knows; that there are more rows now is no news
@@ -100,7 +113,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     gated.run()
 
     assert gated.said[1:] == ["gate of transactions open again"]
-    assert gated.is_open()
+    assert gated.stands_open()
     assert gated.sent() > before
     assert 0 not in gated.sent()  # the wrong row has never left
 
@@ -113,7 +126,7 @@ def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated)
     try:
         gated.produce()
         await_(gated.sent)
-        gated.sql("INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1")
+        gated.sql_before_the_next_look(INSERT_NOBODY)
         await_(lambda: len(gated.said) == 1)
         before = gated.sent()
         landed = gated.count(SILVER)

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from lakehouse.layer import LayerName
 from lakehouse.loads import GENERATORS, Load, send
 from lakehouse.local.services import Endpoints
-from lakehouse.runner import run
+from lakehouse.runner import run, utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
@@ -73,7 +73,8 @@ def lake(
     create_topics(services.kafka, {settings.topic(name): 2 for one in STREAMS for name in one.topics})
     for stream, events in EVENTS.items():
         assert send(Load(stream, events, malformed=MALFORMED / events), settings).failed == 0
-    run(spark, STREAMS, WRITERS, settings, trigger=AVAILABLE_NOW)
+    sent = utc_now()  # calls are open for minutes, which filling the lake may take
+    run(spark, STREAMS, WRITERS, settings, trigger=AVAILABLE_NOW, clock=lambda: sent)
     return settings
 
 
@@ -92,7 +93,7 @@ def execute(notebook: Path, settings: Settings, directory: Path) -> Notebook:
     elsewhere.mkdir()
     document: Any = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
-        document, km=manager, timeout=180, resources={"metadata": {"path": str(elsewhere)}}
+        document, km=manager, timeout=600, resources={"metadata": {"path": str(elsewhere)}}
     )
     asyncio.run(_run(client, manager, _environment(settings, directory)))
     assert list(elsewhere.iterdir()) == []

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.partitioner.default import murmur2
 from typer.testing import CliRunner
 
@@ -236,9 +235,11 @@ def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Services, 
 # Failure.
 
 
-def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Services, topic: str) -> None:
+def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Services) -> None:
+    topic = f"producing-{uuid.uuid4().hex}"
     admin = KafkaAdminClient(bootstrap_servers=services.kafka)
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100"})])
+    refusing = {topic: {"num_partitions": 4, "configs": {"max.message.bytes": "100"}}}
+    admin.create_topics(refusing, wait_for_metadata=True)
     admin.close()
 
     summary = produce(services.kafka, topic, [Sample(b"k", b"x" * 4000, "valid")] * 10)
@@ -408,7 +409,7 @@ def test_ctrl_c_ends_the_command_with_its_summary_and_130(
         next(consumer)
         consumer.close()
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     finally:
         process.kill()
 
