@@ -66,32 +66,32 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         over.set()
         renewal.join()
         tables.set_property(spark, path, _PROPERTY, None)
-        _forget(spark, path, holder, before=math.inf)
+        _forget(spark, path, holder, before_ms=math.inf)
 
 
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
-        _forget(spark, path, holder, before=_extend(spark, path, holder))
+        _forget(spark, path, holder, before_ms=_extend(spark, path, holder))
 
 
-def _extend(spark: SparkSession, path: str, holder: str) -> float:
-    """Write down that the holder is alive, and return until when that holds, in seconds since the epoch."""
+def _extend(spark: SparkSession, path: str, holder: str) -> int:
+    """Write down that the holder is alive, and return until when that holds, in ms since the epoch."""
     until_ms = int((time.time() + _LENGTH_S) * 1000)
     storage.write_text(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}", "")
-    return until_ms / 1000
+    return until_ms
 
 
-def _forget(spark: SparkSession, path: str, holder: str, before: float) -> None:
-    for until in _terms(spark, path, holder):
-        if until < before:
-            storage.delete(spark, f"{path}/{_DIRECTORY}/{round(until * 1000)}-{holder}")
+def _forget(spark: SparkSession, path: str, holder: str, before_ms: float) -> None:
+    for until_ms in _terms_ms(spark, path, holder):
+        if until_ms < before_ms:
+            storage.delete(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}")
 
 
-def _terms(spark: SparkSession, path: str, holder: str) -> list[float]:
+def _terms_ms(spark: SparkSession, path: str, holder: str) -> list[int]:
     found = map(_TERM.fullmatch, storage.names(spark, f"{path}/{_DIRECTORY}"))
-    return [int(term[1]) / 1000 for term in found if term is not None and term[2] == holder]
+    return [int(term[1]) for term in found if term is not None and term[2] == holder]
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
     holder = snapshot.metadata().configuration().get(_PROPERTY)
-    return max(_terms(spark, path, str(holder.get())), default=0.0) if holder.isDefined() else 0.0
+    return max(_terms_ms(spark, path, str(holder.get())), default=0) / 1000 if holder.isDefined() else 0.0
