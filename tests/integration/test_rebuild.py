@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -138,20 +138,13 @@ def test_gold_is_rebuilt_while_silver_and_gold_run_on(spark: SparkSession, caugh
             if number in (3, 5):
                 damage(spark, caught_up, "user_id IN ('u1', 'u2')")
                 rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
-        await_equal(lambda: sum(row["count"] for row in pipeline.rows_of(spark, caught_up, GOLD)), 8 * 16)
+        await_(lambda: sum(row["count"] for row in pipeline.rows_of(spark, caught_up, GOLD)) == 8 * 16)
     finally:
         stop.request()
         thread.join(300)
 
     assert failures == []
     assert differences(spark, caught_up) == []
-
-
-def await_equal(found: Callable[[], int], expected: int) -> None:
-    deadline = time.monotonic() + 300
-    while found() != expected:
-        assert time.monotonic() < deadline, found()
-        time.sleep(0.3)
 
 
 def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(

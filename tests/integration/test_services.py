@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,10 @@ from lakehouse.local.redis_server import require_redis
 from lakehouse.local.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.topics import create_topics, require_broker
+from tests.pipeline import await_
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 RUN_APP = "from lakehouse.commands.services import app; app()"
 # The thread that starts the services ends long before the process: they must not end with it.
@@ -95,7 +95,7 @@ def test_a_service_that_died_is_reported_and_started_again_beside_the_other(home
     assert run("up").exit_code == 0
     before = recorded_pids(home)
     psutil.Process(before["redis"]).kill()
-    wait_until(lambda: run("status").exit_code == NOT_ALL_RUNNING)
+    await_(lambda: run("status").exit_code == NOT_ALL_RUNNING, timeout_s=60)
     assert "died" in run("status").stdout
 
     assert run("up").exit_code == 0
@@ -145,7 +145,7 @@ def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
         assert parent.stdout.readline() == b"holding\n"
         assert len(processes_of(home)) == 2
         parent.kill()
-    wait_until(lambda: processes_of(home) == [])
+    await_(lambda: processes_of(home) == [], timeout_s=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -324,13 +324,6 @@ def processes_of(home: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def client(settings: Settings) -> redis.Redis:
