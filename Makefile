@@ -1,10 +1,11 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench exact poison chaos lock clean
+.PHONY: help setup demo test soak check format bench exact poison chaos lock clean
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,9 +16,15 @@ setup: ## Make .venv, install the locked dependencies, fetch the runtime jars, c
 demo: setup ## Run the pipeline end to end on embedded services, and show what came out
 	@$(BIN)/lakehouse demo
 
-test: setup ## Run the whole test suite; services are started and stopped by it
+test: setup ## Run the tests; services are started and stopped by them (make soak has the rest)
 	@scripts/browser.sh
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
+
+soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
+	@scripts/browser.sh
+	@echo "soak: seed $(SEED)"
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
+	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)
 
 check: setup ## Lint, format check, strict types, import contracts
 	@$(BIN)/ruff check .

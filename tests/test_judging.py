@@ -724,11 +724,9 @@ def put_together(fields: Mapping[str, list[str]], wrong: list[str], chance: Rand
     return damaged[damage].encode()
 
 
+@pytest.mark.cases
 @settings(
     max_examples=4,
-    derandomize=True,  # a verdict that differs is there in every run, and can be looked at
-    database=None,
-    deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # every example is a Spark job: no shrinking
     suppress_health_check=[HealthCheck.too_slow],
 )

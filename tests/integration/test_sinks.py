@@ -414,11 +414,9 @@ DELIVERIES = st.tuples(
 )
 
 
+@pytest.mark.cases
 @settings(
     max_examples=150,
-    derandomize=True,
-    database=None,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(DELIVERIES)

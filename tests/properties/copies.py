@@ -49,9 +49,6 @@ def generated(cases: st.SearchStrategy[T], number: int) -> list[T]:
     @hypothesis.settings(
         max_examples=number,
         phases=[Phase.generate],
-        database=None,
-        derandomize=True,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(cases)

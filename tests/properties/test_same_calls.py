@@ -25,6 +25,8 @@ from tests.pipeline import DEAD_LETTERS, Raw, Row
 from tests.properties.copies import BATCHES, Copy, Outcome, copies_of, generated, run_copies
 from tests.properties.strategies import LATE_MS
 
+pytestmark = pytest.mark.cases
+
 START = pipeline.utc("2026-03-28T23:58:00")
 LANDED = START + timedelta(minutes=30)
 NOW = START + timedelta(minutes=5)

@@ -23,6 +23,8 @@ from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 from tests.properties.copies import BATCHES, Copy, Outcome, copies_of, generated, run_copies
 from tests.properties.strategies import DOUBLES
 
+pytestmark = pytest.mark.cases
+
 START_MS = int(pipeline.utc("2026-03-28T22:59:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T09:00:00")
 

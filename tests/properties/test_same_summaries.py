@@ -24,6 +24,8 @@ from tests.pipeline import DEAD_LETTERS, SOURCE, Raw
 from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies
 from tests.properties.strategies import DOUBLES, NAMES, around_windows
 
+pytestmark = pytest.mark.cases
+
 START_MS = int(pipeline.utc("2026-03-28T22:50:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 STREAM = replace(METRICS, gold=(METRICS_SUMMARY_10M,))

@@ -22,6 +22,8 @@ from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies
 from tests.properties.strategies import MONEY, NAMES, NO_MONEY, around_windows
 
+pytestmark = pytest.mark.cases
+
 START_MS = int(pipeline.utc("2026-03-28T22:55:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 SILVER, GOLD = "transactions", "gold.user_transactions_5m"
