@@ -8,12 +8,15 @@ micro-batch was planned, which a retry does not change. Times are UTC. A rerun w
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
+from lakehouse import checkpoints, tables
+from lakehouse.columns import Columns
+from lakehouse.execution import are_few, by_reference, execute_for
 from lakehouse.judging import HEADERS
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
@@ -46,13 +49,15 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Lay
     return [_query(spark, source, settings) for source in stream.sources]
 
 
-def to_bronze(records: DataFrame) -> DataFrame:
-    """Return rows of the Kafka source as bronze rows."""
-    return (
-        records.withColumnRenamed("timestampType", "timestamp_type")
-        .withColumn("ingested_at", F.current_timestamp())
-        .select(*SCHEMA.names)
-    )
+def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
+    """Return rows of the Kafka source as bronze rows that landed at a time, UTC."""
+    landed = by_reference(F.lit(ingested_at), F.col("partition"))
+    return _columns().of(records.withColumn("ingested_at", landed))
+
+
+@cache
+def _columns() -> Columns:
+    return Columns({name: F.col(name) for name in SCHEMA.names} | {"timestamp_type": F.col("timestampType")})
 
 
 def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
@@ -73,15 +78,20 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
         )
 
     def process(batch: DataFrame, transaction: Transaction, _now: datetime) -> BatchResult:
+        plan = checkpoints.read_kafka_plan(spark, checkpoint, transaction.version)
+        few = are_few(rows=plan.records)
+        execute_for(batch.sparkSession, few=few)
         # A file a partition of the topic and micro-batch would be many small ones.
-        rows = tables.append_counted(batch.coalesce(settings.shuffle_partitions), path, transaction)
+        gathered = batch.coalesce(1 if few else settings.shuffle_partitions)
+        rows = tables.append(to_bronze(gathered, plan.planned_at), path, transaction)
         return BatchResult(rows, {source.table: rows})
 
     name = f"bronze.{source.table}"
+    checkpoint = checkpoints.path_of(settings.lake, name)
     return LayerQuery(
         "bronze",
         name,
-        lambda: to_bronze(records()),
+        records,
         process,
         fills=path,
         tables={name: path},

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -70,6 +72,28 @@ def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> d
         topic: {int(partition): int(offset) for partition, offset in partitions.items()}
         for topic, partitions in topics.items()
     }
+
+
+@dataclass(frozen=True)
+class KafkaPlan:
+    """A planned micro-batch of records from Kafka: when it was planned (UTC), and at most how many it has."""
+
+    planned_at: datetime
+    records: int
+
+
+def read_kafka_plan(spark: SparkSession, checkpoint: str, batch: int) -> KafkaPlan:
+    """Return what a micro-batch's plan says; a retry has the same plan."""
+    _version, header, *_ = storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()
+    planned_ms = int(json.loads(header)["batchTimestampMs"])
+    before = kafka_position(spark, checkpoint, batch - 1 if batch else None)
+    after = kafka_position(spark, checkpoint, batch)
+    records = sum(
+        offset - before.get(topic, {}).get(partition, 0)
+        for topic, offsets in after.items()
+        for partition, offset in offsets.items()
+    )
+    return KafkaPlan(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=planned_ms), records)
 
 
 def forget_start(spark: SparkSession, checkpoint: str) -> None:

@@ -17,10 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import leases, silver, tables
+from lakehouse.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
-from lakehouse.tables import Greatest, Span, TableSpec, Transaction, from_micros
+from lakehouse.tables import Candidates, Commit, Greatest, TableSpec, Transaction, from_micros
 
 
 def spec(table: KeptTable, settings: Settings) -> TableSpec:
@@ -80,9 +81,13 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a micro-batch's partials come to: clean rows, greatest event time, the span that they lie in."""
+    """What a micro-batch's partials come to.
+
+    Clean rows, partials, the greatest event time, the span that they lie in.
+    """
 
     rows: int
+    partials: int = 0
     reached: datetime | None = None
     first: datetime | None = None
     last: datetime | None = None
@@ -118,7 +123,9 @@ class _Merge:
             # Done but for its checkpoint. Folded once more it would only be thrown away, unless its totals,
             # taken twice, had gone beyond their range.
             return BatchResult(0)
-        partials = table.partial(batch, self._settings).persist()
+        few = are_few(size_bytes=size_of(batch))
+        execute_for(spark, few=few)
+        partials = table.partial(gathered(batch, few=few), self._settings).persist()
         try:
             facts = self._facts(partials)
             if not facts.rows:
@@ -136,13 +143,23 @@ class _Merge:
     ) -> dict[str, int]:
         """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
         spark = partials.sparkSession
-        version = leases.await_end(spark, self._path)
-        current = tables.read(spark, self._path).where(self._touched(facts, front))
-        astray = self._astray(partials, current) if self._may_stray(facts, front) else None
-        if astray is not None:
-            partials, current = self._made_anew(partials, current, astray)
-        folded = self._table.fold(partials, current, front, self._settings)
-        return self._write(folded, transaction, version, astray)
+        commit = leases.begin(spark, self._path)
+        touched = self._touched(facts, front)
+        near = commit.candidates(touched)
+        few = are_few(rows=max(facts.partials, near.rows))
+        with executing_for(spark, few=few):
+            partials = gathered(partials, few=few)
+            current = commit.rows(near).drop(tables.FILE)
+            current = gathered(current if touched is None else current.where(touched), few=few)
+            astray = self._astray(partials, current) if self._may_stray(facts, front) else None
+            if astray is not None:
+                execute_for(spark, few=False)  # all of silver is read
+                partials, current = self._made_anew(partials, current, astray)
+            folded = self._table.fold(partials, current, front, self._settings).persist()
+            try:
+                return self._write(folded, commit, near, transaction, astray)
+            finally:
+                folded.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
@@ -159,7 +176,7 @@ class _Merge:
 
     def _facts(self, partials: DataFrame) -> _Facts:
         table = self._table
-        measures = {"rows": table.counted()}
+        measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
         if isinstance(table.clock, EventClock):
             measures["reached"] = F.unix_micros(F.max(table.clock.column))
         if table.extent is not None:
@@ -167,8 +184,8 @@ class _Merge:
             measures["last"] = F.unix_micros(F.max(table.extent[1]))
         found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
         values = {} if found is None else found.asDict()
-        rows = values.pop("rows", None) or 0
-        return _Facts(rows, **{name: from_micros(micros) for name, micros in values.items() if rows})
+        rows, count = values.pop("rows", None) or 0, values.pop("partials", 0)
+        return _Facts(rows, count, **{name: from_micros(micros) for name, micros in values.items() if rows})
 
     def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> Front:
         if self._merged is None or facts.reached is None:
@@ -176,10 +193,11 @@ class _Merge:
         before = self._merged.value(spark)
         return Front(before, facts.reached if before is None else max(before, facts.reached))
 
-    def _touched(self, facts: _Facts, front: Front) -> Column:
+    def _touched(self, facts: _Facts, front: Front) -> Column | None:
+        """Return the condition on rows that the micro-batch may change, null for all of them."""
         extent, reach = self._table.extent, self._table.reach(self._settings)
         if extent is None or facts.first is None or facts.last is None:
-            return F.lit(True)  # noqa: FBT003
+            return None
         starts = F.col(extent[0]) <= F.lit(facts.last + reach)
         near = starts & (F.col(extent[1]) >= F.lit(facts.first - reach))
         return near if self._table.clock is None else near | self._due(front)
@@ -222,20 +240,21 @@ class _Merge:
         return whole, current.join(astray, keys, "left_anti")
 
     def _write(
-        self, folded: DataFrame, transaction: Transaction, version: int, astray: DataFrame | None
+        self,
+        folded: DataFrame,
+        commit: Commit,
+        near: Candidates,
+        transaction: Transaction,
+        astray: DataFrame | None,
     ) -> dict[str, int]:
-        folded = folded.persist()
-        try:
-            beside = {
-                side.name: self._write_side(side, side.rows(folded), transaction, astray)
-                for side in self._table.sides
-            }
-            written = _upsert(self._table, self._path, folded, transaction, version)
-            if written and isinstance(self._table.clock, WallClock):
-                self._advance_due(self._least_due(folded, self._table.clock))
-        finally:
-            folded.unpersist()
-        return {self._table.name: written} | beside
+        table = self._table
+        beside = {
+            side.name: self._write_side(side, side.rows(folded), transaction, astray) for side in table.sides
+        }
+        written = tables.upsert(_standing(table, folded), commit, near, table.keys, transaction)
+        if written and isinstance(table.clock, WallClock):
+            self._advance_due(self._least_due(folded, table.clock))
+        return {table.name: written} | beside
 
     def _write_side(
         self, side: SideTable, rows: DataFrame, transaction: Transaction, astray: DataFrame | None
@@ -246,9 +265,11 @@ class _Merge:
             gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))  # noqa: FBT003
             changed = rows.subtract(standing.select(*rows.columns))
             rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)  # noqa: FBT003
-        rows = rows.persist()
+        rows = _standing(side, rows).persist()
         try:
-            return _upsert(side, path, rows, transaction)
+            within = _extent_of(side, rows)
+            commit = tables.begin(rows.sparkSession, path)
+            return tables.upsert(rows, commit, commit.candidates(within), side.keys, transaction)
         finally:
             rows.unpersist()
 
@@ -297,15 +318,20 @@ def _held(rows: DataFrame) -> DataFrame | None:
     return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
 
 
-def _upsert(
-    table: KeptTable, path: str, rows: DataFrame, transaction: Transaction, version: int | None = None
-) -> int:
-    """Upsert persisted rows, where there are any, and return how many; `version` is the one they go by."""
-    first = None if table.extent is None else table.extent[0]
-    bounds = () if first is None else (F.unix_micros(F.min(first)), F.unix_micros(F.max(first)))
-    changed, *span = rows.agg(F.count(F.lit(1)), *bounds).first() or (0,)
-    if changed:
-        within = None if first is None else Span(first, from_micros(span[0]), from_micros(span[1]))
-        kept = rows.select(*table.schema.names, *(name for name in rows.columns if name == DELETED))
-        tables.upsert(kept, path, table.keys, within, transaction, version=version)
-    return int(changed)
+def _extent_of(table: KeptTable, rows: DataFrame) -> Column | None:
+    """Return the condition on rows of a table that lie where these do, null where they have no extent."""
+    if table.extent is None:
+        return None
+    first, last = table.extent
+    least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
+    bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
+    if bounds is None or bounds["first"] is None:
+        return F.lit(False)  # noqa: FBT003
+    since, until = F.lit(from_micros(bounds["first"])), F.lit(from_micros(bounds["last"]))
+    return (F.col(first) <= until) & (F.col(last) >= since)
+
+
+def _standing(table: KeptTable, rows: DataFrame) -> DataFrame:
+    """Return folded rows with the columns that are the table's, and the mark of those that leave."""
+    kept = {*table.schema.names, DELETED}
+    return rows.drop(*(name for name in rows.columns if name not in kept))

@@ -26,14 +26,18 @@ contract, a number over 1,000 digits, half a surrogate pair or an object with a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
 from lakehouse import fields
+from lakehouse.columns import Columns
+from lakehouse.execution import by_reference
 from lakehouse.fields import json_name, reason, type_column
 from lakehouse.settings import Settings
 from lakehouse.stream import Contract, FieldType, Source
@@ -92,12 +96,28 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
     record. `raw` (key, value, headers, kafka_timestamp) is null for clean rows. "Now" is the record's own
     landing time, so that judging again gives the same verdict.
     """
+    marked = rows.withColumnsRenamed(_RAW).withColumn(
+        "_watermark", by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
+    )
+    verdict = _verdict(source, settings.future_tolerance_s)
+    judged = reduce(lambda frame, step: step.added_to(frame), verdict.steps, marked)
+    return verdict.result.of(judged)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The columns that judging adds to raw records, step by step, and those that are left at the end."""
+
+    steps: tuple[Columns, ...]
+    result: Columns
+
+
+@cache
+def _verdict(source: Source, future_tolerance_s: int) -> _Verdict:
     contract = source.contract
-    proven = with_proven(rows.withColumnsRenamed(_RAW), contract)
-    typed = with_fields(with_parsed(proven, contract), contract)
     in_time = (
-        _future_reason(settings.future_tolerance_s),
-        late_reason(watermark),
+        _future_reason(future_tolerance_s),
+        late_reason(F.col("_watermark")),
         *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
     )
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
@@ -127,12 +147,12 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
         F.col("_headers").alias("headers"),
         F.col("_timestamp").alias("kafka_timestamp"),
     )
-    return typed.withColumn("reasons", reasons).select(
-        *(field.column for field in contract.fields),
-        "event_time",
-        *COORDINATES,
-        "reasons",
-        F.when(F.size("reasons") > 0, raw).alias("raw"),
+    columns = [*(field.column for field in contract.fields), "event_time", *COORDINATES, "reasons"]
+    return _Verdict(
+        tuple(
+            map(Columns, (*_proven(contract), *_parsed(contract), *_fields(contract), {"reasons": reasons}))
+        ),
+        Columns({name: F.col(name) for name in columns} | {"raw": F.when(F.size("reasons") > 0, raw)}),
     )
 
 
@@ -146,13 +166,13 @@ def filter_dead(judged: DataFrame) -> DataFrame:
     return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
 
 
-def with_proven(rows: DataFrame, contract: Contract) -> DataFrame:
-    """Add `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
+def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
     The usual record is proven by one cheap parse. Of a text whose first closing brace is its last byte the
     parser cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a
     JSON string unless it reads like another JSON value. Everything else is looked at again, thoroughly, by
-    `with_parsed` and `with_fields`, which alone decide what is wrong.
+    `_parsed` and `_fields`, which alone decide what is wrong.
     """
     text = F.col("_value").cast("string")
     schema = StructType(
@@ -168,21 +188,16 @@ def with_proven(rows: DataFrame, contract: Contract) -> DataFrame:
         sound,
         F.col("_typed._corrupt_record").isNull() & stamp.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
     )
-    return (
-        rows.withColumn("_typed", F.from_json(F.when(readable, text), schema, _STRICT_JSON))
-        .withColumns(
-            {
-                fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
-                for field in decimals
-            }
-        )
-        .withColumn("_proven", F.coalesce(proven, F.lit(False)))  # noqa: FBT003
-        .withColumn("_rest", F.when(~F.col("_proven"), F.col("_value")))
-    )
+    yield {"_typed": F.from_json(F.when(readable, text), schema, _STRICT_JSON)} | {
+        fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
+        for field in decimals
+    }
+    yield {"_proven": F.coalesce(proven, F.lit(False))}  # noqa: FBT003
+    yield {"_rest": F.when(~F.col("_proven"), F.col("_value"))}
 
 
-def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
-    """Add `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
+def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
 
     Spark's parsers stop at the end of the first JSON value and ignore what follows, and pass over a field
     that they cannot read. The text is therefore parsed inside an object that ends with the record's own
@@ -202,16 +217,13 @@ def with_parsed(rows: DataFrame, contract: Contract) -> DataFrame:
     unread = F.col("_envelope._corrupt_record").isNotNull()
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~_is_flat(text), alone)
-    return (
-        rows.withColumn("_utf8", utf8)
-        .withColumn("_envelope", F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON))
-        .withColumn("_json", F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False)))  # noqa: FBT003
-        .withColumn("_record", F.when(F.col("_json"), F.col("_envelope.record")))
-    )
+    yield {"_utf8": utf8, "_envelope": F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON)}
+    yield {"_json": F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False))}  # noqa: FBT003
+    yield {"_record": F.when(F.col("_json"), F.col("_envelope.record"))}
 
 
-def with_fields(parsed: DataFrame, contract: Contract) -> DataFrame:
-    """Add the contract's columns, `event_time` and, behind an underscore, the JSON type of each field."""
+def _fields(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return the contract's columns, `event_time` and, behind an underscore, the JSON type of each field."""
     columns: dict[str, Column] = {}
     for field in contract.fields:
         variant = F.col("_record").getField(field.name)
@@ -225,7 +237,8 @@ def with_fields(parsed: DataFrame, contract: Contract) -> DataFrame:
     columns["_type_event_time"] = F.schema_of_variant(stamp)
     proven_time = F.timestamp_millis(F.col("_typed").getField(contract.event_time))
     event_time = F.when(F.col("_proven"), proven_time).otherwise(_event_time(stamp))
-    return parsed.withColumns(columns).withColumn("event_time", event_time)
+    yield columns
+    yield {"event_time": event_time}
 
 
 def _is_flat(text: Column) -> Column:
@@ -289,16 +302,18 @@ def _future_reason(tolerance_s: int) -> Column:
     return F.when(F.col("event_time") > latest, reason("future", "event_time", message))
 
 
-def late_reason(watermark: datetime | None) -> Column:
-    """Return the reason against a row whose event_time lies before the watermark, null for one in time."""
-    if watermark is None:
-        return F.lit(None).cast(REASONS.elementType)
+def late_reason(watermark: Column) -> Column:
+    """Return the reason against a row whose event_time lies before the watermark, null for one in time.
+
+    Before a null watermark nothing lies.
+    """
     message = F.concat(
         F.lit("event time "),
         F.col("event_time").cast("string"),
-        F.lit(f" is before the watermark {watermark:%Y-%m-%d %H:%M:%S.%f}"),
+        F.lit(" is before the watermark "),
+        F.date_format(watermark, "yyyy-MM-dd HH:mm:ss.SSSSSS"),
     )
-    return F.when(F.col("event_time") < F.lit(watermark), reason("late", "event_time", message))
+    return F.when(F.col("event_time") < watermark, reason("late", "event_time", message))
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:

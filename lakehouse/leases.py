@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse import storage, tables
 from lakehouse.errors import TableError
+from lakehouse.tables import Commit
 
 _PROPERTY = "lakehouse.lease"
 _DIRECTORY = "_lakehouse_lease"  # VACUUM leaves what begins with an underscore
@@ -31,11 +32,11 @@ _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
 
 
-def await_end(spark: SparkSession, path: str) -> int:
-    """Return the table's version once nobody holds the table."""
-    while _held_until(spark, path, standing := tables.snapshot(spark, path)) > time.time():
+def begin(spark: SparkSession, path: str) -> Commit:
+    """Begin a commit to the table once nobody holds it; taking it meanwhile conflicts with the commit."""
+    while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot) > time.time():
         time.sleep(_LOOK_EVERY_S)
-    return int(standing.version())
+    return commit
 
 
 def is_held(spark: SparkSession, path: str) -> bool:

@@ -106,9 +106,13 @@ def _put_table_right(
 
 
 def _upsert(rows: DataFrame, path: str, keys: list[str]) -> None:
+    def upsert() -> None:
+        commit = tables.begin(rows.sparkSession, path)
+        tables.upsert(rows, commit, commit.candidates(None), keys, None)
+
     rows = rows.persist()
     try:
-        tables.again_on_conflict(lambda: tables.upsert(rows, path, keys, None, None))
+        tables.again_on_conflict(upsert)
     finally:
         rows.unpersist()
 

@@ -162,7 +162,7 @@ class _Place:
         front = Greatest(self._paths.clean, "event_time").value(self._spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         was_late = F.filter("said", lambda one: one.getField("rule") == "late")
-        late_now = F.array_compact(F.array(late_reason(watermark)))
+        late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
         return (
             F.when(F.col("standing").isNotNull(), reasons)
             .when(F.size(was_late) > 0, F.concat(reasons, was_late))

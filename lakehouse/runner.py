@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakehouse import bronze, checkpoints, export, gold, silver
 from lakehouse.errors import LakehouseError, StreamError
+from lakehouse.execution import executing_for
 from lakehouse.failures import gist, is_loss, is_table_change
 from lakehouse.guards import Guards
 from lakehouse.layer import LAYERS, Allow, BatchResult, Gate, LayerName, LayerQuery
@@ -163,10 +164,12 @@ def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> N
     turns = _jvm(start.spark).java.util.concurrent.Semaphore(1, True)  # noqa: FBT003
     running: list[_Running] = []
     try:
-        for query in queries:
-            running.append(_Running(query))
-            _form_ring(running)
-            _start(start, running[-1], turns, stop)
+        # A query's session is a copy of the one that starts it, and stays so until its rows are many.
+        with executing_for(start.spark, few=True):
+            for query in queries:
+                running.append(_Running(query))
+                _form_ring(running)
+                _start(start, running[-1], turns, stop)
         _wait(start, running, turns, stop)
     finally:
         _leave(running, turns)

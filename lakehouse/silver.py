@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import bronze, tables
 from lakehouse.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
+from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.judging import COORDINATES, clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.ranges import ranges_of, within
@@ -29,6 +31,7 @@ from lakehouse.stream import Source, Stream
 from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
+_ONE_TASK_BYTES = 128 << 10  # of bronze files; two tasks and two files cost more than they spare
 
 
 def spec(source: Source, settings: Settings) -> TableSpec:
@@ -88,13 +91,13 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
             return BatchResult(0)
         watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
         resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
+        size = size_of(batch)
+        execute_for(batch.sparkSession, few=are_few(size_bytes=size))
         undecided = filter_without_letter(batch, dead_path) if resumed else batch
+        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
         judged = judge(undecided, source, watermark, settings).persist()
         try:
-            is_clean = F.size("reasons") == 0
-            accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
-            facts = judged.agg(F.count(F.lit(1)), F.count_if(~is_clean), accepted_time).first()
-            rows, refused, reached = facts or (0, 0, 0)
+            rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
             if refused:
                 origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
                 letters = to_dead_letters(filter_dead(judged), origin)
@@ -119,3 +122,11 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
         beside={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
     )
+
+
+@cache
+def _facts() -> tuple[Column, ...]:
+    """Return what is known of judged rows: how many, how many refused, the greatest accepted event time."""
+    is_clean = F.size("reasons") == 0
+    accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
+    return F.count(F.lit(1)), F.count_if(~is_clean), accepted_time

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import statistics
+from lakehouse.columns import Columns
+from lakehouse.execution import by_reference
 from lakehouse.settings import Settings
 from lakehouse.stream import Front
 
@@ -65,14 +68,7 @@ class StatisticsWindows:
 
     def partial(self, clean: DataFrame, settings: Settings) -> DataFrame:
         """Return the state of each window over the clean rows of a micro-batch, one row a key."""
-        states = statistics.aggregates(F.col("value"), settings.quantile_k) | {
-            "last_event_time": F.max("event_time")
-        }
-        windows = (
-            self.keyed(clean)
-            .groupBy(*self.windows.keys)
-            .agg(*(state.alias(name) for name, state in states.items()))
-        )
+        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
         return windows.withColumn("recomputed", F.lit(False))  # noqa: FBT003
 
     def astray(self, partials: DataFrame, current: DataFrame) -> DataFrame:
@@ -94,31 +90,57 @@ class StatisticsWindows:
 
     def fold(self, partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
         """Return the windows that are new, have new values, or have become final by the front."""
-        keys, window_end = list(self.windows.keys), self.windows.end()
-        joined = partials.alias("p").join(current.alias("c"), keys, "full_outer")
-        final = _is_final(window_end, front, settings)
-        touched = joined.where(F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")))
-        states = touched.select(
-            *keys,
-            *(state.alias(name) for name, state in statistics.merged("c", "p").items()),
-            F.greatest("c.last_event_time", "p.last_event_time").alias("last_event_time"),
-            "p.recomputed",
-        )
-        return (
-            states.withColumns(statistics.derived())
-            .withColumn("sketch", F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch")))  # noqa: FBT003
-            .withColumn("window_end", window_end)
-            .withColumn("is_final", final)
-            .select(*self.schema.names)
-        )
+        columns = _folding(self, settings.grace_s)
+        now = by_reference(F.lit(front.now), F.col("window_start"))
+        joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
+        touched = joined.withColumn("_now", now).where(columns.touched)
+        return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """The columns of a fold, made once: which windows change, their states, what follows, the result."""
+
+    touched: Column
+    states: Columns
+    derived: Columns
+    result: Columns
+
+
+@cache
+def _states(quantile_k: int) -> tuple[Column, ...]:
+    states = statistics.aggregates(F.col("value"), quantile_k) | {"last_event_time": F.max("event_time")}
+    return tuple(state.alias(name) for name, state in states.items())
+
+
+@cache
+def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
+    window_end = table.windows.end()
+    final = _is_final(window_end, F.col("_now"), grace_s)
+    states = {
+        **{name: F.col(name) for name in table.windows.keys},
+        **statistics.merged("c", "p"),
+        "last_event_time": F.greatest("c.last_event_time", "p.last_event_time"),
+        "recomputed": F.col("p.recomputed"),
+        "window_end": window_end,
+        "is_final": final,
+    }
+    sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))  # noqa: FBT003
+    return _Folding(
+        touched=F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")),
+        states=Columns(states),
+        derived=Columns(statistics.derived()),
+        result=Columns({name: F.col(name) for name in table.schema.names} | {"sketch": sketch}),
+    )
 
 
 def due_windows(front: Front, settings: Settings) -> Column:
     """Select the current rows that become final between the two ends of the front."""
-    final_now = _is_final(F.col("window_end"), front, settings)
+    window_end = F.col("window_end")
+    final_now = _is_final(window_end, F.lit(front.now), settings.grace_s)
     if front.before is None:
         return final_now
-    return final_now & ~_is_final(F.col("window_end"), Front(None, front.before), settings)
+    return final_now & ~_is_final(window_end, F.lit(front.before), settings.grace_s)
 
 
 def fixed_settings(settings: Settings) -> Mapping[str, str]:
@@ -138,5 +160,5 @@ def statistics_message(names: Mapping[str, str]) -> Column:
     )
 
 
-def _is_final(window_end: Column, front: Front, settings: Settings) -> Column:
-    return window_end <= F.lit(front.now) - F.expr(f"INTERVAL {settings.grace_s} SECONDS")
+def _is_final(window_end: Column, now: Column, grace_s: int) -> Column:
+    return window_end <= now - F.expr(f"INTERVAL {grace_s} SECONDS")

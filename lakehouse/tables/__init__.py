@@ -5,6 +5,7 @@ application id (the streaming query's) and a version (the batch's number). Delta
 of each application in the table's log and skips one that it has, so a retried micro-batch writes once.
 """
 
+from lakehouse.tables.commits import FILE, Candidates, Commit, begin
 from lakehouse.tables.log import (
     created_ms,
     exists,
@@ -12,6 +13,7 @@ from lakehouse.tables.log import (
     is_written,
     last_batch,
     read_commit,
+    size_bytes,
     snapshot,
     table_id,
     transactions,
@@ -29,12 +31,11 @@ from lakehouse.tables.reading import (
     read_version,
     register,
 )
-from lakehouse.tables.specs import DataFile, Span, TableSpec, Transaction, from_micros, path_of
+from lakehouse.tables.specs import DataFile, TableSpec, Transaction, from_micros, path_of
 from lakehouse.tables.writing import (
     again_on_conflict,
     amend,
     append,
-    append_counted,
     clear,
     insert_missing,
     replace,
@@ -44,15 +45,17 @@ from lakehouse.tables.writing import (
 )
 
 __all__ = [
+    "FILE",
+    "Candidates",
+    "Commit",
     "DataFile",
     "Greatest",
-    "Span",
     "TableSpec",
     "Transaction",
     "again_on_conflict",
     "amend",
     "append",
-    "append_counted",
+    "begin",
     "clear",
     "created_ms",
     "ensure",
@@ -75,6 +78,7 @@ __all__ = [
     "register",
     "replace",
     "set_property",
+    "size_bytes",
     "snapshot",
     "table_id",
     "transactions",

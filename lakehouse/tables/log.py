@@ -51,9 +51,31 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
     """Return the data files of the table, as of now or of a version."""
-    found = DataFrame(snapshot(spark, path, version).allFiles().toDF(), spark)
-    rows = found.select("path", "modificationTime").collect()
+    found = snapshot(spark, path, version)
+    noted = noted_files(found)
+    if noted is not None:
+        return [DataFile(str(file.path()), int(file.modificationTime())) for file in noted]
+    rows = DataFrame(found.allFiles().toDF(), spark).select("path", "modificationTime").collect()
     return [DataFile(row.path, row.modificationTime) for row in rows]
+
+
+def size_bytes(spark: SparkSession, path: str) -> int:
+    """Return how many bytes the table's data files have, as of now."""
+    found = snapshot(spark, path)
+    checksum = found.checksumOpt()
+    return int(checksum.get().tableSizeBytes() if checksum.isDefined() else found.sizeInBytes())
+
+
+def noted_files(snapshot: Any) -> list[Any] | None:
+    """Return Delta's own objects of the files that a version's checksum names; null where it names none.
+
+    Delta names all the files of a table there as long as they are few.
+    """
+    checksum = snapshot.checksumOpt()
+    if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
+        return None
+    files = checksum.get().allFiles().get()
+    return [files.apply(place) for place in range(files.size())]
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
@@ -64,9 +86,13 @@ def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
     """Return the last version of every application that has written to the table in transactions."""
+    found = snapshot(spark, path)
+    noted = _noted_transactions(found)
+    if noted is not None:
+        return noted
     jvm: Any = spark._jvm
-    found = jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot(spark, path).transactions())
-    return {str(application): int(version) for application, version in found.items()}
+    replayed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.transactions())
+    return {str(application): int(version) for application, version in replayed.items()}
 
 
 def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
@@ -77,5 +103,22 @@ def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool
 
 def last_batch(snapshot: Any, application: str) -> int | None:
     """Return the last version of an application's transactions that a snapshot has; null for none."""
+    noted = _noted_transactions(snapshot)
+    if noted is not None:
+        return noted.get(application)
     last = snapshot.transactions().get(application)
     return int(last.get()) if last.isDefined() else None
+
+
+def _noted_transactions(snapshot: Any) -> dict[str, int] | None:
+    """Return the transactions that the checksum of a snapshot's version names; null where there is none.
+
+    Asked itself, the snapshot replays the log in Spark jobs. Delta leaves transactions out of a checksum
+    where they are many, and the checksum where a commit is not its own.
+    """
+    checksum = snapshot.checksumOpt()
+    if not checksum.isDefined() or not checksum.get().setTransactions().isDefined():
+        return None
+    noted = checksum.get().setTransactions().get()
+    found = (noted.apply(place) for place in range(noted.size()))
+    return {str(one.appId()): int(one.version()) for one in found}

@@ -43,15 +43,6 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class Span:
-    """The values of a timestamp column that some rows lie within, both ends included, UTC."""
-
-    column: str
-    first: datetime
-    last: datetime
-
-
-@dataclass(frozen=True)
 class DataFile:
     """A data file of a table: its path below the table's, and when it was written."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeVar
 
@@ -11,26 +10,27 @@ from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
 )
 from delta.tables import DeltaMergeBuilder, DeltaTable
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse import schema_changes
+from lakehouse.errors import TableError
+from lakehouse.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
-from lakehouse.tables.log import is_written, version_of
+from lakehouse.tables.commits import FILE, Candidates, Commit, begin, changed_rows
 from lakehouse.tables.reading import read
-from lakehouse.tables.specs import Span, Transaction
+from lakehouse.tables.specs import Transaction
 
 T = TypeVar("T")
 
 _ATTEMPTS = 5
-
-
-class _OvertakenError(Exception):
-    """A table has moved on since the rows that are to be written were made from it."""
+_REWRITTEN_BYTES = 128 << 10  # so little is written anew sooner than it is searched
 
 
 # In Java they have an ancestor in common, in Python they have none.
@@ -38,66 +38,88 @@ _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
-    _OvertakenError,
 )
 
 
-def append(rows: DataFrame, path: str, transaction: Transaction) -> None:
-    """Append the rows once, by column names: a second call with the same transaction does nothing."""
-    again_on_conflict(lambda: _append(rows, path, transaction))
+def append(rows: DataFrame, path: str, transaction: Transaction) -> int:
+    """Append the rows once, by column names, and return how many.
+
+    A second call with the same transaction does nothing and returns 0, without reading a row. A column that
+    the rows lack is null. Raises TableError for a column that the table lacks.
+    """
+    return again_on_conflict(lambda: _append(rows, path, transaction))
 
 
-def append_counted(rows: DataFrame, path: str, transaction: Transaction) -> int:
-    """Append the rows once, as `append` does, and return how many: 0 where they had been written before."""
-
-    def write() -> int:
-        if is_written(rows.sparkSession, path, transaction):
-            return 0  # Delta would skip the write without reading a row, and the observation would never come
-        observation = Observation()
-        _append(rows.observe(observation, F.count(F.lit(1)).alias("rows")), path, transaction)
-        return int(observation.get["rows"])
-
-    return again_on_conflict(write)
-
-
-def _append(rows: DataFrame, path: str, transaction: Transaction) -> None:
-    (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", transaction.application)
-        .option("txnVersion", transaction.version)
-        .save(path)
-    )
+def _append(rows: DataFrame, path: str, transaction: Transaction) -> int:
+    commit = begin(rows.sparkSession, path)
+    if commit.has(transaction):
+        return 0
+    written = commit.write(_as_in(commit.schema, rows, path))
+    commit.finish(transaction)
+    return written
 
 
 def upsert(
     rows: DataFrame,
-    path: str,
+    commit: Commit,
+    near: Candidates,
     keys: Sequence[str],
-    span: Span | None,
     transaction: Transaction | None,
-    *,
-    version: int | None = None,
-) -> None:
-    """Merge the rows by key once: matched rows are replaced, others inserted; those marked DELETED leave.
+) -> int:
+    """Put the rows in place of those with their keys, end the commit and return how many came and left.
 
-    `rows` has one row a key and is read twice, so it should be persisted; `span` is where they lie, which
-    spares files. A second call with the same transaction does nothing; without one it does the same again.
-    Must be called with rows of the micro-batch's own session, because the transaction travels as that
-    session's configuration. It fails where another writer comes first, or has come since the `version` that
-    the rows were made from: see `again_on_conflict`.
+    `rows` has one row a key, is read twice and should be persisted; those marked DELETED leave. `near` are
+    the commit's candidates for rows with one of the keys. Where there are no rows nothing is committed, and a
+    second call with the same transaction does nothing. It fails where another writer has changed what the
+    commit has read: see `again_on_conflict`.
     """
-    spark = rows.sparkSession
-    within = F.lit(True)  # noqa: FBT003
-    if span is not None:
-        within = F.col(f"t.{span.column}").between(F.lit(span.first), F.lit(span.last))
-    merge = _put(rows, path, keys, within)
-    if version is not None and version_of(spark, path) != version:
-        raise _OvertakenError
-    with _in_transaction(spark, transaction):
-        merge.execute()
+    changed = rows.count()
+    if not changed or (transaction is not None and commit.has(transaction)):
+        return 0
+    few = are_few(rows=max(changed, near.rows))
+    with executing_for(rows.sparkSession, few=few):
+        _put_in_place(gathered(rows, few=few), commit, near, keys, few=few)
+        commit.finish(transaction)
+    return changed
+
+
+def _put_in_place(
+    rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
+) -> None:
+    names = _files_with(rows, commit, near, keys)
+    gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)  # noqa: FBT003
+    new = _as_in(commit.schema, rows, commit.path)
+    if names:
+        old = gathered(commit.rows(near, names).drop(FILE), few=few)
+        commit.write(changed_rows(old, new, keys, gone))
+        commit.remove(near, names)
+    else:
+        commit.write(new.where(~gone).drop(DELETED))
+
+
+def _files_with(rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str]) -> list[str]:
+    """Return the candidates that have a row with one of the keys, by name; of small ones, all."""
+    if near.size_bytes <= _REWRITTEN_BYTES:
+        return list(near.files)
+    found = commit.rows(near).join(F.broadcast(rows.select(*keys)), list(keys), "left_semi")
+    return [row[FILE] for row in found.select(FILE).distinct().collect()]
+
+
+def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
+    """Return the rows with the types that their columns have in the table."""
+    types = {column.name: column.dataType for column in schema.add(DELETED, "boolean")}
+    unknown = [name for name in rows.columns if name not in types]
+    if unknown:
+        raise TableError(f"the table at {path} has no column {', '.join(unknown)}; it has {', '.join(types)}")
+    others = {
+        column.name: F.col(column.name).cast(types[column.name])
+        for column in rows.schema
+        if column.dataType != types[column.name]
+    }
+    return rows.withColumns(others) if others else rows
 
 
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
@@ -192,17 +214,3 @@ def again_on_conflict(write: Callable[[], T]) -> T:
         except _CONFLICTS:
             continue
     return write()
-
-
-@contextlib.contextmanager
-def _in_transaction(spark: SparkSession, transaction: Transaction | None) -> Iterator[None]:
-    if transaction is None:
-        yield
-        return
-    spark.conf.set("spark.databricks.delta.write.txnAppId", transaction.application)
-    spark.conf.set("spark.databricks.delta.write.txnVersion", str(transaction.version))
-    try:
-        yield
-    finally:
-        spark.conf.unset("spark.databricks.delta.write.txnAppId")
-        spark.conf.unset("spark.databricks.delta.write.txnVersion")

@@ -1,0 +1,193 @@
+"""One commit of a Delta table, from what it reads to what it writes.
+
+Delta's DataFrame writer and its MERGE learn from a table's log whether a transaction is there by replaying
+the log in Spark jobs, each time, though the version's checksum file says so. Here the same commit is made
+of Delta's own parts: an optimistic transaction is begun, what it goes by is read under it, files are written,
+and all becomes visible in one commit, or conflicts with what another writer has committed since.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.columns import Columns
+from lakehouse.tables.log import last_batch, noted_files
+from lakehouse.tables.specs import Transaction
+
+CHANGE_TYPE = "_change_type"
+FILE = "_file"
+_FEW_FILES = 16  # to look for fewer with their statistics costs more than to read them
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The files of a table that a condition on rows leaves: Delta's objects by name, their bytes and rows."""
+
+    files: dict[str, Any]
+    size_bytes: int
+    rows: int
+
+
+@dataclass
+class Commit:
+    """A commit that has begun; the table stands for it as it was then.
+
+    `read` and `begin` are what another writer's commit is compared with: where that has changed what was read
+    here, `finish` fails with one of Delta's conflicts, see `lakehouse.tables.writing.again_on_conflict`.
+    """
+
+    spark: SparkSession
+    path: str
+    _txn: Any
+    _actions: list[Any] = field(default_factory=list)
+    _removes: bool = False
+
+    @property
+    def snapshot(self) -> Any:
+        """Delta's own object of the table as the commit has found it."""
+        return self._txn.snapshot()
+
+    @property
+    def schema(self) -> StructType:
+        """The table's schema."""
+        return StructType.fromJson(json.loads(self._txn.metadata().schema().json()))
+
+    def has(self, transaction: Transaction) -> bool:
+        """Tell whether the table has the transaction; should another writer add it, this one conflicts."""
+        self._txn.readTxn().append(transaction.application)
+        last = last_batch(self.snapshot, transaction.application)
+        return last is not None and last >= transaction.version
+
+    def candidates(self, where: Column | None) -> Candidates:
+        """Return the files that may have rows for which the condition holds, null for all of them.
+
+        They count as read, and with few files all of the table does.
+        """
+        files = noted_files(self.snapshot)
+        if files is not None and len(files) <= _FEW_FILES:
+            self._txn.readWholeTable()
+        else:
+            found = self._txn.filterFiles() if where is None else self._filtered(where)
+            files = [found.apply(place) for place in range(found.size())]
+        return Candidates(
+            {str(file.path()).rsplit("/", 1)[-1]: file for file in files},
+            sum(int(file.size()) for file in files),
+            sum(map(_records, files)),
+        )
+
+    def _filtered(self, where: Column) -> Any:
+        """Return the files that may have rows for which the condition holds, by their statistics."""
+        rows = self.spark.read.format("delta").load(self.path).where(where)
+        condition = rows._jdf.queryExecution().analyzed().condition()
+        return self._txn.filterFiles(_seq(self.spark, [condition]), False)  # noqa: FBT003
+
+    def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
+        """Return the rows of the files, or of those that are named, with the file's name as `_file`."""
+        chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
+        log, none = self._txn.deltaLog(), self._jvm.scala.Option.empty()
+        frame = log.createDataFrame(self.snapshot, _seq(self.spark, chosen), False, none)  # noqa: FBT003
+        return DataFrame(frame, self.spark).withColumn(FILE, F.col("_metadata.file_name"))
+
+    def write(self, rows: DataFrame) -> int:
+        """Write the rows into files and return how many there are.
+
+        With a column `_change_type` those that have one go to the change feed, and the others into the table.
+        """
+        files = self._txn.writeFiles(rows._jdf)
+        written = [files.apply(place) for place in range(files.size())]
+        self._actions += written
+        return sum(_records(file) for file in written if file.getClass().getSimpleName() == "AddFile")
+
+    def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
+        """Take the named files out of the table."""
+        now_ms = int(time.time() * 1000)
+        self._actions += [candidates.files[name].removeWithTimestamp(now_ms, True) for name in names]  # noqa: FBT003
+        self._removes = True
+
+    def finish(self, transaction: Transaction | None) -> int:
+        """Make all visible and return the table's new version; the transaction becomes part of it."""
+        delta, some = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option
+        if transaction is None:
+            # A Scala object, which py4j reaches by the field that holds it.
+            manual = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+            return int(self._txn.commit(_seq(self.spark, self._actions), manual))
+        application, version = transaction.application, transaction.version
+        noted = delta.actions.SetTransaction(application, version, some.apply(int(time.time() * 1000)))
+        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
+        mode = modes.Update() if self._removes else modes.Append()
+        update = delta.DeltaOperations.StreamingUpdate(mode, application, version, some.empty())
+        return int(self._txn.commit(_seq(self.spark, [noted, *self._actions]), update))
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark._jvm
+
+
+def begin(spark: SparkSession, path: str) -> Commit:
+    """Begin a commit to the table at the path, as it is now."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    none = jvm.scala.Option.empty()
+    return Commit(spark, path, log.startTransaction(none, none))
+
+
+def _seq(spark: SparkSession, values: Iterable[Any]) -> Any:
+    """Return a Scala Seq of Java objects."""
+    jvm: Any = spark._jvm
+    found = jvm.java.util.ArrayList()
+    for value in values:
+        found.add(value)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def _records(file: Any) -> int:
+    """Return how many rows a file has, which Delta counts as it writes it."""
+    return int(file.numPhysicalRecords().get())
+
+
+def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
+    """Return what to write instead of `old`, rows of a table, so that `new` stands by key.
+
+    `new` has one row a key and the columns of `old`; those rows for which `gone` is true leave. The rows to
+    stand have no `_change_type`; with one are those of the change feed.
+    """
+    columns = _merging(tuple(old.columns), tuple(keys))
+    right = columns.new.of(new.withColumn("_gone", gone))
+    both = columns.old.of(old).join(right, list(keys), "full_outer")
+    return both.select(columns.changes).select("_row.*", CHANGE_TYPE)
+
+
+@dataclass(frozen=True)
+class _Merging:
+    """The columns of a merge, made once: both sides' rows by key, and what becomes of a pair."""
+
+    old: Columns
+    new: Columns
+    changes: Column
+
+
+@cache
+def _merging(names: tuple[str, ...], keys: tuple[str, ...]) -> _Merging:
+    row, by = F.struct(*names), {name: F.col(name) for name in keys}
+    before, after, gone = F.col("_old"), F.col("_new"), F.col("_gone")
+    stays, is_update = after.isNotNull() & ~gone, before.isNotNull() & after.isNotNull()
+    kinds = (
+        (F.when(after.isNull(), before).when(stays, after), F.lit(None)),
+        (F.when(is_update, before), F.when(gone, F.lit("delete")).otherwise("update_preimage")),
+        (F.when(stays, after), F.when(before.isNull(), F.lit("insert")).otherwise("update_postimage")),
+    )
+    variants = (F.struct(part.alias("_row"), kind.cast("string").alias(CHANGE_TYPE)) for part, kind in kinds)
+    return _Merging(
+        old=Columns({**by, "_old": row}),
+        new=Columns({**by, "_new": row, "_gone": gone}),
+        changes=F.inline(F.filter(F.array(*variants), lambda variant: variant["_row"].isNotNull())),
+    )

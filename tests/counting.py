@@ -1,0 +1,47 @@
+"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import SparkSession
+
+_RELEASE = "m\nd\n"  # py4j lets go of an object whenever Python's collector comes to it
+
+
+@dataclass
+class Counts:
+    """How many Spark jobs ran, how many classes were compiled, how often the JVM was called."""
+
+    jobs: int = 0
+    compiled: int = 0
+    calls: int = 0
+
+
+@contextmanager
+def counted(spark: SparkSession) -> Iterator[Counts]:
+    """Count inside the block, in the whole application."""
+    counts, before, calls = Counts(), _so_far(spark), 0
+    connection: Any = type(spark.sparkContext._gateway._gateway_client)  # type: ignore[union-attr]
+    send = connection.send_command
+
+    def counting(self: Any, command: str, *arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += not command.startswith(_RELEASE)
+        return send(self, command, *arguments, **named)
+
+    with patch.object(connection, "send_command", counting):
+        yield counts
+    jobs, compiled = _so_far(spark)
+    counts.jobs, counts.compiled, counts.calls = jobs - before[0], compiled - before[1], calls
+
+
+def _so_far(spark: SparkSession) -> tuple[int, int]:
+    context: Any = spark.sparkContext
+    metrics = context._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    jobs = context._jsc.sc().dagScheduler().numTotalJobs()
+    return int(jobs), int(metrics.METRIC_COMPILATION_TIME().getCount())
