@@ -32,10 +32,15 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
     )
 
 
-def register(spark: SparkSession, settings: Settings) -> list[str]:
-    """Make the lake's tables known to the session by name and return the names of those that exist."""
+def register(spark: SparkSession, settings: Settings, *, statement: str = "") -> list[str]:
+    """Make the lake's tables known to the session by name and return the names of those that exist.
+
+    Of a statement that names tables only these are made known: each takes a moment.
+    """
+    all_specs = specs(settings)
+    named = [spec for spec in all_specs if spec.name in statement.lower()]
     found = []
-    for spec in specs(settings):
+    for spec in named or all_specs:
         path = tables.path_of(settings.lake, spec.layer, spec.name)
         if tables.exists(spark, path):
             tables.register(spark, spec, path)

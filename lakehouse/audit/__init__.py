@@ -25,6 +25,7 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.redis import check_redis
 from lakehouse.audit.report import Check, Difference, Report, Subject
+from lakehouse.execution import are_few, executing_for
 from lakehouse.failures import gist
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -49,11 +50,21 @@ def audit(
     """
     checks = []
     for stream in streams:
-        for subject, look in _looks(spark, stream, settings, now):
-            for check in _made(subject, look):
-                on_check(check)
-                checks.append(check)
+        with executing_for(spark, few=_is_small(spark, stream, settings)):
+            for subject, look in _looks(spark, stream, settings, now):
+                for check in _made(subject, look):
+                    on_check(check)
+                    checks.append(check)
     return Report(now, tuple(checks))
+
+
+def _is_small(spark: SparkSession, stream: Stream, settings: Settings) -> bool:
+    """Tell whether every table of the stream has few rows."""
+    names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
+    names += [("gold", table.name) for table in stream.tables]
+    paths = (tables.path_of(settings.lake, *name) for name in names)
+    sizes = (tables.size_bytes(spark, path) for path in paths if tables.exists(spark, path))
+    return are_few(size_bytes=max(sizes, default=0))
 
 
 def _looks(

@@ -38,10 +38,11 @@ def sql(
     """
     settings = load_settings()
     with start_session(settings, "lakehouse sql") as spark:
-        known = register(spark, settings)
+        register(spark, settings, statement=statement)
         try:
             answer = ask(spark, statement, limit=limit)
         except QueryError as error:
+            known = register(spark, settings)
             hint = (
                 f"tables here: {', '.join(known)}" if known else f"there are no tables in {settings.lake} yet"
             )

@@ -71,7 +71,11 @@ def check(
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
     try:
-        with lake.shown("\n".join(map(str, queries)), since), _kept(lake.rows(subject, since)) as frame:
+        with (
+            lake.executing(),
+            lake.shown("\n".join(map(str, queries)), since),
+            _kept(lake.rows(subject, since)) as frame,
+        ):
             rows = frame.count()
             definition = _definition(subject.name, suite, context)
             run = RunIdentifier(run_name=f"version-{lake.versions[subject.name]}", run_time=lake.now)

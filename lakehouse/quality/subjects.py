@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from lakehouse import bronze, gold, silver, tables
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import TableError
+from lakehouse.execution import are_few, executing_for
 from lakehouse.settings import Settings
 from lakehouse.stream import KeptTable, Stream
 from lakehouse.tables import TableSpec
@@ -109,6 +110,18 @@ class Lake:
                 f"{subject.name} has no version {version}: {str(error).splitlines()[0]}"
             ) from error
         return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Tell whether every table of the lake has few rows."""
+        sizes = (tables.size_bytes(self._spark, self._path(self._every[name])) for name in self.versions)
+        return are_few(size_bytes=max(sizes, default=0))
+
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Execute what is planned inside the block as suits the size of the lake's tables."""
+        with executing_for(self._spark, few=self.is_small):
+            yield
 
     @contextmanager
     def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
