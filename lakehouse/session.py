@@ -21,7 +21,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
-from lakehouse.local.jars import require_jars
+from lakehouse.local.jars import class_archive, require_jars
 from lakehouse.settings import Settings
 
 PROPERTIES = Path(__file__).with_name("spark.properties")
@@ -103,11 +103,17 @@ def _launch_options(settings: Settings) -> dict[str, str]:
     options["spark.driver.extraJavaOptions"] += (
         f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
     )
+    if class_archive().exists():
+        options["spark.driver.extraJavaOptions"] += (
+            f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
+        )
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.jars": ",".join(map(str, jars)),
+        # The driver has them from its start, as classes that the archive may hold.
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
         "spark.ui.showConsoleProgress": "false",

@@ -17,6 +17,11 @@ def jars_directory() -> Path:
     return Path(sys.prefix) / "share" / "lakehouse" / "jars"
 
 
+def class_archive() -> Path:
+    """Where the archive of Spark's classes is that `make setup` makes, see `lakehouse.local.classes`."""
+    return jars_directory().parent / "classes.jsa"
+
+
 def require_jars(configuration: Configuration) -> list[Path]:
     """Return every jar of a configuration, sorted.
 
