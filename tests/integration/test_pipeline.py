@@ -3,7 +3,8 @@
 The story is run once, chapter by chapter; after each, all three layers run until they have caught up.
 
     prime       two events, of now and of eight days ago
-    samples     5,000 sample events with malformed, late and repeated ones, and some records by hand
+    samples     5,000 sample events with malformed, late and repeated ones, some records by hand, and before
+                them two in Kafka transactions, of which one is aborted
     nothing     no record at all
     refused     two records that are no good
     later       one event of another service, three minutes ahead of all others
@@ -17,22 +18,38 @@ import hashlib
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from lakehouse.local.services import Endpoints
-from lakehouse.runner import BatchDone
+from lakehouse.runner import BatchDone, run
 from lakehouse.samples import spread_times
 from lakehouse.samples.metrics import samples
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
 from tests import pipeline, verdicts
+from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
-from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, TABLES, Coordinates, Raw, Row
+from tests.oracles.metrics import Metric, rank_error
+from tests.pipeline import (
+    BRONZE,
+    DEAD_LETTERS,
+    GOLD,
+    SILVER,
+    SOURCE,
+    STREAM,
+    TABLES,
+    Coordinates,
+    Raw,
+    Row,
+)
 
 DAY_MS = 24 * 3600 * 1000
 KEY = ("service_id", "metric_name", "window_start")
@@ -85,15 +102,44 @@ class Story:
 def by_hand(now_ms: int) -> list[Raw]:
     """What the samples do not have: headers, no key, no timestamp, a given Kafka timestamp, a busy window."""
     no_time = b'{"serviceId":"by-hand","metricName":"cpu_usage","value":2}'
-    start_ms = now_ms // 60_000 * 60_000 - 120_000
     return [
         Raw(no_time, headers=(("trace", b"\x00\xff"), ("trace", b"again"), ("", b""))),
         Raw(no_time, key=b"\xff\x00", timestamp_ms=now_ms - 30_000, partition=3),
         Raw(b"\xc3\x28", key="schlüssel".encode(), headers=(("ключ", "значение".encode()),)),
         Raw(None, key=b"tombstone", headers=(("why", b"gone"),), timestamp_ms=1),
         Raw(b"", key=b""),
-        *(event(HOT, start_ms + n * 97 % 60_000, (n * 7919 % 1009) / 7) for n in range(600)),
+        *busy(now_ms // 60_000 * 60_000 - 120_000),
     ]
+
+
+def busy(start_ms: int) -> list[Raw]:
+    """A minute of more values than a sketch keeps."""
+    return [event(HOT, start_ms + n * 97 % 60_000, (n * 7919 % 1009) / 7) for n in range(600)]
+
+
+def send_in_transaction(settings: Settings, record: Raw, end: Callable[[KafkaProducer], None]) -> None:
+    """Send a record in a transaction of its own, which `end` commits or aborts."""
+    producer = KafkaProducer(
+        bootstrap_servers=settings.kafka_bootstrap_servers, transactional_id=f"tests-{time.time_ns()}"
+    )
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(settings.topic(SOURCE.topic), record.value, key=record.key).get(120)
+        end(producer)
+    finally:
+        producer.close()
+
+
+def widen(settings: Settings, partitions: int) -> None:
+    """Give the topic more partitions, and wait until clients are told of them."""
+    topic = settings.topic(SOURCE.topic)
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    try:
+        admin.create_partitions({topic: partitions})
+        pipeline.await_(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == partitions)
+    finally:
+        admin.close()
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +163,8 @@ def story(
     now_ms = int(time.time() * 1000)  # close to the times that Kafka gives: prime may take a minute
     times = spread_times(5000, end_ms=now_ms - 1000, span_s=900)
     sampled = samples(5000, times, seed=11, malformed=0.03, late=0.05, duplicates=0.02)
+    send_in_transaction(settings, event("aborted", prime_ms), KafkaProducer.abort_transaction)
+    send_in_transaction(settings, event("committed", prime_ms), KafkaProducer.commit_transaction)
     told.tell("samples", [*(Raw(one.value, one.key) for one in sampled), *by_hand(now_ms)])
     told.tell("nothing", [])
     told.tell("refused", [Raw(b"not JSON", key=b"x"), event("prime", prime_ms - 8 * DAY_MS)])
@@ -133,7 +181,7 @@ def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
 
     landed = story.rows(BRONZE)
 
-    assert len(landed) == 2 + 5000 + 605 + 2 + 1 + 1
+    assert len(landed) == 2 + 1 + 5000 + 605 + 2 + 1 + 1
     names = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type")
     assert sorted(tuple(row[name] for name in names) for row in landed) == sorted(
         (one.topic, one.partition, one.offset, one.key, one.value, one.timestamp * 1000, one.timestamp_type)
@@ -152,6 +200,18 @@ def test_bronze_holds_headers_in_order_and_null_for_none(story: Story) -> None:
         if one.headers
     }
     assert sum(found is not None for found in headers.values()) == 3
+
+
+def test_records_of_an_aborted_transaction_never_land(story: Story) -> None:
+    topic = story.settings.topic(SOURCE.topic)
+    there = pipeline.read_topic(story.settings.kafka_bootstrap_servers, topic, "read_uncommitted")
+
+    landed = {row["value"] for row in story.rows(BRONZE)}
+
+    aborted, committed = (event(name, story.prime_ms).value for name in ("aborted", "committed"))
+    assert {aborted, committed} <= {record.value for record in there}
+    assert aborted not in landed
+    assert committed in landed
 
 
 def test_every_record_is_in_silver_or_in_the_dead_letters_and_in_one_of_them_only(story: Story) -> None:
@@ -216,9 +276,14 @@ def test_every_window_is_the_oracles_after_every_chapter(story: Story) -> None:
 def test_a_window_of_more_values_than_the_sketch_keeps_has_percentiles_within_its_rank_error(
     story: Story,
 ) -> None:
-    counts = {row["service_id"]: row["count"] for row in story.chapters["late"].gold}
+    values = sorted((n * 7919 % 1009) / 7 for n in range(600))
 
-    assert counts[HOT] == 601 > story.settings.quantile_k
+    (row,) = (row for row in story.chapters["later"].gold if row["service_id"] == HOT)
+
+    assert row["count"] == len(values) == 600 > story.settings.quantile_k
+    for name, rank in {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}.items():
+        assert row[name] in values
+        assert rank_error(values, rank, row[name]) <= verdicts.RANK_ERROR_AT_200
 
 
 def test_a_silent_topic_writes_no_commit(story: Story) -> None:
@@ -295,3 +360,38 @@ def test_running_every_layer_again_changes_nothing(story: Story) -> None:
     assert again.versions == last.versions
     assert again.bronze == []
     assert sorted(map(repr, again.gold)) == sorted(map(repr, last.gold))
+
+
+def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_beginning(
+    spark: SparkSession, make_settings: MakeSettings
+) -> None:
+    settings = make_settings(topic_partitions=2)
+    pipeline.send(settings, [Raw(b"old", partition=number) for number in range(2)])
+    landed: list[int] = []
+    stop = Stop()
+
+    def on_batch(done: BatchDone) -> None:
+        landed.append(done.result.rows)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            run, spark, [STREAM], ["bronze"], settings, trigger="100 ms", on_batch=on_batch, stop=stop
+        )
+        try:
+            pipeline.await_(lambda: running.done() or sum(landed) == 2)
+            widen(settings, partitions=4)
+            pipeline.send(settings, [Raw(b"new", partition=number) for number in (3, 2, 2, 0)])
+            pipeline.await_(lambda: running.done() or sum(landed) == 6)
+        finally:
+            stop.request()
+        running.result()
+
+    rows = pipeline.rows_of(spark, settings, BRONZE)
+    assert sorted((row["partition"], row["offset"], row["value"]) for row in rows) == [
+        (0, 0, b"old"),
+        (0, 1, b"new"),
+        (1, 0, b"old"),
+        (2, 0, b"new"),
+        (2, 1, b"new"),
+        (3, 0, b"new"),
+    ]
