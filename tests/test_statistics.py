@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import statistics
+from tests.chance import chance
 from tests.oracles import metrics as oracle
 
 BATCHES = 4
@@ -38,28 +39,27 @@ FIXED: dict[str, list[float]] = {
 }
 
 
-def drawn_cases(chance: Random) -> dict[str, list[float]]:
+def drawn_cases(rng: Random) -> dict[str, list[float]]:
     return {
-        "uniform": [chance.uniform(-1, 1) for _ in range(3000)],
-        "long tail": [chance.lognormvariate(0, 2) for _ in range(3000)],
-        "few distinct values": [float(chance.randrange(5)) for _ in range(2000)],
+        "uniform": [rng.uniform(-1, 1) for _ in range(3000)],
+        "long tail": [rng.lognormvariate(0, 2) for _ in range(3000)],
+        "few distinct values": [float(rng.randrange(5)) for _ in range(2000)],
         "rising": [float(value) for value in range(2500)],
         "falling": [-float(value) for value in range(2500)],
-        "two heaps": [chance.gauss(chance.choice([0, 1000]), 1) for _ in range(2000)],
-        "just too many to be kept exactly": [chance.random() for _ in range(K + 1)],
+        "two heaps": [rng.gauss(rng.choice([0, 1000]), 1) for _ in range(2000)],
+        "just too many to be kept exactly": [rng.random() for _ in range(K + 1)],
         **{
-            f"{n} values": [chance.gauss(50, 10) for _ in range(n)]
-            for n in (2, 3, 7, 10, 20, 99, 100, 101, 199)
+            f"{n} values": [rng.gauss(50, 10) for _ in range(n)] for n in (2, 3, 7, 10, 20, 99, 100, 101, 199)
         },
     }
 
 
 def folded(
-    spark: SparkSession, cases: Mapping[str, Sequence[float]], chance: Random, k: int = K
+    spark: SparkSession, cases: Mapping[str, Sequence[float]], rng: Random, k: int = K
 ) -> dict[str, Row]:
     """Deal the values to batches at random, reduce each batch on its own and merge the batches."""
-    rows = [(case, chance.randrange(BATCHES), value) for case, values in cases.items() for value in values]
-    chance.shuffle(rows)
+    rows = [(case, rng.randrange(BATCHES), value) for case, values in cases.items() for value in values]
+    rng.shuffle(rows)
     values = spark.createDataFrame(rows, "case string, batch int, value double").repartition(2)
     states = [state.alias(name) for name, state in statistics.aggregates(F.col("value"), k).items()]
     partials = values.groupBy("case", "batch").agg(*states).persist()
@@ -100,7 +100,7 @@ def assert_describes(row: Row, values: Sequence[float], *, case: str = "", k: in
 
 @pytest.fixture(scope="module")
 def fixed(spark: SparkSession) -> dict[str, Row]:
-    return folded(spark, FIXED, Random(7))  # noqa: S311
+    return folded(spark, FIXED, chance(7))
 
 
 @pytest.mark.parametrize("case", FIXED)
@@ -108,12 +108,13 @@ def test_states_merged_from_batches_describe_all_values(fixed: dict[str, Row], c
     assert_describes(fixed[case], FIXED[case])
 
 
+@pytest.mark.cases
 @pytest.mark.parametrize("seed", [1, 2])
 def test_neither_cuts_nor_order_change_what_is_described(spark: SparkSession, seed: int) -> None:
-    chance = Random(seed)  # noqa: S311
-    cases = drawn_cases(chance)
+    rng = chance(seed)
+    cases = drawn_cases(rng)
 
-    rows = folded(spark, cases, chance)
+    rows = folded(spark, cases, rng)
 
     assert rows.keys() == cases.keys()
     for case, values in cases.items():
@@ -123,7 +124,7 @@ def test_neither_cuts_nor_order_change_what_is_described(spark: SparkSession, se
 def test_a_larger_sketch_keeps_more_values_exactly(spark: SparkSession) -> None:
     cases = {"ranks": [float(value) for value in range(1000)]}
 
-    (row,) = folded(spark, cases, Random(3), k=1000).values()  # noqa: S311
+    (row,) = folded(spark, cases, chance(3), k=1000).values()
 
     assert_describes(row, cases["ranks"], k=1000)
 
@@ -150,7 +151,7 @@ def test_values_whose_sum_or_spread_is_beyond_a_double_do_not_stop_anything(spar
         "squares": [1e200, -1e200, 0.0],
     }
 
-    rows = folded(spark, cases, Random(5))  # noqa: S311
+    rows = folded(spark, cases, chance(5))
 
     for case, values in cases.items():
         expected = oracle.statistics_without_moments(values)
