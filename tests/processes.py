@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 import uuid
@@ -21,8 +22,10 @@ import psutil
 import pyarrow as pa
 import redis
 from deltalake import DeltaTable
+from pydantic import SecretStr
 
 from lakehouse.local.services import Endpoints
+from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
 
@@ -57,6 +60,17 @@ class Place:
     def topic_out(self) -> str:
         return self.topics["metrics-aggregated-1m"]
 
+    def settings(self, **changes: object) -> Settings:
+        """What the environment says, for code that runs here."""
+        update = {
+            "home": self.home,
+            "lake": str(self.home / "lake"),
+            "kafka_bootstrap_servers": self.services.kafka,
+            "redis_url": SecretStr(self.redis_url),
+            "topics": self.topics,
+        }
+        return load_settings().model_copy(update=update | changes)
+
     @property
     def environment(self) -> dict[str, str]:
         return {
@@ -68,6 +82,7 @@ class Place:
             "LAKEHOUSE_REDIS_URL": self.redis_url,
             "LAKEHOUSE_TOPICS": json.dumps(self.topics),
             "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "PYTHONPATH": str(ROOT),  # the code under test, wherever the command was installed from
             **QUICK_JVM,
         }
 
@@ -105,6 +120,36 @@ def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.Com
     )
 
 
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every live process that works in a directory under the home, whatever the pid files say."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections inside the block: it is taken, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def unused_port() -> int:
+    """A port for a server to listen on, of those that the kernel gives to nobody who does not ask for it."""
+    first = 10_000 + os.getpid() % 10_000  # another one in each worker
+    for port in range(first, first + 1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("a thousand ports are in use")
+
+
 class Process:
     """A command in a process group of its own, as a terminal starts it, with its output in files."""
 
@@ -124,13 +169,17 @@ class Process:
     def output(self) -> str:
         return self._stdout.read_text()
 
+    @property
+    def errors(self) -> str:
+        return self._stderr.read_text()
+
     def await_output(self, text: str) -> None:
         """Wait until the text has been printed."""
-        self._await(lambda: text in self.output, START_TIMEOUT_S)
+        self.await_(lambda: text in self.output)
 
     def await_path(self, path: Path, timeout_s: float) -> None:
         """Wait until there is such a file."""
-        self._await(path.exists, timeout_s)
+        self.await_(path.exists, timeout_s)
 
     def wait(self, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
         return self._popen.wait(timeout_s)
@@ -148,9 +197,10 @@ class Process:
         self._popen.wait()
 
     def everything(self) -> str:
-        return f"{self.output}\n{self._stderr.read_text()}"
+        return f"{self.output}\n{self.errors}"
 
-    def _await(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+    def await_(self, is_done: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until something is so, and fail where the process ends before it is."""
         deadline = time.monotonic() + timeout_s
         while not is_done():
             assert self._popen.poll() is None, self.everything()

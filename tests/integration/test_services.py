@@ -26,10 +26,12 @@ from lakehouse.local.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
+from tests.processes import closed_port, processes_of, unused_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+START_TIMEOUT_S = 300.0
 RUN_APP = "from lakehouse.commands.services import app; app()"
 # The thread that starts the services ends long before the process: they must not end with it.
 HOLD_FROM_A_THREAD = """
@@ -57,12 +59,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         process.kill()
 
 
-def test_services_come_up_once_and_keep_ports_and_data_over_a_stop(home: Path) -> None:
+def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_and_data_over_a_stop(
+    home: Path,
+) -> None:
     assert run("status").exit_code == NOT_ALL_RUNNING
 
-    assert run("up").exit_code == 0
-    first = load_settings()
+    # Two starts at once start each service once.
+    command = [sys.executable, "-c", RUN_APP, "up"]
+    with (
+        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as one,
+        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as other,
+    ):
+        assert (one.wait(START_TIMEOUT_S), other.wait(START_TIMEOUT_S)) == (0, 0)
     pids = recorded_pids(home)
+    assert sorted(process.pid for process in processes_of(home)) == sorted(pids.values())
+    first = load_settings()
     again = run("up")
     assert again.exit_code == 0
     assert again.stdout.count("already running") == 2
@@ -74,6 +85,15 @@ def test_services_come_up_once_and_keep_ports_and_data_over_a_stop(home: Path) -
         assert text in shown.stdout
     assert create_topics(first.kafka_bootstrap_servers, {"calls": 3, "sales": 1}) == ["calls", "sales"]
     assert create_topics(first.kafka_bootstrap_servers, {"calls": 5, "late": 1}) == ["late"]
+
+    # One that died is reported and started again beside the other.
+    psutil.Process(pids["redis"]).kill()
+    await_(lambda: run("status").exit_code == NOT_ALL_RUNNING, timeout_s=60)
+    assert "died" in run("status").stdout
+    assert run("up").exit_code == 0
+    after = recorded_pids(home)
+    assert after["kafka"] == pids["kafka"]
+    assert after["redis"] != pids["redis"]
     client(first).set("row", "kept")
 
     assert run("down").exit_code == 0
@@ -91,51 +111,26 @@ def test_services_come_up_once_and_keep_ports_and_data_over_a_stop(home: Path) -
     assert run("down").exit_code == 0
 
 
-def test_a_service_that_died_is_reported_and_started_again_beside_the_other(home: Path) -> None:
-    assert run("up").exit_code == 0
-    before = recorded_pids(home)
-    psutil.Process(before["redis"]).kill()
-    await_(lambda: run("status").exit_code == NOT_ALL_RUNNING, timeout_s=60)
-    assert "died" in run("status").stdout
+def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started_even_where_it_fails(
+    home: Path,
+) -> None:
+    port = unused_port()
+    settings = Settings(home=home, kafka_port=port)
 
-    assert run("up").exit_code == 0
-    after = recorded_pids(home)
-    assert after["kafka"] == before["kafka"]
-    assert after["redis"] != before["redis"]
-    assert run("down").exit_code == 0
-
-
-def test_two_starts_at_once_start_each_service_once(home: Path) -> None:
-    command = [sys.executable, "-c", RUN_APP, "up"]
-    with (
-        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as one,
-        killed_at_the_end(subprocess.Popen(command, stdout=subprocess.DEVNULL)) as other,
-    ):
-        assert (one.wait(), other.wait()) == (0, 0)
-    assert sorted(process.pid for process in processes_of(home)) == sorted(recorded_pids(home).values())
-
-
-def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started(home: Path) -> None:
-    settings = load_settings()
-    with local_services(settings) as outer:
-        require_broker(outer.kafka)
-        require_redis(outer.redis)
-        with local_services(settings) as inner:
-            assert inner == outer
-        assert len(processes_of(home)) == 2
-    assert processes_of(home) == []
-    assert not services_file(home).exists()
-
-
-def test_an_embedded_run_that_fails_stops_what_it_started(home: Path) -> None:
     def fail() -> None:
-        with local_services(load_settings()):
+        with local_services(settings) as outer:
+            assert outer.kafka == f"127.0.0.1:{port}"  # as configured
+            require_broker(outer.kafka)
+            require_redis(outer.redis)
+            with local_services(settings) as inner:
+                assert inner == outer
             assert len(processes_of(home)) == 2
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert processes_of(home) == []
+    assert not services_file(home).exists()
 
 
 def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
@@ -148,8 +143,15 @@ def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
     await_(lambda: processes_of(home) == [], timeout_s=60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["kafka: preparing", "kafka: starting"])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("kafka: preparing", signal.SIGINT),
+        ("kafka: starting", signal.SIGTERM),
+        pytest.param("kafka: preparing", signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param("kafka: starting", signal.SIGINT, marks=pytest.mark.soak),
+    ],
+)
 def test_an_interrupted_start_leaves_nothing_running(home: Path, moment: str, number: signal.Signals) -> None:
     command = [sys.executable, "-c", RUN_APP, "up"]
     with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as up:
@@ -158,7 +160,7 @@ def test_an_interrupted_start_leaves_nothing_running(home: Path, moment: str, nu
         assert processes_of(home) != []
         up.send_signal(number)
         assert "ready" not in up.stdout.read()
-        up.wait()
+        up.wait(START_TIMEOUT_S)
     assert up.returncode in {128 + number, -number}
     assert processes_of(home) == []
     assert not services_file(home).exists()
@@ -176,14 +178,6 @@ def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(
     assert f"LAKEHOUSE_{name.upper()}_PORT" in message
     assert "\n" not in message
     assert processes_of(home) == []
-
-
-def test_a_configured_port_is_used(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with local_services(Settings(home=home, kafka_port=port)) as running:
-        assert running.kafka == f"127.0.0.1:{port}"
-        require_broker(running.kafka)
 
 
 @pytest.mark.parametrize("guard", ["creation time", "command line"])
@@ -260,9 +254,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("servers", ["127.0.0.1:{closed}", "127.0.0.1:{silent}", "no-such-host.invalid:9092"])
 def test_an_unreachable_broker_is_one_line_that_says_how_to_get_one(servers: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        closed = probe.getsockname()[1]
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with closed_port() as closed, socket.create_server(("127.0.0.1", 0)) as silent:
         address = servers.format(closed=closed, silent=silent.getsockname()[1])
         with pytest.raises(ServiceError, match="lakehouse services up") as caught:
             require_broker(address, timeout_s=1)
@@ -277,9 +269,7 @@ def test_malformed_bootstrap_servers_are_refused_by_name(servers: str) -> None:
 
 
 def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with pytest.raises(ServiceError, match="lakehouse services up") as caught:
+    with closed_port() as port, pytest.raises(ServiceError, match="lakehouse services up") as caught:
         require_redis(f"redis://user:secret@127.0.0.1:{port}/0")
     assert f"no Redis at 127.0.0.1:{port}" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -312,18 +302,6 @@ def failure(command: str) -> str:
 def recorded_pids(home: Path) -> dict[str, int]:
     found = json.loads(services_file(home).read_text(encoding="utf-8"))
     return {name: entry["pid"] for name, entry in found.items()}
-
-
-def processes_of(home: Path) -> list[psutil.Process]:
-    """Every live process that works in a directory under the home, whatever the pid files say."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def client(settings: Settings) -> redis.Redis:
