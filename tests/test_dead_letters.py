@@ -1,10 +1,9 @@
-"""Finding dead letters, printing what they hold, and the command line's part of it."""
+"""Finding dead letters and printing what they hold; the commands are in integration/test_commands.py."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -15,13 +14,8 @@ from lakehouse.cli import app
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.dead_letters import SCHEMA, Selection, count_letters, find_letter, newest_letters
 from lakehouse.errors import QueryError, SettingsError
-from lakehouse.local.services import Endpoints
 from lakehouse.readable import parse_moment, readable
 from lakehouse.replaying import Discarded, Replayed
-from lakehouse.settings import Settings
-from tests import pipeline
-from tests.pipeline import Raw
-from tests.processes import LAKEHOUSE, Place, finish
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -221,31 +215,3 @@ def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None
         "2 have no row in bronze any more and stay open",
         "2 discarded: late 2",
     ]
-
-
-@pytest.mark.slow
-def test_the_commands_list_and_replay_letters(
-    spark: SparkSession, session_settings: Settings, tmp_path: Path
-) -> None:
-    place = Place(tmp_path, Endpoints("127.0.0.1:1", "redis://127.0.0.1:1/0"), "redis://127.0.0.1:1/0", "x")
-    settings = session_settings.model_copy(update={"lake": str(tmp_path / "lake"), "topics": place.topics})
-    ahead = {"serviceId": "s", "metricName": "m", "value": 1, "timestamp": int(NOON.timestamp() * 1000)}
-    records = [Raw(json.dumps(ahead).encode()), Raw(b"\x1b[2J")]
-    pipeline.land(spark, settings, [records], landed_at=NOON - HOUR)
-    pipeline.run_layers(spark, settings, "silver")
-
-    listed = finish([LAKEHOUSE, "dead-letters", "list", "--format", "json"], place.environment)
-    patient = place.environment | {"LAKEHOUSE_FUTURE_TOLERANCE_S": "7200"}
-    replayed = finish([LAKEHOUSE, "dead-letters", "replay", "--since", "1d"], patient)
-
-    assert listed.returncode == 0, listed.stderr
-    assert [(row["rule"], row["count"]) for row in json.loads(listed.stdout)["counts"]] == [
-        ("future", 1),
-        ("not_json", 1),
-    ]
-    assert replayed.stdout.splitlines() == [
-        "1 passed and are in silver now",
-        "0 were in silver already",
-        "1 still fail: not_json 1",
-    ], replayed.stderr
-    assert len(pipeline.rows_of(spark, settings, pipeline.SILVER)) == 1

@@ -1,0 +1,60 @@
+"""`lakehouse` in this process, on the session's Spark: all of a command but the start of its process.
+
+What a process adds (its output with a JVM in it, its exit, signals) is tested in integration/test_jobs.py
+and test_all_streams.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse import application, cli
+from lakehouse.commands import audit, dead_letters, expect, health, maintain, rebuild, sql
+
+_STARTERS: tuple[Any, ...] = (application, audit, dead_letters, expect, health, maintain, rebuild, sql)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended, as subprocess tells of one."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSession | None = None) -> Ended:
+    """Run `lakehouse` with these arguments and variables; without `spark` it may not come as far as that."""
+
+    def start_session(*_: object) -> Any:
+        assert spark is not None, "Spark was not to be started"
+        return nullcontext(spark)
+
+    code: object = 0
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["lakehouse", *arguments])
+        patch.setattr(sys, "excepthook", sys.excepthook)  # typer puts its own there
+        for module in _STARTERS:
+            patch.setattr(module, "start_session", start_session)
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code
+    assert code is None or isinstance(code, int)
+    return Ended(code or 0, stdout.getvalue(), stderr.getvalue())

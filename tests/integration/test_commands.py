@@ -1,0 +1,222 @@
+"""Commands that change or look at a lake, each as `lakehouse` runs it, over a small lake of metrics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.local.services import Endpoints
+from lakehouse.settings import Settings
+from lakehouse.streams.metrics import METRICS
+from tests import pipeline
+from tests.commands import Ended, run_command
+from tests.pipeline import BRONZE, GOLD, SILVER, Raw
+from tests.processes import Place, place
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+NOWHERE = Endpoints("127.0.0.1:1", "redis://127.0.0.1:1/0")
+LATENESS = {"LAKEHOUSE_ALLOWED_LATENESS_S": "1800"}
+
+Command = Callable[..., Ended]
+
+
+def event(at: datetime, value: float) -> Raw:
+    record = {"serviceId": "s", "metricName": "m", "value": value, "timestamp": int(at.timestamp() * 1000)}
+    return Raw(json.dumps(record).encode())
+
+
+RECORDS = (
+    event(NOON - 3 * HOUR, 1.0),
+    event(NOON - 3 * HOUR, 2.0),
+    event(NOON - HOUR, 4.0),
+    event(NOON, 8.0),  # an hour ahead of its landing
+    Raw(b"\x1b[2J", b"k"),
+)
+WINDOWS = {NOON - 3 * HOUR: (2, 3.0), NOON - HOUR: (1, 4.0)}
+"""The rows of gold.metrics_1m by window_start: count and sum."""
+
+
+@pytest.fixture(scope="module")
+def base(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    here = Place(tmp_path_factory.mktemp("commands"), NOWHERE, NOWHERE.redis, "x")
+    settings = here.settings(allowed_lateness_s=1800)
+    pipeline.land(spark, settings, [RECORDS], landed_at=NOON - HOUR)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
+    return here
+
+
+@pytest.fixture
+def settings(base: Place, tmp_path: Path) -> Settings:
+    """The settings of a copy of the lake."""
+    shutil.copytree(base.home, tmp_path / "home")
+    return Place(tmp_path / "home", NOWHERE, NOWHERE.redis, "x").settings()
+
+
+@pytest.fixture
+def lakehouse(
+    spark: SparkSession,
+    settings: Settings,
+    no_names: None,  # noqa: ARG001
+) -> Command:
+    """Run a command on that copy, as lateness was when it was made; keywords are further variables."""
+    here = Place(settings.home, NOWHERE, NOWHERE.redis, "x")
+
+    def run(*arguments: str, **variables: str) -> Ended:
+        return run_command(here.environment | LATENESS | variables, *arguments, spark=spark)
+
+    return run
+
+
+def windows(spark: SparkSession, settings: Settings) -> Mapping[datetime, tuple[int, float]]:
+    return {
+        datetime.fromtimestamp(row["window_start"] / 1e6, UTC): (row["count"], row["sum"])
+        for row in pipeline.rows_of(spark, settings, GOLD)
+    }
+
+
+def statuses(spark: SparkSession, settings: Settings) -> Mapping[str, str]:
+    letters = pipeline.rows_of(spark, settings, pipeline.DEAD_LETTERS)
+    return {reason["rule"]: letter["status"] for letter in letters for reason in letter["reasons"]}
+
+
+def test_dead_letters_are_listed_shown_replayed_and_discarded(
+    spark: SparkSession, settings: Settings, lakehouse: Command
+) -> None:
+    listed = lakehouse("dead-letters", "list", "--format", "json")
+    assert listed.returncode == 0, listed.stderr
+    found = json.loads(listed.stdout)
+    assert [(row["rule"], row["status"], row["count"]) for row in found["counts"]] == [
+        ("future", "open", 1),
+        ("not_json", "open", 1),
+    ]
+    (letter,) = [one["id"] for one in found["letters"] if one["rules"] == ["not_json"]]
+
+    shown = lakehouse("dead-letters", "show", letter[:12], "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    whole = json.loads(shown.stdout)
+    assert (whole["id"], whole["key"], whole["value"], whole["offset"]) == (letter, "k", r"\x1b[2J", 4)
+    nobody = lakehouse("dead-letters", "show", "nobody")
+    assert nobody.returncode == 1
+    assert nobody.stderr.startswith("error: there is no dead letter whose id begins with 'nobody'")
+
+    replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    assert replayed.stdout.splitlines() == [
+        "1 passed and are in silver now",
+        "0 were in silver already",
+        "1 still fail: not_json 1",
+    ], replayed.stderr
+    assert statuses(spark, settings) == {"future": "replayed", "not_json": "open"}
+    assert {row["offset"] for row in pipeline.rows_of(spark, settings, SILVER)} == {0, 1, 2, 3}
+
+    discarded = lakehouse("dead-letters", "discard", "--rule", "not_json")
+    assert discarded.stdout.splitlines() == ["1 discarded: not_json 1"], discarded.stderr
+    assert statuses(spark, settings) == {"future": "replayed", "not_json": "discarded"}
+
+
+def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
+    spark: SparkSession, settings: Settings, lakehouse: Command
+) -> None:
+    assert windows(spark, settings) == WINDOWS
+    gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
+    spark.sql(f"UPDATE {gold} SET count = 99 WHERE count = 2")
+    one = spark.table(gold).where("count = 1").withColumn("service_id", F.lit("nobody"))
+    one.write.format("delta").mode("append").save(str(pipeline.path_of(settings, GOLD)))
+
+    done = lakehouse("rebuild", "gold", "--stream", "metrics")
+
+    assert done.returncode == 0, done.stderr
+    made = "2 rows made anew from silver"
+    assert done.stdout.splitlines() == [
+        f"gold.metrics_1m: {made}; 1 put right, 1 taken away, the others untouched",
+        f"gold.metrics_summary_10m: {made}; 0 put right, 0 taken away, the others untouched",
+    ]
+    assert windows(spark, settings) == WINDOWS
+
+
+def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
+    spark: SparkSession, settings: Settings, lakehouse: Command
+) -> None:
+    done = lakehouse("rebuild", "silver", "--stream", "metrics", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == (
+        "silver of metrics: 5 records judged again; 1 rows came, 0 changed, 0 left; 0 newly refused, "
+        "1 newly accepted"
+    )
+    # A row that only came is an append, which gold's own stream reads, once.
+    lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
+    pipeline.run_layers(spark, lateness, "gold", stream=METRICS)
+    assert windows(spark, settings) == WINDOWS | {NOON: (1, 8.0)}
+    assert statuses(spark, settings) == {"future": "replayed", "not_json": "open"}
+
+
+def test_maintain_clears_what_no_record_can_reach_any_more(
+    spark: SparkSession, settings: Settings, lakehouse: Command
+) -> None:
+    done = lakehouse("maintain", "--stream", "metrics")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "gold.metrics_1m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
+        "gold.metrics_summary_10m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
+    ]
+    kept = {row["count"]: row["sketch"] is not None for row in pipeline.rows_of(spark, settings, GOLD)}
+    assert kept == {2: False, 1: True}
+    assert windows(spark, settings) == WINDOWS
+
+
+def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
+    table, as_json = lakehouse("health"), lakehouse("health", "--format", "json")
+
+    assert (table.returncode, as_json.returncode) == (0, 0)
+    assert table.stdout == "no gate has been asked yet (lakehouse run all --gate)\n"
+    assert json.loads(as_json.stdout) == {"gates": []}
+
+
+def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
+    spark: SparkSession, services: Endpoints, tmp_path: Path
+) -> None:
+    with place(tmp_path / "home", services, database=6) as here:
+        settings = here.settings()
+        catch_up = ("run", "bronze", "--stream", "metrics", "--trigger", "available-now")
+
+        def run(*more: str) -> Ended:
+            return run_command(here.environment, *catch_up, *more, spark=spark)
+
+        def send(count: int) -> None:
+            pipeline.send(settings, [Raw(event(NOON, 1.0).value, partition=0)] * count)
+
+        send(2)
+        assert run().returncode == 0
+        send(2)
+        expire(settings, before=3)
+
+        refused = run()
+        allowed = run("--allow", "data-loss")
+
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("error: Kafka no longer has offsets ")
+        assert "--allow data-loss" in refused.stderr
+        assert allowed.returncode == 0, allowed.stderr
+        assert "allowed, and noted in ops.data_losses" in allowed.stdout
+        assert sorted(row["offset"] for row in pipeline.rows_of(spark, settings, BRONZE)) == [0, 1, 3]
+        (loss,) = pipeline.rows_of(spark, settings, "ops.data_losses")
+        assert (loss["partition"], loss["first_offset"], loss["last_offset"]) == (0, 2, 2)
+
+
+def expire(settings: Settings, before: int) -> None:
+    """Let the broker delete what is before an offset of the topic's first partition."""
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    try:
+        admin.delete_records({TopicPartition(settings.topic("metrics-events"), 0): before})
+    finally:
+        admin.close()
