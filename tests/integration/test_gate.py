@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from lakehouse.layer import LAYERS
 from lakehouse.loads import Load, send
 from lakehouse.quality.gate import SuiteGate
-from lakehouse.quality.results import gates
 from lakehouse.query import ask
 from lakehouse.runner import run
 from lakehouse.settings import Settings
@@ -23,6 +22,7 @@ from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
 from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
+from tests.commands import Ended, run_command
 from tests.conftest import MakeSettings
 from tests.pipeline import await_
 
@@ -41,9 +41,24 @@ class Gated:
         self._seed = 0
         self._waiting: list[str] = []
 
-    def run(self, trigger: str = AVAILABLE_NOW, stop: Stop | None = None) -> None:
+    def command(self, *arguments: str) -> Ended:
+        return run_command(environment_of(self.settings), *arguments, spark=self.spark)
+
+    def catch_up(self) -> None:
+        """Run the command, and note what it says of the gate."""
+        stream = ("--stream", "transactions")
+        ended = self.command("run", "all", *stream, "--trigger", AVAILABLE_NOW, "--gate")
+        assert ended.returncode == 0, ended.stderr
+        self.said += [line for line in ended.stdout.splitlines() if line.startswith("gate of ")]
+
+    def export(self) -> None:
+        """Run the export alone."""
+        gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
+        run(self.spark, STREAM, ["export"], self.settings, trigger=AVAILABLE_NOW, gate=gate)
+
+    def run_live(self, stop: Stop) -> None:
         self._gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
-        run(self.spark, STREAM, LAYERS, self.settings, trigger=trigger, gate=self, stop=stop)
+        run(self.spark, STREAM, LAYERS, self.settings, trigger="200 ms", gate=self, stop=stop)
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
         while self._waiting:
@@ -74,12 +89,32 @@ class Gated:
         """Change gold just before a live run's gate looks: one that comes between look and export leaves."""
         self._waiting.append(statement)
 
-    def stands_open(self) -> bool:
-        return gates(self.spark, self.settings.lake)["transactions"].is_open
+    def health(self) -> tuple[int, list[str]]:
+        """What `lakehouse health` ends with, and why the gate of the stream is closed."""
+        ended = self.command("health", "--format", "json")
+        (gate,) = json.loads(ended.stdout)["gates"]
+        assert gate["stream"] == "transactions"
+        assert gate["is_open"] is not bool(ended.returncode)
+        return ended.returncode, gate["reasons"]
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    return {
+        "LAKEHOUSE_HOME": str(settings.home),
+        "LAKEHOUSE_LAKE": settings.lake,
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
+        "COLUMNS": "300",
+    }
 
 
 @pytest.fixture
-def gated(spark: SparkSession, make_settings: MakeSettings) -> Gated:
+def gated(
+    spark: SparkSession,
+    make_settings: MakeSettings,
+    no_names: None,  # noqa: ARG001
+) -> Gated:
     settings = make_settings(gate_interval_s=1)
     topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
     create_topics(settings.kafka_bootstrap_servers, topics)
@@ -89,31 +124,33 @@ def gated(spark: SparkSession, make_settings: MakeSettings) -> Gated:
 @pytest.mark.slow
 def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_hold(gated: Gated) -> None:
     gated.produce()
-    gated.run()
+    gated.catch_up()
     before = gated.sent()
     assert before.total() == gated.count(GOLD)
     assert gated.said == []
-    assert gated.stands_open()
+    assert gated.health() == (0, [])
 
     gated.sql(INSERT_NOBODY)
     landed = gated.count(SILVER)
     gated.produce()
-    gated.run()
+    gated.catch_up()
 
     assert gated.count(SILVER) > landed
     assert gated.sent() == before
     (closed,) = gated.said
     assert closed.startswith("gate of transactions closed, nothing leaves: gold.user_transactions_5m: ")
-    assert not gated.stands_open()
-    gated.produce()
-    gated.run()
+    code, reasons = gated.health()
+    assert code == 1
+    assert reasons[0].startswith("gold.user_transactions_5m: ")
+    gated.sql(INSERT_NOBODY.replace("nobody", "nobody else"))
+    gated.export()
     assert len(gated.said) == 1  # a new run knows; that there are more rows now is no news
 
-    gated.sql("DELETE FROM {gold} WHERE user_id = 'nobody'")
-    gated.run()
+    gated.sql("DELETE FROM {gold} WHERE user_id LIKE 'nobody%'")
+    gated.export()
 
     assert gated.said[1:] == ["gate of transactions open again"]
-    assert gated.stands_open()
+    assert gated.health() == (0, [])
     assert gated.sent() > before
     assert 0 not in gated.sent()  # the wrong row has never left
 
@@ -121,7 +158,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
 @pytest.mark.slow
 def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated) -> None:
     stop = Stop()
-    running = threading.Thread(target=gated.run, args=("200 ms", stop))
+    running = threading.Thread(target=gated.run_live, args=(stop,))
     running.start()
     try:
         gated.produce()
@@ -137,7 +174,8 @@ def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated)
         await_(lambda: gated.sent() > before)
     finally:
         stop.request()
-        running.join()
+        running.join(300)
+    assert not running.is_alive()
 
     assert gated.said[1:] == ["gate of transactions open again"]
     assert 0 not in gated.sent()
