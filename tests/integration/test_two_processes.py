@@ -1,0 +1,65 @@
+"""Two processes on one checkpoint: one gets the micro-batch, the other ends, nothing is there twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.local.services import Endpoints
+from lakehouse.runner import run
+from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
+from tests import pipeline
+from tests.pipeline import BRONZE, STREAM, Raw, await_
+from tests.processes import LAKEHOUSE, NOISE, place, running
+
+
+@contextmanager
+def running_here(spark: SparkSession, settings: Settings) -> Iterator[None]:
+    """Bronze of metrics runs live in this process inside the block."""
+    stop = Stop()
+    thread = threading.Thread(
+        target=run, args=(spark, [STREAM], ["bronze"], settings), kwargs={"trigger": "200 ms", "stop": stop}
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.request()
+        thread.join(300)
+    assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
+    spark: SparkSession, services: Endpoints, tmp_path: Path
+) -> None:
+    """The first process is asleep while the second takes what has come, so it is always the one to lose."""
+    with place(tmp_path / "home", services, database=7) as here:
+        settings = here.settings()
+        command = [LAKEHOUSE, "run", "bronze", "--stream", "metrics", "--trigger", "200 ms"]
+        pipeline.send(settings, [Raw(b"one")])
+        with running(command, here.environment, tmp_path / "first") as first:
+            first.await_(lambda: pipeline.committed(settings, BRONZE) == [0])
+            os.killpg(first.pid, signal.SIGSTOP)
+            with running_here(spark, settings):
+                pipeline.send(settings, [Raw(b"two")])
+                await_(lambda: pipeline.committed(settings, BRONZE) == [0, 1])
+                os.killpg(first.pid, signal.SIGCONT)
+                assert first.wait() == 1, first.everything()
+                pipeline.send(settings, [Raw(b"three")])
+                await_(lambda: pipeline.committed(settings, BRONZE)[-1] == 2)
+
+        (said,) = [line for line in first.errors.splitlines() if line.startswith("error: ")]
+        assert said.startswith("error: bronze.metrics_events failed: ")
+        assert not NOISE.search(said.partition(" failed: ")[2].partition(": ")[2]), said
+        landed = Counter(row["value"] for row in here.rows(BRONZE))
+        assert landed == {b"one": 1, b"two": 1, b"three": 1}
