@@ -109,8 +109,10 @@ def _layers(settings: Settings) -> tuple[Books, Verdicts, list[str]]:
         poison += sum(map(_is_poison, records))
         by_place = {(one.topic, one.partition, one.offset): one for one in records}
         verdicts[source.table] = {at: _verdict(source.table, record) for at, record in by_place.items()}
-        landed = Counter(map(coordinates_of, rows_of(settings, f"bronze.{source.table}")))
+        bronze = rows_of(settings, f"bronze.{source.table}")
+        landed = Counter(map(coordinates_of, bronze))
         found += _shown(f"bronze.{source.table}", _not_once(landed, by_place.keys()))
+        found += _shown(f"bronze.{source.table}", _raw_differences(bronze, by_place))
         silver = rows_of(settings, f"silver.{source.table}")
         clean = {at for at, one in verdicts[source.table].items() if not one.reasons}
         found += _shown(f"silver.{source.table}", _not_once(Counter(map(coordinates_of, silver)), clean))
@@ -143,6 +145,15 @@ def _not_once(found: Counter[Coordinates], expected: Iterable[Coordinates]) -> I
     yield from (f"{at} is missing" for at in wanted - found.keys())
     yield from (f"{at} should not be there" for at in found.keys() - wanted)
     yield from (f"{at} is there {times} times" for at, times in found.items() if times > 1)
+
+
+def _raw_differences(rows: Iterable[Row], sent: Mapping[Coordinates, Any]) -> Iterator[str]:
+    for row in rows:
+        record = sent.get(coordinates_of(row))
+        headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+        landed = (row["key"], row["value"], headers, row["timestamp"])
+        if record and landed != (record.key, record.value, list(record.headers), record.timestamp * 1000):
+            yield f"{coordinates_of(row)} has another key, value, headers or time than the record"
 
 
 def _letter_differences(

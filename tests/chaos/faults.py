@@ -12,7 +12,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.settings import Settings
-from tests.chaos.files import QUERIES, commit_file, last_write, writes_of
+from tests.chaos.files import QUERIES, commit_file, has_write, last_write, writes_of
 from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
 from tests.pipeline import checkpoint_of, version_of
@@ -46,22 +46,34 @@ class Outage:
 
 @dataclass
 class Scene:
-    """What faults act on. `unconfirmed` are points whose micro-batch must yet be in a second table."""
+    """What faults act on."""
 
     settings: Settings
     services: OwnServices
     supervisor: Supervisor
     rng: Random
     outage: Outage
-    unconfirmed: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Half:
+    """A micro-batch of which the first of two tables had its part when its layer was killed."""
+
+    query: str
+    application: str
+    batch: int
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a fault: whether it took place as meant, and something to remember."""
+    """What became of a fault: whether it took place as meant, and something to remember.
+
+    `half`: the hit was none if that micro-batch turns out to have nothing for the second table.
+    """
 
     hit: bool
     note: str = ""
+    half: Half | None = None
 
 
 Fault = Callable[[Scene], Result]
@@ -90,9 +102,8 @@ def kill_between(layer: LayerName, first: str) -> Fault:
         table, application, batch = write
         query = application.partition(":")[0]
         hit = last_write(settings, query, application) < batch and _is_open(settings, query, batch)
-        if hit:
-            scene.unconfirmed.append((f"{layer} between two tables", query, application, batch))
-        return Result(hit, f"{table} had micro-batch {batch} of {query}")
+        half = Half(query, application, batch) if hit else None
+        return Result(hit, f"{table} had micro-batch {batch} of {query}", half)
 
     return act
 
@@ -199,13 +210,12 @@ FAULTS: Mapping[str, Fault] = {
 POINTS = frozenset(name for name in FAULTS if " between " in name or " inside " in name)
 
 
-def confirmed(scene: Scene) -> list[str]:
-    """Return which points between two tables were real: the second table has got the micro-batch since."""
-    return [
-        point
-        for point, table, application, batch in scene.unconfirmed
-        if last_write(scene.settings, table, application) >= batch
-    ]
+def was_between(scene: Scene, half: Half) -> bool:
+    """Wait until a micro-batch is done, and tell whether it had something for the second table."""
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    while _is_open(scene.settings, half.query, half.batch) and time.monotonic() < deadline:
+        time.sleep(_SETTLE_S)
+    return has_write(scene.settings, half.query, (half.application, half.batch))
 
 
 def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> tuple[str, str, int] | None:

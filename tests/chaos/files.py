@@ -63,6 +63,12 @@ def last_write(settings: Settings, table: str, application: str) -> int:
     return -1
 
 
+def has_write(settings: Settings, table: str, write: Write) -> bool:
+    """Tell whether a micro-batch of an application is in a table's log."""
+    commits = (commit_file(settings, table, n) for n in range(version_of(settings, table), -1, -1))
+    return any(write in writes_of(commit) for commit in commits)
+
+
 def doubled_writes(settings: Settings) -> Iterator[str]:
     """Say which micro-batches are in the log of a table more than once."""
     for table in TABLES:

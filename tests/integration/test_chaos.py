@@ -1,6 +1,6 @@
 """The pipeline as four processes under load, while they and what they stand on are killed: the books balance.
 
-A short run of tests/chaos; `make chaos` is the long one.
+A short run of tests/chaos, part of `make soak`; `make chaos` is the long one.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return outcome
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_table_topic_and_redis_row_is_the_oracles_after_it(outcome: Outcome) -> None:
     assert outcome.differences == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_faults_took_place_and_every_layer_came_back(outcome: Outcome) -> None:
-    assert set(outcome.faults) == set(DECK)
+    assert {name for name, times in outcome.faults.items() if times > 0} == set(DECK), outcome.misses
     assert all(outcome.starts[layer] >= 2 for layer in ("bronze", "silver", "gold", "export"))
     assert outcome.books.sent == outcome.books.clean + outcome.books.dead
     assert outcome.books.poison > 100
