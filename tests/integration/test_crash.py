@@ -1,9 +1,8 @@
-"""What a crash leaves behind is repaired by the next run, and what cannot be repaired is refused.
+"""What a crash leaves behind is repaired by the next run.
 
 A micro-batch goes: plan (checkpoint/offsets/N), write the tables, note it (checkpoint/commits/N). A crash may
-come between any two of these; each test puts one there, or kills the process for real.
-
-Cuts are bronze commits; with `max_bytes_per_batch` of a byte each is a micro-batch of its own.
+come between any two of these. Most tests here hand the micro-batches to the layers themselves, twice where
+Spark would do so after a crash; one process is killed for real.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,27 +17,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.errors import CheckpointError, StreamError, TableError
+from lakehouse import bronze, tables
+from lakehouse.errors import StreamError
 from lakehouse.layer import LayerName
 from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
 from tests import pipeline, verdicts
+from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
 from tests.conftest import MakeSettings
+from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
 from tests.processes import QUICK_JVM
 
 START = pipeline.utc("2026-03-01T00:00:00")
-LANDED = pipeline.utc("2026-03-29T01:00:00")
+LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
 QUERIES: dict[LayerName, str] = {"bronze": BRONZE, "silver": SILVER, "gold": GOLD}
 ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
@@ -61,109 +63,60 @@ def event(at: datetime, service: str = "s", value: float = 1.0) -> Raw:
 
 REFUSED = Raw(b"not JSON")
 
-# The watermark lies seven days behind the newest event before the cut. So the second cut moves it to where
-# some of its own records lie before it: judged again under it, they would be late.
+# The watermark lies seven days behind the newest event before the cut. So every cut after the first moves it
+# to where some of its own records lie before it: judged again under it, they would be late. The first has no
+# dead letter, and so leaves no transaction with them.
 CUTS = (
     (event(START), event(START - 9 * DAY, "no watermark yet")),
-    (
-        event(START + 10 * DAY),
-        event(START + DAY, "late from then on"),
-        event(START - 8 * DAY, "late"),
-        REFUSED,
+    *(
+        (
+            event(at + 10 * DAY),
+            event(at + DAY, "late from then on"),
+            event(at - 8 * DAY, "late"),
+            REFUSED,
+        )
+        for at in (START + number * 10 * DAY for number in range(3))
     ),
-    (event(START + 2 * DAY, "late"), event(START + 4 * DAY, "in time"), event(START + 12 * DAY), REFUSED),
 )
 
 
-def caught_up_differences(
+def offsets_of(cut: int) -> tuple[int, int]:
+    """The first offset of a cut and the one after its last."""
+    first = sum(map(len, CUTS[:cut]))
+    return first, first + len(CUTS[cut])
+
+
+def judged(
     spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]
-) -> list[str]:
-    """In what the tables are not what an undisturbed run of the cuts makes of them."""
-    bronze = sorted(pipeline.rows_of(spark, settings, BRONZE), key=pipeline.coordinates_of)
-    batches, start = [], 0
-    for cut in cuts:
-        batches.append(bronze[start : start + len(cut)])
-        start += len(cut)
-    judged = verdicts.judge_batches(batches, settings)
-    silver, dead, gold = (pipeline.rows_of(spark, settings, table) for table in (SILVER, DEAD_LETTERS, GOLD))
-    differences = verdicts.window_differences(gold, verdicts.accepted(judged, Metric), settings)
+) -> dict[pipeline.Coordinates, Judged]:
+    """The oracle's verdicts on bronze, each cut being a micro-batch."""
+    rows = sorted(pipeline.rows_of(spark, settings, BRONZE), key=pipeline.coordinates_of)
+    ends = list(accumulate(map(len, cuts)))
+    assert ends[-1] == len(rows)
+    batches = [rows[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+    return verdicts.judge_batches(batches, settings)
+
+
+def silver_differences(spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
+    """In what silver and its dead letters are not what an undisturbed run of the cuts makes of bronze."""
+    expected = judged(spark, settings, cuts)
+    silver, dead = (pipeline.rows_of(spark, settings, table) for table in (SILVER, DEAD_LETTERS))
     seen = Counter(pipeline.coordinates_of(row) for row in [*silver, *dead])
-    if seen != Counter(map(pipeline.coordinates_of, bronze)):
-        differences.append(f"not in exactly one table: {[at for at, times in seen.items() if times != 1]}")
-    if not verdicts.same_silver(silver, judged):
+    differences = [f"{at} {seen[at]} times" for at in seen.keys() | expected.keys() if seen[at] != 1]
+    if not verdicts.same_silver(silver, expected):
         differences.append("silver differs")
-    if not verdicts.same_dead_letters(dead, judged):
+    if not verdicts.same_dead_letters(dead, expected):
         differences.append("dead letters differ")
     return differences
 
 
-# A crash after the tables were written and before the checkpoint took note.
+def gold_differences(spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
+    """In what gold is not what an undisturbed run of the cuts makes of bronze."""
+    clean = verdicts.accepted(judged(spark, settings, cuts), Metric)
+    return verdicts.window_differences(pipeline.rows_of(spark, settings, GOLD), clean, settings)
 
 
-@pytest.fixture(scope="module")
-def lake(
-    spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Settings, dict[str, int]]:
-    """A lake of silver and gold that has caught up with all cuts, and the versions of its tables."""
-    settings = session_settings.model_copy(
-        update={"lake": str(tmp_path_factory.mktemp("crash")), **ONE_CUT_A_BATCH}
-    )
-    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
-    done = pipeline.run_layers(spark, settings, "silver", "gold")
-    assert [(one.query, one.batch) for one in done] == [
-        (query, n) for query in (SILVER, GOLD) for n in range(3)
-    ]
-    assert caught_up_differences(spark, settings, CUTS) == []
-    return settings, pipeline.versions(settings)
-
-
-@pytest.mark.parametrize("layer", ["silver", "gold"])
-def test_a_micro_batch_that_only_its_checkpoint_has_forgotten_is_not_written_again(
-    spark: SparkSession, lake: tuple[Settings, dict[str, int]], layer: LayerName
-) -> None:
-    settings, versions = lake
-
-    batch = pipeline.forget_last_commit(settings, QUERIES[layer])
-    done = pipeline.run_layers(spark, settings, layer)
-
-    assert [(one.query, one.batch) for one in done] == [(QUERIES[layer], batch)]
-    assert pipeline.versions(settings) == versions
-    assert caught_up_differences(spark, settings, CUTS) == []
-
-
-def test_records_of_bronze_are_not_landed_again_by_a_checkpoint_that_forgot(
-    spark: SparkSession, make_settings: MakeSettings
-) -> None:
-    settings = make_settings()
-    pipeline.send(settings, [event(START), event(START + DAY)])
-    pipeline.run_layers(spark, settings, "bronze")
-    before, version = pipeline.rows_of(spark, settings, BRONZE), pipeline.version_of(settings, BRONZE)
-
-    batch = pipeline.forget_last_commit(settings, BRONZE)
-    done = pipeline.run_layers(spark, settings, "bronze")
-
-    assert [(one.batch, one.result.rows) for one in done] == [(batch, 0)]
-    assert pipeline.version_of(settings, BRONZE) == version
-    assert sorted(map(repr, pipeline.rows_of(spark, settings, BRONZE))) == sorted(map(repr, before))
-
-
-def test_a_first_micro_batch_without_dead_letters_gets_the_same_verdicts_when_it_runs_again(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    """Its own rows put a watermark behind which some of them lie; nothing of that existed the first time."""
-    cuts = [[event(START), event(START - 8 * DAY)]]
-    pipeline.land(spark, lake_settings, cuts, landed_at=LANDED)
-    pipeline.run_layers(spark, lake_settings, "silver", "gold")
-    versions = pipeline.versions(lake_settings)
-
-    pipeline.forget_last_commit(lake_settings, SILVER)
-    pipeline.run_layers(spark, lake_settings, "silver", "gold")
-
-    assert pipeline.versions(lake_settings) == versions
-    assert caught_up_differences(spark, lake_settings, cuts) == []
-
-
-# A crash before, between and after the writes, with more data waiting than the micro-batch had.
+# A crash before, between and after the writes.
 
 
 def crash_at(write: Callable[..., None], number: int, *, after: bool) -> Callable[..., None]:
@@ -183,51 +136,94 @@ def crash_at(write: Callable[..., None], number: int, *, after: bool) -> Callabl
     return crashing
 
 
-@pytest.mark.parametrize(
-    ("number", "after"),
-    [
-        pytest.param(1, False, id="before the dead letters"),
-        pytest.param(1, True, id="between the two"),
-        pytest.param(2, True, id="after the clean rows"),
-    ],
-)
-def test_silver_gives_the_verdicts_of_an_undisturbed_run_after_a_crash(
-    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
+@pytest.fixture(scope="module")
+def crashed(
+    spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    """A lake whose silver has been given each cut twice, the first whole, the others first with a crash."""
+    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("crash"))})
+    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
+    assert take_cut(spark, settings, SILVER, 0) == 2
+    for cut, number, after in ((1, 1, False), (2, 1, True), (3, 2, True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "append", crash_at(tables.append, number, after=after))
+            with pytest.raises(CrashError):
+                take_cut(spark, settings, SILVER, cut)
+        take_cut(spark, settings, SILVER, cut)
+    return settings
+
+
+def take_cut(spark: SparkSession, settings: Settings, table: str, cut: int) -> int:
+    """Give a cut to silver or gold as if it had just been started, and return how many rows it has read."""
+    layer, source = (silver_of, BRONZE) if table == SILVER else (gold_of, SILVER)
+    rows = rows_between(spark, settings, source, *offsets_of(cut))
+    return take(layer(spark, settings), rows, cut, now=LANDED).rows
+
+
+def test_silver_gives_the_verdicts_of_an_undisturbed_run_wherever_it_has_crashed(
+    spark: SparkSession, crashed: Settings
 ) -> None:
+    """Before its writes, between them and after them; and a micro-batch that is done writes nothing again."""
+    assert silver_differences(spark, crashed, CUTS) == []
+    versions = pipeline.versions(crashed)
+    assert (versions[SILVER], versions[DEAD_LETTERS]) == (4, 3)
+
+    assert [take_cut(spark, crashed, SILVER, cut) for cut in (3, 0)] == [0, 0]
+
+    assert pipeline.versions(crashed) == versions
+
+
+def test_gold_counts_every_row_once_though_it_has_crashed_before_and_after_a_merge(
+    spark: SparkSession, crashed: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert take_cut(spark, crashed, GOLD, 0) == 2
+    assert take_cut(spark, crashed, GOLD, 0) == 0
+    for cut, after in ((1, False), (2, True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, "upsert", crash_at(tables.upsert, 1, after=after))
+            with pytest.raises(CrashError):
+                take_cut(spark, crashed, GOLD, cut)
+        assert pipeline.version_of(crashed, GOLD) == 1 + cut - (not after)
+        assert take_cut(spark, crashed, GOLD, cut) == (0 if after else 2)
+    assert take_cut(spark, crashed, GOLD, 3) == 2
+
+    assert pipeline.version_of(crashed, GOLD) == 4
+    assert gold_differences(spark, crashed, CUTS) == []
+
+
+def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
+    spark: SparkSession, crashed: Settings, lake_settings: Settings
+) -> None:
+    records = rows_between(spark, crashed, BRONZE, 0, 3)
+    other = rows_between(spark, crashed, BRONZE, 3, 5)
+
+    results = [
+        take(bronze_of(spark, lake_settings), rows, number, now=LANDED)
+        for number, rows in ((0, records), (0, records), (1, other), (1, records), (0, other))
+    ]
+
+    assert [one.rows for one in results] == [3, 0, 2, 0, 0]
+    assert pipeline.version_of(lake_settings, BRONZE) == 2
+    assert sorted(row["offset"] for row in pipeline.rows_of(spark, lake_settings, BRONZE)) == [0, 1, 2, 3, 4]
+    assert tables.read(spark, str(pipeline.path_of(lake_settings, BRONZE))).schema == bronze.SCHEMA
+
+
+def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
+    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The streaming query plans the same rows again, though there are more by then."""
     settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1g"})  # as much as there is
-    pipeline.land(spark, settings, CUTS[:1], landed_at=LANDED)
-    pipeline.run_layers(spark, settings, "silver")
-    pipeline.land(spark, settings, CUTS[1:2], landed_at=LANDED, first_offset=len(CUTS[0]))
+    pipeline.land(spark, settings, CUTS[:2], landed_at=LANDED)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "append", crash_at(tables.append, number, after=after))
+        patch.setattr(tables, "append", crash_at(tables.append, 1, after=True))
         with pytest.raises(StreamError, match=rf"^{SILVER} failed: CrashError"):
             pipeline.run_layers(spark, settings, "silver")
-    pipeline.land(spark, settings, CUTS[2:], landed_at=LANDED, first_offset=len(CUTS[0]) + len(CUTS[1]))
-    done = pipeline.run_layers(spark, settings, "silver", "gold")
+    pipeline.land(spark, settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
+    done = pipeline.run_layers(spark, settings, "silver")
 
-    assert [(one.query, one.batch) for one in done] == [(SILVER, 1), (SILVER, 2), (GOLD, 0)]
-    assert caught_up_differences(spark, settings, CUTS) == []
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before the merge", "after the merge"])
-def test_gold_counts_every_row_once_after_a_crash(
-    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
-    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
-    pipeline.run_layers(spark, settings, "silver")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=after))
-        with pytest.raises(StreamError, match=rf"^{GOLD} failed: CrashError"):
-            pipeline.run_layers(spark, settings, "gold")
-    assert pipeline.version_of(settings, GOLD) == (2 if after else 1)
-    done = pipeline.run_layers(spark, settings, "gold")
-
-    assert [one.batch for one in done] == [1, 2]
-    assert pipeline.version_of(settings, GOLD) == 3
-    assert caught_up_differences(spark, settings, CUTS) == []
+    assert [(one.query, one.batch, one.result.rows) for one in done] == [(SILVER, 0, 5), (SILVER, 1, 8)]
+    assert silver_differences(spark, settings, [[*CUTS[0], *CUTS[1]], [*CUTS[2], *CUTS[3]]]) == []
 
 
 # A process that is killed.
@@ -283,15 +279,12 @@ def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
 @pytest.mark.parametrize(
     ("layer", "moments"),
     [
-        pytest.param(
-            "silver",
-            [(planned_batch(0, SILVER), 0.3), (written_batch(1, DEAD_LETTERS), 0.0)],
-            id="silver, in the first micro-batch and after dead letters",
-        ),
+        pytest.param("silver", [written_batch(1, DEAD_LETTERS)], id="silver, after dead letters"),
         pytest.param(
             "gold",
-            [(planned_batch(0, GOLD), 0.3), (written_batch(1, GOLD), 0.0), (planned_batch(3, GOLD), 0.1)],
+            [planned_batch(0, GOLD), written_batch(1, GOLD), planned_batch(3, GOLD)],
             id="gold, in the first micro-batch, after a merge and once more",
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -299,104 +292,30 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
     spark: SparkSession,
     lake_settings: Settings,
     layer: LayerName,
-    moments: list[tuple[Callable[[Settings], bool], float]],
+    moments: list[Callable[[Settings], bool]],
 ) -> None:
+    """Wherever the process is once a moment is reached, a file is all that the test goes by."""
     settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
     cuts = busy_cuts(7)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
     if layer == "gold":
         pipeline.run_layers(spark, settings, "silver")
 
-    for reached, pause_s in moments:
+    for reached in moments:
         process = start_layer(layer, settings)
         try:
             wait_for(lambda reached=reached: reached(settings), process)  # type: ignore[misc]
-            time.sleep(pause_s)
             jvms = psutil.Process(process.pid).children()
             assert [jvm.name() for jvm in jvms] == ["java"]
         finally:
             process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         assert psutil.wait_procs(jvms, timeout=60)[1] == []
     assert len(pipeline.committed(settings, QUERIES[layer])) < len(cuts)  # the kills came in time
     pipeline.run_layers(spark, settings, "silver", "gold")
 
-    assert caught_up_differences(spark, settings, cuts) == []
-
-
-# What cannot be repaired.
-
-
-@pytest.mark.parametrize("layer", ["silver", "gold"])
-def test_a_lost_checkpoint_is_refused_with_the_way_out(
-    spark: SparkSession, lake: tuple[Settings, dict[str, int]], layer: LayerName, tmp_path: Path
-) -> None:
-    settings, versions = lake
-    checkpoint = pipeline.checkpoint_of(settings, QUERIES[layer])
-    shutil.move(checkpoint, tmp_path / "lost")
-
-    try:
-        with pytest.raises(CheckpointError) as refusal:
-            pipeline.run_layers(spark, settings, layer)
-        assert not (checkpoint / "offsets").exists()
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        shutil.move(tmp_path / "lost", checkpoint)
-
-    message = str(refusal.value)
-    assert message.startswith(f"{QUERIES[layer]} has rows, but its checkpoint {checkpoint} is gone")
-    assert "Put the checkpoint back, or delete" in message
-    assert str(pipeline.path_of(settings, QUERIES[layer])) in message
-    assert pipeline.versions(settings) == versions
-    assert (
-        pipeline.run_layers(spark, settings, "silver", "gold") == []
-    )  # put back, it is as if nothing had been
-
-
-def test_a_lost_checkpoint_of_bronze_is_refused_too(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings()
-    pipeline.send(settings, [event(START)])
-    pipeline.run_layers(spark, settings, "bronze")
-    version = pipeline.version_of(settings, BRONZE)
-    shutil.rmtree(pipeline.checkpoint_of(settings, BRONZE))
-
-    with pytest.raises(CheckpointError, match=f"^{BRONZE} has rows, but its checkpoint"):
-        pipeline.run_layers(spark, settings, "bronze")
-
-    assert pipeline.version_of(settings, BRONZE) == version
-
-
-def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
-    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
-    pipeline.run_layers(spark, settings, "silver", "gold")
-    shutil.rmtree(pipeline.checkpoint_of(settings, GOLD))
-    shutil.rmtree(pipeline.path_of(settings, GOLD))
-
-    pipeline.run_layers(spark, settings, "gold")
-
-    assert caught_up_differences(spark, settings, CUTS) == []
-
-
-@pytest.mark.parametrize(
-    ("layer", "setting", "value"),
-    [("silver", "allowed_lateness_s", 60), ("gold", "quantile_k", 100), ("gold", "grace_s", 5)],
-)
-def test_a_setting_that_rows_depend_on_cannot_change_under_them(
-    spark: SparkSession, lake: tuple[Settings, dict[str, int]], layer: LayerName, setting: str, value: int
-) -> None:
-    settings, versions = lake
-    changed = settings.model_copy(update={setting: value})
-
-    with pytest.raises(TableError) as refusal:
-        pipeline.run_layers(spark, changed, layer)
-
-    was = getattr(settings, setting)
-    assert f"{QUERIES[layer]} was made with {setting} = {was}, the settings say {value}" in str(refusal.value)
-    assert f"LAKEHOUSE_{setting.upper()}={was}" in str(refusal.value)
-    assert pipeline.versions(settings) == versions
+    assert silver_differences(spark, settings, cuts) == []
+    assert gold_differences(spark, settings, cuts) == []
 
 
 # Runs with an interval.
@@ -416,62 +335,65 @@ def test_a_failing_query_stops_the_others_and_is_named(
     assert spark.streams.active == []
 
 
+class NoticedEvent(threading.Event):
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        is_set = super().wait(timeout)
+        if is_set:
+            self.noticed.set()
+        return is_set
+
+
+@dataclass
+class SeenStop(Stop):
+    """A stop that tells when the run has noticed it."""
+
+    event: NoticedEvent = field(default_factory=NoticedEvent)
+
+    def request_and_await(self) -> None:
+        """Ask, and return when the run is on its way out: whoever calls is still in a micro-batch."""
+        self.request()
+        assert self.event.noticed.wait(300)
+
+
 def test_a_stop_lets_every_query_note_what_it_has_written(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(**ONE_CUT_A_BATCH)
-    pipeline.send(settings, [event(START), REFUSED])
-    stop = Stop()
-    done: list[BatchDone] = []
-
-    def on_batch(one: BatchDone) -> None:
-        """Keep data coming, and ask from another thread to stop while this query is in its micro-batch."""
-        done.append(one)
-        if one.query == BRONZE and len(done) < 8:
-            pipeline.send(settings, [event(START + timedelta(minutes=len(done)))])
-        if len(done) >= 8:
-            threading.Thread(target=stop.request).start()
-            time.sleep(0.5)
-
-    run(
-        spark,
-        [pipeline.STREAM],
-        ["bronze", "silver", "gold"],
-        settings,
-        trigger="50 ms",
-        on_batch=on_batch,
-        stop=stop,
-    )
-
-    assert spark.streams.active == []
-    for query in (BRONZE, SILVER, GOLD):
-        written = [one.batch for one in done if one.query == query]
-        assert written == list(range(len(written)))
-        assert pipeline.committed(settings, query) == written
-        assert pipeline.planned(settings, query) in (written, [*written, len(written)])  # one may have waited
-    pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
-    judged = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
-    gold = pipeline.rows_of(spark, settings, GOLD)
-    assert verdicts.window_differences(gold, verdicts.accepted(judged, Metric), settings) == []
-    assert verdicts.same_dead_letters(pipeline.rows_of(spark, settings, DEAD_LETTERS), judged)
-
-
-def test_a_query_that_is_alone_is_not_stopped_between_its_write_and_its_checkpoint(
-    spark: SparkSession, make_settings: MakeSettings
-) -> None:
-    """With no other to stop first, the stop comes the moment the micro-batch has been written."""
+    """It comes in a micro-batch of gold while bronze has more to do, and then in one of bronze, all alone."""
     settings = make_settings()
-    for number in range(4):
-        pipeline.send(settings, [event(START + timedelta(minutes=number))])
-        stop = Stop()
-        done: list[BatchDone] = []
+    written: dict[str, list[int | None]] = {BRONZE: [], SILVER: [], GOLD: []}
 
-        def on_batch(one: BatchDone, stop: Stop = stop, done: list[BatchDone] = done) -> None:
-            done.append(one)
-            stop.request()
-            time.sleep(0.5)  # until the run is waiting for this micro-batch to end
+    def run_until(layers: list[LayerName], is_time: Callable[[BatchDone], bool]) -> None:
+        stop = SeenStop()
 
-        run(spark, [pipeline.STREAM], ["bronze"], settings, trigger="1 second", on_batch=on_batch, stop=stop)
+        def on_batch(done: BatchDone) -> None:
+            written[done.query].append(done.batch)
+            if done.query == BRONZE and len(written[BRONZE]) < 8:  # keep data coming
+                pipeline.send(settings, [event(START + timedelta(minutes=len(written[BRONZE])))])
+            if is_time(done):
+                stop.request_and_await()
 
-        assert [(one.batch, one.result.rows) for one in done] == [(number, 1)]
-        assert pipeline.committed(settings, BRONZE) == list(range(number + 1))
+        run(spark, [pipeline.STREAM], layers, settings, trigger="50 ms", on_batch=on_batch, stop=stop)
+        assert spark.streams.active == []
+        for query, numbers in written.items():
+            assert numbers == list(range(len(numbers)))
+            assert pipeline.committed(settings, query) == numbers
+            assert pipeline.planned(settings, query) in (
+                numbers,
+                [*numbers, len(numbers)],
+            )  # one may have waited
+
+    pipeline.send(settings, [event(START), REFUSED])
+    run_until(["bronze", "silver", "gold"], lambda done: done.query == GOLD)
+    assert all(written.values())
+    pipeline.send(settings, [event(START)])
+    run_until(["bronze"], lambda _done: True)
+
+    pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
+    verdict = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
+    gold = pipeline.rows_of(spark, settings, GOLD)
+    assert verdicts.window_differences(gold, verdicts.accepted(verdict, Metric), settings) == []
+    assert verdicts.same_dead_letters(pipeline.rows_of(spark, settings, DEAD_LETTERS), verdict)

@@ -24,7 +24,6 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.dead_letters import Selection
-from lakehouse.errors import StreamError
 from lakehouse.export import filter_newest
 from lakehouse.maintenance import clear_state
 from lakehouse.rejudging import Landed, Rebuilt, rebuild_silver
@@ -33,6 +32,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests import pipeline, verdicts
+from tests.batches import rows_between, silver_of, take
 from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
 from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
 
@@ -202,7 +202,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(300)
 
     assert sorted(one.passed for one in done) == [0, 1]
     assert sorted(one.there_already for one in done) == [0, 1]
@@ -303,16 +303,20 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
     records = [event(LANDED), NOT_JSON, event(ahead), event(LANDED + 10 * MINUTE), event(ahead)]
     first, then = (lake_settings.model_copy(update={"future_tolerance_s": s}) for s in (first_s, then_s))
     pipeline.land(spark, first, [records], landed_at=LANDED)
+
+    def take_all(settings: Settings) -> None:
+        rows = rows_between(spark, settings, pipeline.BRONZE, 0, len(records))
+        take(silver_of(spark, settings), rows, 0, now=LANDED)
+
     with monkeypatch.context() as patch:
         patch.setattr(tables, "append", crash(tables.append, 1, after=True))
-        with pytest.raises(StreamError, match="CrashError"):
-            pipeline.run_layers(spark, first, "silver")
+        with pytest.raises(CrashError):
+            take_all(first)
     assert (in_silver(spark, first), 3 in letters(spark, first)) == ([], first_s == 300)
 
-    pipeline.run_layers(spark, then, "silver")
+    take_all(then)
     versions = pipeline.versions(then, [SILVER, DEAD_LETTERS])
-    pipeline.forget_last_commit(then, SILVER)
-    pipeline.run_layers(spark, then, "silver")
+    take_all(then)
 
     assert in_silver(spark, then) == [0]
     assert letters(spark, then) == {1: "open", 2: "open", 3: "open", 4: "open"}
@@ -369,29 +373,18 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
     assert sum(one.result.rows for one in passed_over) == 0
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param("insert_missing", id="after the letters"),
-        pytest.param("replace", id="after silver"),
-        pytest.param("amend", id="after all"),
-    ],
-)
-def test_a_rebuild_that_was_killed_has_lost_nothing_and_is_finished_by_the_next(
-    spark: SparkSession,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    write: str,
+def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After the letters, after silver, and after all; each goes on with what the one before has left."""
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
-    with monkeypatch.context() as patch:
-        patch.setattr(tables, write, crash(getattr(tables, write), 1, after=True))
-        with pytest.raises(CrashError):
-            rebuild_silver(spark, stream, patient, Landed(), NOW)
-    clean, dead = in_silver(spark, settings), letters(spark, settings)
-    assert set(clean) | {offset for offset, status in dead.items() if status == "open"} == set(range(7))
-
-    rebuild_silver(spark, stream, patient, Landed(), NOW)
+    for write in ("insert_missing", "replace", "amend"):
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, write, crash(getattr(tables, write), 1, after=True))
+            with pytest.raises(CrashError):
+                rebuild_silver(spark, stream, patient, Landed(), NOW)
+        clean, dead = in_silver(spark, settings), letters(spark, settings)
+        assert set(clean) | {at for at, status in dead.items() if status == "open"} == set(range(7)), write
 
     assert in_silver(spark, settings) == [0, 1, 4]
     assert letters(spark, settings) == LETTERS_AFTER
