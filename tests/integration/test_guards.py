@@ -173,18 +173,60 @@ def test_a_checkpoint_without_a_note_is_adopted_but_not_another_ones(
     assert json.loads((checkpoint / "lakehouse.json").read_text()) == json.loads(noted)
 
 
-def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    landed_at = pipeline.utc("2026-03-29T01:00:00")
-    pipeline.land(spark, lake_settings, [[Raw(b"not JSON")]], landed_at=landed_at)
-    pipeline.run_layers(spark, lake_settings, "silver")
-    shutil.rmtree(pipeline.checkpoint_of(lake_settings, SILVER))
+@pytest.mark.parametrize("name", [BRONZE, SILVER, GOLD])
+def test_a_lost_checkpoint_is_refused_with_the_way_out(spark: SparkSession, lake: Lake, name: str) -> None:
+    checkpoint = pipeline.checkpoint_of(lake.settings, name)
+    with replaced(checkpoint):
+        message = refusal(spark, lake.settings, LAYERS[(BRONZE, SILVER, GOLD).index(name)])
+        assert not (checkpoint / "offsets").exists()
 
-    message = refusal(spark, lake_settings, "silver")
+    assert message.startswith(f"{name} has rows")
+    assert f", but its checkpoint {checkpoint} is gone" in message
+    assert "Put the checkpoint back, or delete" in message
+    assert str(pipeline.path_of(lake.settings, name)) in message
+
+
+def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(spark: SparkSession, lake: Lake) -> None:
+    settings = lake.settings
+    with replaced(pipeline.checkpoint_of(settings, SILVER)), replaced(pipeline.path_of(settings, SILVER)):
+        message = refusal(spark, settings, "silver")
 
     assert message.startswith(f"{SILVER} has rows in {DEAD_LETTERS}, but its checkpoint")
     assert f"the rows of {DEAD_LETTERS} where job = '{SILVER}'" in message
+
+
+def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(spark: SparkSession, lake: Lake) -> None:
+    settings = lake.settings
+    right = pipeline.rows_of(spark, settings, GOLD)
+    assert {row["service_id"]: row["count"] for row in right} == {"a": 1, "b": 2}
+    with replaced(pipeline.checkpoint_of(settings, GOLD)), replaced(pipeline.path_of(settings, GOLD)):
+        pipeline.run_layers(spark, settings, "gold")
+        anew = pipeline.rows_of(spark, settings, GOLD)
+
+    def exact(rows: list[pipeline.Row]) -> list[str]:
+        return sorted(str({**row, "sketch": None}) for row in rows)
+
+    assert exact(anew) == exact(right)
+
+
+@pytest.mark.parametrize(
+    ("layer", "setting", "value"),
+    [("silver", "allowed_lateness_s", 60), ("gold", "quantile_k", 100), ("gold", "grace_s", 5)],
+)
+def test_a_setting_that_rows_depend_on_cannot_change_under_them(
+    spark: SparkSession, lake: Lake, layer: LayerName, setting: str, value: int
+) -> None:
+    versions = pipeline.versions(lake.settings)
+    changed = lake.settings.model_copy(update={setting: value})
+
+    with pytest.raises(TableError) as refused:
+        pipeline.run_layers(spark, changed, layer)
+
+    table = {"silver": SILVER, "gold": GOLD}[layer]
+    was = {"allowed_lateness_s": 604800, "quantile_k": 200, "grace_s": 60}[setting]
+    assert f"{table} was made with {setting} = {was}, the settings say {value}" in str(refused.value)
+    assert f"LAKEHOUSE_{setting.upper()}={was}" in str(refused.value)
+    assert pipeline.versions(lake.settings) == versions
 
 
 @pytest.mark.parametrize(
