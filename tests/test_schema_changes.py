@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from lakehouse.stream import Field, FieldType, Stream
 from lakehouse.tables import TableSpec, Transaction
 from lakehouse.unknown_fields import unknown_fields
 from tests import pipeline
-from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw
+from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw, await_
 
 LANDED = pipeline.utc("2026-03-29T01:00:00")
 PLACE = StructType().add("partition", "integer").add("offset", "long")
@@ -183,11 +182,11 @@ def counts(spark: SparkSession, settings: Settings) -> list[int]:
 
 
 def await_count(spark: SparkSession, settings: Settings, count: int, live: threading.Thread) -> None:
-    deadline = time.monotonic() + 300
-    while counts(spark, settings) != [count]:
+    def is_there() -> bool:
         assert live.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+        return counts(spark, settings) == [count]
+
+    await_(is_there)
 
 
 def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
