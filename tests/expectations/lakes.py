@@ -75,7 +75,7 @@ def later() -> Lake:
 
 
 def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:
-    """Return the rows of a view in its schema."""
+    """Return the rows of a view in its schema, computed: every query would optimize the literals again."""
     schema = SCHEMAS[view]
     unknown = {column for row in rows for column in row} - set(schema.names)
     assert not unknown, f"{view} has no columns {sorted(unknown)}"
@@ -87,4 +87,7 @@ def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:
         )
         for row in rows
     )
-    return spark.sql(" UNION ALL ".join(selects))
+    # Within the JVM: as Python's values times would depend on the machine's time zone.
+    computed = spark.sql(" UNION ALL ".join(selects))._jdf
+    local = spark._jsparkSession.createDataFrame(computed.collectAsList(), computed.schema())
+    return DataFrame(local, spark)
