@@ -22,7 +22,7 @@ from unittest.mock import patch
 import redis
 import typer
 from kafka import KafkaProducer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
@@ -37,7 +37,7 @@ from lakehouse.sinks import Change, KafkaSink, RedisSink, as_stored, latest_key,
 from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.streams import choose
-from lakehouse.tables import Transaction
+from lakehouse.tables import Commit, Transaction
 
 app = typer.Typer(add_completion=False)
 STREAMS = choose(["metrics", "transactions"])
@@ -46,20 +46,15 @@ STREAMS = choose(["metrics", "transactions"])
 @contextmanager
 def no_delta_transactions() -> Iterator[None]:
     """Write to Delta without transaction ids, and do not look for those that are there."""
+    finish = Commit.finish
 
-    def append(rows: DataFrame, path: str, _transaction: Transaction) -> None:
-        rows.write.format("delta").mode("append").save(path)
-
-    def is_written(*_arguments: object) -> bool:
+    def has(*_arguments: object) -> bool:
         return False
 
-    def in_transaction(*_arguments: object) -> nullcontext[None]:
-        return nullcontext()
+    def finish_without(commit: Commit, _transaction: Transaction | None) -> int:
+        return finish(commit, None)
 
-    with (
-        _replaced(tables, is_written=is_written),
-        _replaced(tables.writing, _append=append, is_written=is_written, _in_transaction=in_transaction),
-    ):
+    with _replaced(tables, is_written=has), _replaced(Commit, has=has, finish=finish_without):
         yield
 
 

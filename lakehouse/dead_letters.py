@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
+from lakehouse.columns import Columns
 from lakehouse.errors import QueryError
+from lakehouse.execution import by_reference
 from lakehouse.judging import HEADERS, REASONS
 from lakehouse.settings import Settings
 from lakehouse.tables import TableSpec
@@ -148,21 +150,29 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 def to_dead_letters(dead: DataFrame, origin: Origin) -> DataFrame:
     """Return refused records as rows of the dead-letter table, open, after one attempt."""
+    found_at = {
+        "_now": by_reference(F.lit(origin.now), F.col("topic")),
+        "_batch": by_reference(F.lit(origin.batch).cast("long"), F.col("topic")),
+    }
+    letter = _letter(origin.stream, origin.stage, origin.job, origin.code_version)
+    return letter.of(dead.withColumns(found_at))
+
+
+@cache
+def _letter(stream: str, stage: str, job: str, code_version: str) -> Columns:
     identity = F.concat_ws(
-        "\n", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(origin.stage)
+        "\n", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage)
     )
-    now = F.lit(origin.now)
-    return dead.withColumns(
-        {
-            "id": F.sha2(identity, 256),
-            "stream": F.lit(origin.stream),
-            "stage": F.lit(origin.stage),
-            "status": F.lit(OPEN),
-            "attempts": F.lit(1),
-            "first_seen": now,
-            "last_attempt": now,
-            "job": F.lit(origin.job),
-            "batch": F.lit(origin.batch).cast("long"),
-            "code_version": F.lit(origin.code_version),
-        }
-    ).select(*SCHEMA.names)
+    own = {
+        "id": F.sha2(identity, 256),
+        "stream": F.lit(stream),
+        "stage": F.lit(stage),
+        "status": F.lit(OPEN),
+        "attempts": F.lit(1),
+        "first_seen": F.col("_now"),
+        "last_attempt": F.col("_now"),
+        "job": F.lit(job),
+        "batch": F.col("_batch"),
+        "code_version": F.lit(code_version),
+    }
+    return Columns({name: own.get(name, F.col(name)) for name in SCHEMA.names})

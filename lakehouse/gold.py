@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +22,8 @@ from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
 from lakehouse.tables import Candidates, Commit, Greatest, TableSpec, Transaction, from_micros
+
+_HOUR = timedelta(hours=1)
 
 
 def spec(table: KeptTable, settings: Settings) -> TableSpec:
@@ -144,7 +146,7 @@ class _Merge:
         """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
-        touched = self._touched(facts, front)
+        touched = self._touched(facts, front, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
         with executing_for(spark, few=few):
@@ -193,13 +195,20 @@ class _Merge:
         before = self._merged.value(spark)
         return Front(before, facts.reached if before is None else max(before, facts.reached))
 
-    def _touched(self, facts: _Facts, front: Front) -> Column | None:
-        """Return the condition on rows that the micro-batch may change, null for all of them."""
+    def _touched(self, facts: _Facts, front: Front, *, exactly: bool) -> Column | None:
+        """Return a condition that holds for rows that the micro-batch may change, null for all of them.
+
+        It only spares rows: a fold looks again. Unless it is to be exact, times are rounded outward to hours,
+        so that generated code is the same for micro-batches of one hour.
+        """
         extent, reach = self._table.extent, self._table.reach(self._settings)
         if extent is None or facts.first is None or facts.last is None:
             return None
-        starts = F.col(extent[0]) <= F.lit(facts.last + reach)
-        near = starts & (F.col(extent[1]) >= F.lit(facts.first - reach))
+        first, last = facts.first - reach, facts.last + reach
+        if not exactly:
+            first, last = _hour(first), _hour(last) + _HOUR
+            front = Front(front.before and _hour(front.before), _hour(front.now) + _HOUR)
+        near = (F.col(extent[0]) <= F.lit(last)) & (F.col(extent[1]) >= F.lit(first))
         return near if self._table.clock is None else near | self._due(front)
 
     def _due(self, front: Front) -> Column:
@@ -302,6 +311,10 @@ class _Ticker:
         result = self._merge.close_due(self._spark, now, self._clock)
         self._looked = True
         return result
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
 
 
 def _held(rows: DataFrame) -> DataFrame | None:

@@ -5,6 +5,7 @@ A layer made anew by `silver_of` or `gold_of` knows nothing but its tables, as a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
 from tests import pipeline
-from tests.pipeline import STREAM
+from tests.pipeline import BRONZE, SOURCE, STREAM
 
 
 def take(query: LayerQuery, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
@@ -25,6 +26,18 @@ def take(query: LayerQuery, rows: DataFrame, number: int, *, now: datetime) -> B
 
 def bronze_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
     return bronze.queries(spark, stream, settings)[0]
+
+
+def plan(settings: Settings, number: int, *, planned_at: datetime, ends: Sequence[int]) -> None:
+    """Write the plan of a micro-batch of bronze, and the offsets that those before it reach up to."""
+    checkpoint = pipeline.checkpoint_of(settings, BRONZE)
+    topic = settings.topic(SOURCE.topic)
+    (checkpoint / "sources/0").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    (checkpoint / "sources/0/0").write_text(f'v1\n{{"{topic}":{{"0":0}}}}')
+    header = f'{{"batchWatermarkMs":0,"batchTimestampMs":{int(planned_at.timestamp() * 1000)}}}'
+    for batch, end in enumerate(ends[: number + 1]):
+        (checkpoint / f"offsets/{batch}").write_text(f'v1\n{header}\n{{"{topic}":{{"0":{end}}}}}')
 
 
 def silver_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:

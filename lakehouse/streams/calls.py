@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import payloads
+from lakehouse.execution import by_reference
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     DELETED,
@@ -106,7 +107,7 @@ def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
 
 def fold_calls(partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
     """Return the calls that have new events or have become due to close, and the keys that are gone."""
-    due = F.lit(front.now - _closes_after(settings))
+    due = by_reference(F.lit(front.now - _closes_after(settings)), F.col("last_event_time"))
     pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()  # noqa: FBT003
     standing = current.join(pairs, list(PAIR), "left").where(
         F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))

@@ -32,7 +32,7 @@ from lakehouse.layer import LayerName
 from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
-from tests import pipeline, verdicts
+from tests import batches, pipeline, verdicts
 from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
 from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
@@ -119,16 +119,15 @@ def gold_differences(spark: SparkSession, settings: Settings, cuts: Sequence[Seq
 # A crash before, between and after the writes.
 
 
-def crash_at(write: Callable[..., None], number: int, *, after: bool) -> Callable[..., None]:
+def crash_at(write: Callable[..., int], number: int, *, after: bool) -> Callable[..., int]:
     """A write that works as it does, but for one that fails: before it does anything, or once it is done."""
     calls = 0
 
-    def crashing(*arguments: object, **named: object) -> None:
+    def crashing(*arguments: object, **named: object) -> int:
         nonlocal calls
         calls += 1
         if calls != number:
-            write(*arguments, **named)
-            return
+            return write(*arguments, **named)
         if after:
             write(*arguments, **named)
         raise CrashError
@@ -194,8 +193,11 @@ def test_gold_counts_every_row_once_though_it_has_crashed_before_and_after_a_mer
 def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     spark: SparkSession, crashed: Settings, lake_settings: Settings
 ) -> None:
-    records = rows_between(spark, crashed, BRONZE, 0, 3)
-    other = rows_between(spark, crashed, BRONZE, 3, 5)
+    records, other = (
+        rows_between(spark, crashed, BRONZE, *span).withColumnRenamed("timestamp_type", "timestampType")
+        for span in ((0, 3), (3, 5))
+    )
+    batches.plan(lake_settings, 1, planned_at=LANDED, ends=(3, 5))
 
     results = [
         take(bronze_of(spark, lake_settings), rows, number, now=LANDED)
@@ -205,6 +207,9 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     assert [one.rows for one in results] == [3, 0, 2, 0, 0]
     assert pipeline.version_of(lake_settings, BRONZE) == 2
     assert sorted(row["offset"] for row in pipeline.rows_of(spark, lake_settings, BRONZE)) == [0, 1, 2, 3, 4]
+    assert {row["ingested_at"] for row in pipeline.rows_of(spark, lake_settings, BRONZE)} == {
+        pipeline.micros(LANDED)
+    }
     assert tables.read(spark, str(pipeline.path_of(lake_settings, BRONZE))).schema == bronze.SCHEMA
 
 

@@ -1,0 +1,275 @@
+"""What steps cost whatever the number of their rows: a commit, a micro-batch, a start.
+
+python -m benchmarks.fixed operations        a commit, a look for one, a merge, a micro-batch, warm
+python -m benchmarks.fixed crossing          interpreted or generated: from how many rows on which is cheaper
+python -m benchmarks.fixed starts            a cold catch-up, a layer that goes on, commands
+python -m benchmarks.fixed starts --tree ..  the same of another checkout too, in turns
+
+A checkout that is compared runs in this one's environment.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench import bench_services
+from benchmarks.measuring import Usage, application, used_by
+from lakehouse import bronze, gold, silver, tables
+from lakehouse.execution import executing_for
+from lakehouse.judging import judge
+from lakehouse.loads import Load, send
+from lakehouse.session import start_session
+from lakehouse.settings import Settings, load_settings
+from lakehouse.streams import STREAMS, choose
+from lakehouse.tables import TableSpec, Transaction
+from tests.counting import Counts, counted
+
+app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+console = Console(soft_wrap=True, highlight=False)
+METRICS = choose(["metrics"])[0]
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class _Cost:
+    """What one run of a step has cost."""
+
+    usage: Usage
+    counts: Counts
+
+
+class _Costs:
+    """What steps have cost, run by run."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._found: dict[str, list[_Cost]] = defaultdict(list)
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        """Measure the block as a run of the step."""
+        with counted(self._spark) as counts, used_by(*application()) as usage:
+            yield
+        self._found[step].append(_Cost(usage, counts))
+
+    def table(self, title: str, rounds: int) -> Table:
+        """Return the medians of each step's last runs, and the first run's time."""
+        table = Table("step", title=title)
+        for heading in ("first, s", "wall s", "CPU-s", "jobs", "compiled", "calls to the JVM"):
+            table.add_column(heading, justify="right")
+        for step, costs in self._found.items():
+            warm = costs[-rounds:]
+            table.add_row(
+                step,
+                f"{costs[0].usage.wall_s:.2f}",
+                f"{statistics.median(one.usage.wall_s for one in warm):.3f}",
+                f"{statistics.median(one.usage.cpu_s for one in warm):.3f}",
+                f"{statistics.median(one.counts.jobs for one in warm):.0f}",
+                f"{statistics.median(one.counts.compiled for one in warm):.0f}",
+                f"{statistics.median(one.counts.calls for one in warm):.0f}",
+            )
+        return table
+
+
+@contextmanager
+def _lake() -> Iterator[tuple[SparkSession, Settings]]:
+    with tempfile.TemporaryDirectory(prefix="lakehouse-fixed-") as home:
+        settings = load_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
+        with start_session(settings, "bench fixed") as spark:
+            yield spark, settings
+
+
+def _landed(spark: SparkSession, settings: Settings, events: int, number: int) -> DataFrame:
+    """Land a load of metrics as a commit of bronze, and return its rows."""
+    now, path = datetime.now(UTC), tables.path_of(settings.lake, "bronze", "metrics_events")
+    load = Load("metrics", events, span_s=5, seed=number)
+    rows = [
+        (sample.key, sample.value, None, "metrics-events", 0, number * events + place, now, 0, now)
+        for place, sample in enumerate(load.samples(settings))
+    ]
+    tables.append(spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2), path, Transaction("landed", number))
+    return _rows_of_last_commit(spark, path)
+
+
+def _rows_of_last_commit(spark: SparkSession, path: str) -> DataFrame:
+    commit = tables.read_commit(spark, path, tables.version_of(spark, path))
+    added = [action["add"]["path"] for action in commit if "add" in action]
+    schema = tables.read(spark, path).schema
+    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in added))
+
+
+@app.command()
+def operations(
+    events: Annotated[int, typer.Option(min=1, help="Records of a micro-batch.")] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 25,
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 15,
+) -> None:
+    """Print what single steps cost, warm: medians of the measured rounds."""
+    with _lake() as (spark, settings):
+        for source in METRICS.sources:
+            tables.ensure(spark, settings.lake, bronze.spec(source))
+        (to_silver,) = silver.queries(spark, METRICS, settings)
+        to_gold = gold.queries(spark, METRICS, settings)
+        spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
+        numbers, costs = tables.ensure(spark, settings.lake, spec), _Costs(spark)
+        for number in range(warmup + rounds):
+            one = Transaction("bench", number)
+            landed = _landed(spark, settings, events, number)
+            with costs.of(f"append {events:,} rows, once"):
+                tables.append(spark.range(0, events, 1, 2), numbers, one)
+            with costs.of("look for a transaction after a commit"):
+                tables.is_written(spark, numbers, one)
+            with costs.of(f"silver: {events:,} metrics records"):
+                to_silver.process(landed, one, datetime.now(UTC))
+            clean = _rows_of_last_commit(spark, str(to_silver.fills))
+            for query in to_gold:
+                with costs.of(f"{query.name}: the same"):
+                    query.process(clean, one, datetime.now(UTC))
+            with costs.of("read gold.metrics_1m after a commit"):
+                tables.read(spark, str(to_gold[0].fills)).collect()
+        console.print(costs.table(f"fixed costs, medians of {rounds} rounds after {warmup}", rounds))
+
+
+@app.command()
+def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 12) -> None:
+    """Print what judging and folding cost interpreted and generated, by the number of rows."""
+    table = Table("rows", "judge interpreted, s", "generated, s", "partial interpreted, s", "generated, s")
+    with _lake() as (spark, settings):
+        tables.ensure(spark, settings.lake, bronze.spec(METRICS.sources[0]))
+        for number, events in enumerate((1_000, 5_000, 20_000, 60_000)):
+            landed = _landed(spark, settings, events, number)
+            clean = judge(landed, METRICS.sources[0], None, settings).drop("raw", "reasons").persist()
+            clean.count()
+            watermark = datetime(2020, 1, 1, tzinfo=UTC)
+
+            def judged(landed: DataFrame = landed, watermark: datetime = watermark) -> DataFrame:
+                return judge(landed, METRICS.sources[0], watermark, settings)
+
+            def partial(clean: DataFrame = clean) -> DataFrame:
+                return METRICS.gold[0].partial(clean, settings)
+
+            figures = [
+                _median_s(spark, step, rounds, few=few) for step in (judged, partial) for few in (True, False)
+            ]
+            table.add_row(f"{events:,}", *(f"{figure:.2f}" for figure in figures))
+    console.print(table)
+
+
+def _median_s(spark: SparkSession, step: Callable[[], DataFrame], rounds: int, *, few: bool) -> float:
+    took = []
+    with executing_for(spark, few=few):
+        for _ in range(rounds):
+            began = time.monotonic()
+            step().write.format("noop").mode("overwrite").save()
+            took.append(time.monotonic() - began)
+    return statistics.median(took[rounds // 2 :])
+
+
+@app.command()
+def starts(
+    tree: Annotated[list[Path] | None, typer.Option(help="Another checkout; may be given again.")] = None,
+    events: Annotated[int, typer.Option(min=1, help="Events of each stream.")] = 3_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each tree.")] = 1,
+) -> None:
+    """Print how long a cold catch-up, a layer that goes on and commands take, from process start to end."""
+    found: dict[str, dict[Path, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    trees = [ROOT, *(one.resolve() for one in tree or [])]
+    for number in range(rounds):
+        for root in trees if number % 2 == 0 else trees[::-1]:
+            for step, usage in _starts_of(root, events):
+                console.print(f"{root.name}: {step} {usage.wall_s:.1f} s, {usage.cpu_s:.1f} CPU-s")
+                found[step][root].append((usage.wall_s, usage.cpu_s))
+    table = Table("from process start to end", title=f"starts, medians of {rounds}")
+    for root in trees:
+        table.add_column(f"{root.name}: wall s", justify="right")
+        table.add_column("CPU-s", justify="right")
+    for step, by_tree in found.items():
+        cells = (
+            f"{statistics.median(costs):.1f}" for root in trees for costs in zip(*by_tree[root], strict=True)
+        )
+        table.add_row(step, *cells)
+    console.print(table)
+
+
+def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
+    with bench_services() as settings:
+        for stream in STREAMS:
+            send(Load(stream.name, events), settings)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "LAKEHOUSE_HOME": str(settings.home),
+            "LAKEHOUSE_LAKE": settings.lake,
+            "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+            "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        }
+        run = ("run", "all", "--trigger", "available-now")
+        yield f"cold catch-up of 4 x {events:,} events", _timed(root, run, environment)
+        yield "the same lake, caught up", _timed(root, run, environment)
+        for layer in ("bronze", "silver", "gold"):
+            send(Load("metrics", 1, seed=9), settings)
+            yield f"{layer}: from start to one record's plan", _to_plan(root, layer, settings, environment)
+        count = "SELECT count(*) FROM gold.metrics_1m"
+        yield "sql, a count", _timed(root, ("sql", count), environment)
+        yield "audit", _timed(root, ("audit",), environment)
+        yield "expect gold", _timed(root, ("expect", "gold"), environment)
+
+
+def _timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Usage:
+    process = _started(root, arguments, environment)
+    usage = _used_until(process, lambda: False)
+    if process.returncode not in (0, 1):  # 1: the samples are older than an expectation likes, say
+        console.print(f"{root.name}: {arguments[0]} ended with {process.returncode}", style="red")
+        raise typer.Exit(1)
+    return usage
+
+
+def _to_plan(root: Path, layer: str, settings: Settings, environment: Mapping[str, str]) -> Usage:
+    """Measure a layer up to the plan of the micro-batch that waits, and let it finish."""
+    table = "metrics_1m" if layer == "gold" else "metrics_events"
+    plans = Path(settings.lake, "_checkpoints", f"{layer}.{table}", "offsets")
+    before = set(plans.iterdir())
+    arguments = ("run", layer, "--stream", "metrics", "--trigger", "available-now")
+    process = _started(root, arguments, environment)
+    usage = _used_until(process, lambda: set(plans.iterdir()) != before)
+    process.wait()
+    return usage
+
+
+def _started(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from lakehouse.cli import main; main()", *arguments]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=root, env=dict(environment), stdout=quiet, stderr=quiet)
+
+
+def _used_until(process: subprocess.Popen[bytes], is_reached: Callable[[], bool]) -> Usage:
+    """Return what a process and its JVM use until something is reached, or they end."""
+    began, cpu_s, started = time.monotonic(), 0.0, psutil.Process(process.pid)
+    while process.poll() is None and not is_reached():
+        with suppress(psutil.Error):
+            times = [one.cpu_times() for one in (started, *started.children(recursive=True))]
+            cpu_s = sum(one.user + one.system for one in times)
+        time.sleep(0.05)
+    return Usage(time.monotonic() - began, cpu_s)
+
+
+if __name__ == "__main__":
+    app()
