@@ -1,22 +1,27 @@
 """Suites over what the pipeline makes: they hold, and the right expectation catches a damaged row.
 
-The pages are looked at in a real, headless Chromium.
+Each expectation by itself is tested in tests/expectations; here four go the whole way: keys, a condition on
+other rows, the change feed, and a condition on a row. Damaged is a copy of the lake. The pages are looked at
+in a real, headless Chromium by make soak.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from great_expectations.data_context import AbstractDataContext
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
@@ -29,61 +34,20 @@ from lakehouse.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests import pipeline
-from tests.processes import BIN, QUICK_JVM, finish, submit
+from tests.expectations.lakes import TABLES
+from tests.processes import ROOT
 
-COORDINATES = ("topic", "partition", "offset")
 DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
-    "bronze.metrics_events": (COORDINATES, None, "keys are unique"),
-    "bronze.call_analytics": (
-        COORDINATES,
-        "timestamp_type = 2",
-        "timestamps are the producer's (0) or the broker's (1)",
-    ),
-    "bronze.call_metrics": (
-        COORDINATES,
-        "ingested_at = ingested_at + INTERVAL 1 DAY",
-        "nothing has landed in the future",
-    ),
-    "bronze.sales_events": (COORDINATES, "timestamp = NULL", "what is required is there"),
-    "bronze.transactions": (
-        COORDINATES,
-        "headers = array(named_struct('key', CAST(NULL AS STRING), 'value', CAST(NULL AS BINARY)))",
-        "headers have keys",
-    ),
-    "silver.metrics_events": (COORDINATES, "value = double('NaN')", "values are finite"),
-    "silver.call_analytics": (COORDINATES, "user1 = ''", "required texts are not empty"),
+    "bronze.metrics_events": (("topic", "partition", "offset"), None, "keys are unique"),
     "silver.call_metrics": (
-        COORDINATES,
+        ("topic", "partition", "offset"),
         "event_time = event_time + INTERVAL 1 DAY",
         "no event is further ahead than is tolerated",
-    ),
-    "silver.sales_events": (COORDINATES, "product = NULL", "what is required is there"),
-    "silver.transactions": (COORDINATES, "amount = -amount", "amounts are above zero"),
-    "silver.dead_letters": (("id",), "status = 'lost'", "statuses are known"),
-    "gold.metrics_1m": (
-        ("service_id", "metric_name", "window_start"),
-        "p50 = max + 1",
-        "percentiles rise from minimum to maximum",
-    ),
-    "gold.metrics_summary_10m": (
-        ("environment", "metric_name", "window_start"),
-        "window_end = window_end + INTERVAL 1 MINUTE",
-        "windows are 600 s long",
-    ),
-    "gold.call_records": (
-        ("user1", "user2", "ts"),
-        "closed_at = NULL",
-        "open calls and only these have no closed_at",
     ),
     "gold.product_sales": (
         ("product",),
         "total = total - 1",
         "totals go down only by a tombstone or a return",
-    ),
-    "gold.sales_notifications": (
-        ("product", "partition", "offset"),
-        "value = 1",
-        "totals have reached the threshold",
     ),
     "gold.user_transactions_5m": (
         ("user_id", "window_start"),
@@ -101,11 +65,31 @@ def every(filled_lake: Settings) -> dict[str, Subject]:
     return {subject.name: subject for subject in subjects(STREAMS, filled_lake)}
 
 
-def checked(spark: SparkSession, settings: Settings, every: Mapping[str, Subject], name: str) -> TableReport:
-    suite = suite_of(every[name])
-    assert suite is not None
+@pytest.fixture(scope="module")
+def context() -> AbstractDataContext:
+    return make_context()
+
+
+@pytest.fixture
+def lake(filled_lake: Settings, tmp_path: Path) -> Settings:
+    """A copy of the lake for this test alone."""
+    shutil.copytree(filled_lake.lake, tmp_path / "lake")
+    return filled_lake.model_copy(update={"lake": str(tmp_path / "lake")})
+
+
+def checked(
+    spark: SparkSession,
+    settings: Settings,
+    every: Mapping[str, Subject],
+    names: Iterable[str],
+    context: AbstractDataContext,
+) -> Iterator[TableReport]:
+    """Check tables as `lakehouse expect` does, all as of the same moment."""
     lake = Lake(spark, list(every.values()), settings, utc_now())
-    return check(every[name], suite, lake, make_context())
+    for name in names:
+        suite = suite_of(every[name])
+        assert suite is not None
+        yield check(every[name], suite, lake, context)
 
 
 def broken(report: TableReport) -> set[str]:
@@ -113,37 +97,35 @@ def broken(report: TableReport) -> set[str]:
     return {one.expectation for one in report.findings if not one.success}
 
 
-@contextmanager
-def damaged(spark: SparkSession, settings: Settings, name: str) -> Iterator[dict[str, Any]]:
-    """One row, the last by its key; the table is put back to its version at the end."""
+def damage(spark: SparkSession, settings: Settings, name: str) -> dict[str, Any]:
+    """Damage one row, the last by its key, and return it as it was."""
     keys, change, _ = DAMAGES[name]
-    path, version = pipeline.path_of(settings, name), pipeline.version_of(settings, name)
+    path = pipeline.path_of(settings, name)
     types = dict(spark.read.format("delta").load(str(path)).dtypes)
     row = max(pipeline.rows_of(spark, settings, name), key=lambda row: [row[key] for key in keys])
     same = " AND ".join(
         f"unix_micros({key}) = {row[key]}" if types[key] == "timestamp" else f"{key} = {row[key]!r}"
         for key in keys
     )
-    try:
-        if change is None:
-            spark.sql(f"INSERT INTO delta.`{path}` SELECT * FROM delta.`{path}` WHERE {same}")
-        else:
-            spark.sql(f"UPDATE delta.`{path}` SET {change} WHERE {same}")
-        yield row
-    finally:
-        spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+    if change is None:
+        spark.sql(f"INSERT INTO delta.`{path}` SELECT * FROM delta.`{path}` WHERE {same}")
+    else:
+        spark.sql(f"UPDATE delta.`{path}` SET {change} WHERE {same}")
+    return row
 
 
 @pytest.mark.slow
 def test_every_suite_holds_on_what_the_pipeline_makes(
-    spark: SparkSession, filled_lake: Settings, every: Mapping[str, Subject]
+    spark: SparkSession,
+    filled_lake: Settings,
+    every: Mapping[str, Subject],
+    context: AbstractDataContext,
 ) -> None:
-    assert set(every) == set(DAMAGES)
-    for name in every:
-        report = checked(spark, filled_lake, every, name)
+    assert set(every) == set(TABLES)
+    for report in checked(spark, filled_lake, every, every, context):
         assert broken(report) == set(), report
         assert report.rows > 0
-        assert report.version == pipeline.version_of(filled_lake, name)
+        assert report.version == pipeline.version_of(filled_lake, report.table)
 
 
 def views_of(spark: SparkSession) -> set[str]:
@@ -152,22 +134,23 @@ def views_of(spark: SparkSession) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_row_is_caught_by_the_expectation_that_it_breaks_and_named(
-    spark: SparkSession, filled_lake: Settings, every: Mapping[str, Subject], name: str
+def test_damaged_rows_are_caught_by_the_expectations_that_they_break_and_named(
+    spark: SparkSession, lake: Settings, every: Mapping[str, Subject], context: AbstractDataContext
 ) -> None:
-    keys, _, expected = DAMAGES[name]
     before = views_of(spark)
-    with damaged(spark, filled_lake, name) as row:
-        report = checked(spark, filled_lake, every, name)
+    rows = {name: damage(spark, lake, name) for name in DAMAGES}
+    reports = list(checked(spark, lake, every, DAMAGES, context))
 
     assert views_of(spark) == before
-    assert broken(report) == {expected}
-    (finding,) = [one for one in report.findings if not one.success]
-    assert finding.severity == "fail"
-    assert finding.unexpected == 1
-    (example,) = finding.examples
-    assert {key: as_moment(example[key]) for key in keys} == {key: row[key] for key in keys}
+    assert {report.table: broken(report) for report in reports} == {
+        name: {expected} for name, (_, _, expected) in DAMAGES.items()
+    }
+    for report in reports:
+        keys, row = DAMAGES[report.table][0], rows[report.table]
+        (finding,) = [one for one in report.findings if not one.success]
+        assert (finding.severity, finding.unexpected) == ("fail", 1)
+        (example,) = finding.examples
+        assert {key: as_moment(example[key]) for key in keys} == {key: row[key] for key in keys}
 
 
 def as_moment(value: Any) -> Any:
@@ -180,11 +163,9 @@ def as_moment(value: Any) -> Any:
 
 
 @pytest.fixture
-def invoke(
-    spark: SparkSession, filled_lake: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Invoke:
-    """Run `lakehouse expect` on the worker's Spark, with pages of its own."""
-    for name, value in environment_of(filled_lake, tmp_path).items():
+def invoke(spark: SparkSession, lake: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Run `lakehouse expect` over the copy of the lake on the worker's Spark, with pages of its own."""
+    for name, value in environment_of(lake, tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(expect, "start_session", lambda *_: nullcontext(spark))
     return lambda *arguments: CliRunner().invoke(expect.app, [*arguments])
@@ -196,26 +177,24 @@ def environment_of(settings: Settings, home: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
-    spark: SparkSession, filled_lake: Settings, invoke: Invoke
+    spark: SparkSession, lake: Settings, invoke: Invoke, tmp_path: Path
 ) -> None:
     tables = ["gold.product_sales", "user_transactions_5m"]
-    version = pipeline.version_of(filled_lake, "gold.user_transactions_5m")
+    version = pipeline.version_of(lake, "gold.user_transactions_5m")
     good = invoke(*tables)
     assert good.exit_code == 0, good.output
     assert "all hold" in good.output
 
-    with damaged(spark, filled_lake, "gold.user_transactions_5m") as row:
-        bad = invoke(*tables)
-        as_json = invoke(*tables, "--format", "json")
-        before = invoke("gold.user_transactions_5m", "--version", str(version))
+    row = damage(spark, lake, "gold.user_transactions_5m")
+    bad = invoke(*tables)
+    as_json = invoke("user_transactions_5m", "--format", "json")
+    before = invoke("gold.user_transactions_5m", "--version", str(version))
     assert (bad.exit_code, as_json.exit_code, before.exit_code) == (1, 1, 0)
     assert "1 do NOT hold" in bad.output
     assert f"every window has a transaction: user_id={row['user_id']}, window_start=" in bad.output
-    reports = {one["table"]: one for one in json.loads(as_json.stdout)}
-    assert {name: report["success"] for name, report in reports.items()} == {
-        "gold.product_sales": True,
-        "gold.user_transactions_5m": False,
-    }
+    assert [(one["table"], one["success"]) for one in json.loads(as_json.stdout)] == [
+        ("gold.user_transactions_5m", False)
+    ]
 
     lately = invoke("gold.user_transactions_5m", "--since", "2999-01-01T00:00:00Z", "--format", "json")
     (report,) = json.loads(lately.stdout)
@@ -229,27 +208,31 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     line = next(line for line in trend.stdout.splitlines() if "every window has a transaction" in line)
     assert "✓✗✗✓✓" in line
     assert "3 of 5" in line
-    results = pipeline.rows_of(spark, filled_lake, "ops.expectation_results")
+    results = pipeline.rows_of(spark, lake, "ops.expectation_results")
     assert len({row["run_id"] for row in results}) == 5
     failed = [row for row in results if not row["success"] and row["severity"] == "fail"]
     assert {(row["table"], row["expectation"], row["unexpected"]) for row in failed} == {
         ("gold.user_transactions_5m", "every window has a transaction", 1)
     }
 
+    history = (tmp_path / "expectations" / "history.html").read_text()
+    assert "gold.user_transactions_5m" in history
+    assert '<i class="fail"' in history
+    site = tmp_path / "expectations" / "gx" / "uncommitted" / "data_docs" / "local_site"
+    assert "gold.user_transactions_5m" in (site / "index.html").read_text()
+    runs = site.glob("validations/gold/user_transactions_5m/**/*.html")
+    pages = [run.read_text() for run in sorted(runs, key=lambda run: run.parent.name)]  # by time
+    assert all("every window has a transaction" in page for page in pages)
+    assert ["text-danger" in page for page in pages] == [False, True, True, False, True]
+
 
 @pytest.mark.slow
 def test_what_cannot_be_looked_at_ends_with_2_and_a_wrong_name_with_the_known_ones(
-    filled_lake: Settings, invoke: Invoke, tmp_path: Path
+    lake: Settings, invoke: Invoke
 ) -> None:
-    directory = pipeline.path_of(filled_lake, "gold.user_transactions_5m")
-    files = sorted(directory.glob("part-*.parquet"))
-    for file in files:
-        file.rename(tmp_path / file.name)
-    try:
-        ended = invoke("gold.user_transactions_5m")
-    finally:
-        for file in files:
-            (tmp_path / file.name).rename(file)
+    for file in pipeline.path_of(lake, "gold.user_transactions_5m").glob("part-*.parquet"):
+        file.unlink()
+    ended = invoke("gold.user_transactions_5m")
     assert ended.exit_code == 2, ended.output
     assert "gold.user_transactions_5m: the table can be read: " in ended.output
     assert "1 could NOT be looked at" in ended.output
@@ -261,46 +244,42 @@ def test_what_cannot_be_looked_at_ends_with_2_and_a_wrong_name_with_the_known_on
 
 
 @pytest.mark.slow
-def test_the_job_is_the_same(filled_lake: Settings, tmp_path: Path) -> None:
-    ended = finish(
-        submit("expect", "gold.product_sales"),
-        {
-            **environment_of(filled_lake, tmp_path),
-            "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
-            "LAKEHOUSE_DRIVER_MEMORY": "1g",
-            **QUICK_JVM,
-        },
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "all hold" in ended.stdout
+@pytest.mark.usefixtures("invoke")
+def test_the_job_is_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["expect.py", "gold.product_sales"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "jobs" / "expect.py"), run_name="__main__")
+    assert ended.value.code in (0, None)
+    assert "all hold" in capsys.readouterr().out
 
 
 # The pages.
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_pages_read_in_a_browser(
-    spark: SparkSession, filled_lake: Settings, invoke: Invoke, tmp_path: Path
+    spark: SparkSession, lake: Settings, invoke: Invoke, tmp_path: Path
 ) -> None:
-    invoke("gold.metrics_1m")
-    with damaged(spark, filled_lake, "gold.metrics_1m"):
-        invoke("gold.metrics_1m")
-    invoke("gold.metrics_1m", "--history")
+    invoke("gold.user_transactions_5m")
+    damage(spark, lake, "gold.user_transactions_5m")
+    invoke("gold.user_transactions_5m")
+    invoke("gold.user_transactions_5m", "--history")
     pages = tmp_path / "expectations"
 
     history = pages / "history.html"
     dom = chromium(tmp_path, "--dump-dom", history.as_uri())
-    assert "gold.metrics_1m" in dom
+    assert "gold.user_transactions_5m" in dom
     assert '<i class="fail"' in dom
     chromium(tmp_path, f"--screenshot={tmp_path / 'history.png'}", "--window-size=1200,900", history.as_uri())
     width, height = struct.unpack(">II", (tmp_path / "history.png").read_bytes()[16:24])
     assert (width, height) == (1200, 900)
 
     index = pages / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
-    assert "gold.metrics_1m" in chromium(tmp_path, "--dump-dom", index.as_uri())
+    assert "gold.user_transactions_5m" in chromium(tmp_path, "--dump-dom", index.as_uri())
     wrong = max(index.parent.glob("validations/**/*.html"))  # by the time of the run, which is in its name
     page = chromium(tmp_path, "--dump-dom", wrong.as_uri())
-    assert "percentiles rise from minimum to maximum" in page
+    assert "every window has a transaction" in page
     assert re.search(r"Unsuccessful Expectations\D+1\D", page)
 
 
