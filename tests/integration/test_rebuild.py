@@ -1,15 +1,20 @@
-"""A rebuild puts right what is wrong, touches nothing else, and lets the streams run on meanwhile.
+"""A rebuild puts right what is wrong, touches nothing else, and holds micro-batches back meanwhile.
 
-Bronze is landed by hand; what gold must be is the oracle's.
+test_beside has one beside layers that run on. Bronze is landed by hand, or is that of a lake that stands
+ready; what gold must be is the oracle's. Each test has a copy of the lake: a log names its files relative to
+the table.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +25,15 @@ from lakehouse.errors import TableError
 from lakehouse.query import ask
 from lakehouse.rebuilding import Rebuilt, Span, behind, rebuild_gold, silver_versions
 from lakehouse.rejudging import Landed, rebuild_silver
-from lakehouse.runner import run
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
-from lakehouse.streams.sales import PRODUCT_SALES, SALES
+from lakehouse.stream import GoldTable
+from lakehouse.streams.calls import CALL_RECORDS, CALLS
+from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
+from lakehouse.streams.sales import PRODUCT_SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
-from tests import pipeline, verdicts
+from tests import old_lakes, pipeline, verdicts
+from tests.batches import gold_of, rows_between, take
+from tests.fixtures.make_lake import NOW
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import Raw, await_
 
@@ -37,6 +45,7 @@ WINDOW = timedelta(minutes=5)
 USERS = [f"u{number}" for number in range(4)]
 WINDOWS = 4
 KEYS = ("user_id", "window_start")
+SALES_TABLES = ("product_sales", "sales_notifications")
 
 
 def spent(user: str, at: datetime, amount: str = "1.5") -> Raw:
@@ -75,11 +84,22 @@ def rebuilt(rows: int, changed: int, deleted: int = 0) -> list[Rebuilt]:
     return [Rebuilt("user_transactions_5m", rows, changed, deleted)]
 
 
+@pytest.fixture(scope="module")
+def once_caught_up(
+    spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    lake = str(tmp_path_factory.mktemp("rebuild") / "lake")
+    settings = session_settings.model_copy(update={"lake": lake})
+    fill(spark, settings, [everybody(0), everybody(1)])
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=TRANSACTIONS)
+    assert differences(spark, settings) == []
+    return settings
+
+
 @pytest.fixture
-def caught_up(spark: SparkSession, lake_settings: Settings) -> Settings:
-    fill(spark, lake_settings, [everybody(0), everybody(1)])
-    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
-    assert differences(spark, lake_settings) == []
+def caught_up(once_caught_up: Settings, lake_settings: Settings) -> Settings:
+    """A copy of the lake for this test alone."""
+    shutil.copytree(once_caught_up.lake, lake_settings.lake)
     return lake_settings
 
 
@@ -121,51 +141,32 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
-def test_gold_is_rebuilt_while_silver_and_gold_run_on(spark: SparkSession, caught_up: Settings) -> None:
-    stop, failures = Stop(), list[BaseException]()
-
-    def live() -> None:
-        try:
-            run(spark, [TRANSACTIONS], ["silver", "gold"], caught_up, trigger="200 milliseconds", stop=stop)
-        except BaseException as failure:  # noqa: BLE001 - shown by the test
-            failures.append(failure)
-
-    thread = threading.Thread(target=live)
-    thread.start()
-    try:
-        for number in range(2, 8):
-            fill(spark, caught_up, [everybody(number)], first_offset=number * len(USERS) * WINDOWS)
-            if number in (3, 5):
-                damage(spark, caught_up, "user_id IN ('u1', 'u2')")
-                rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
-        await_(lambda: sum(row["count"] for row in pipeline.rows_of(spark, caught_up, GOLD)) == 8 * 16)
-    finally:
-        stop.request()
-        thread.join(300)
-
-    assert failures == []
-    assert differences(spark, caught_up) == []
-
-
 def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
-    spark: SparkSession, caught_up: Settings
+    spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
     fill(spark, caught_up, [everybody(2)], first_offset=1000)
     pipeline.run_layers(spark, caught_up, "silver", stream=TRANSACTIONS)
-    thread = threading.Thread(
-        target=pipeline.run_layers, args=(spark, caught_up, "gold"), kwargs={"stream": TRANSACTIONS}
-    )
+    gold, rows = gold_of(spark, caught_up, TRANSACTIONS), rows_between(spark, caught_up, SILVER, 1000, 2000)
+    thread = threading.Thread(target=lambda: take(gold, rows, 7, now=LANDED))
+    looks, names = list[str](), storage.names
+
+    def noting(spark: SparkSession, directory: str) -> list[str]:
+        if threading.current_thread() is thread:
+            looks.append(directory)
+        return names(spark, directory)
+
+    monkeypatch.setattr(storage, "names", noting)
     with leases.held(spark, path, GOLD):
-        before = pipeline.rows_of(spark, caught_up, GOLD)
         thread.start()
         with pytest.raises(TableError, match="is being rebuilt already, and held until"):
             rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
-        while not pipeline.planned(caught_up, GOLD)[-1] > 0:
-            time.sleep(0.1)
-        time.sleep(1)
-        assert sorted(map(str, pipeline.rows_of(spark, caught_up, GOLD))) == sorted(map(str, before))
+        await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
+        assert differences(spark, caught_up) != []
     thread.join(300)
+
+    operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()]
+    assert operations == ["MERGE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
     assert differences(spark, caught_up) == []
 
 
@@ -216,22 +217,63 @@ def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
+# A lake of every stream.
+
+
+@pytest.fixture
+def every_stream(session_settings: Settings, tmp_path: Path) -> Settings:
+    return old_lakes.unpack(session_settings, tmp_path)
+
+
+def every_difference(spark: SparkSession, settings: Settings) -> list[str]:
+    judged = old_lakes.judged(old_lakes.bronze_of(spark, settings), settings)
+    return old_lakes.gold_differences(spark, settings, judged, NOW)
+
+
+def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
+    spark: SparkSession, every_stream: Settings
+) -> None:
+    changes = (
+        (METRICS_1M, "count = count + 1"),
+        (METRICS_SUMMARY_10M, "p50 = max + 1"),
+        (CALL_RECORDS, "analytics = NULL, metrics_events = 9"),
+    )
+    damages = [damage_rows(spark, every_stream, table, change) for table, change in changes]
+    assert len(every_difference(spark, every_stream)) >= sum(map(sum, damages))
+
+    for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
+        (done,) = rebuild_gold(spark, table, every_stream, Span())
+        assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
+    # A call that was missing comes back as an open one, which the wall clock closes.
+    pipeline.run_layers(spark, every_stream, "gold", stream=CALLS, now=NOW)
+
+    assert every_difference(spark, every_stream) == []
+
+
+def damage_rows(
+    spark: SparkSession, settings: Settings, table: GoldTable, change: str
+) -> tuple[int, int, int]:
+    """Invent rows, delete some, change others, and return how many of each."""
+    gold, name = f"delta.`{pipeline.path_of(settings, f'gold.{table.name}')}`", table.keys[0]
+    first, last = spark.sql(f"SELECT min({name}), max({name}) FROM {gold}").collect()[0]
+    columns = ", ".join(f"'nobody' AS {one}" if one == name else one for one in table.schema.names)
+    spark.sql(f"INSERT INTO {gold} SELECT {columns} FROM {gold} WHERE {name} = '{last}'")
+    spark.sql(f"UPDATE {gold} SET {change} WHERE {name} = '{last}'")
+    rows = Counter(row[0] for row in spark.sql(f"SELECT {name} FROM {gold}").collect())
+    spark.sql(f"DELETE FROM {gold} WHERE {name} = '{first}'")
+    return rows["nobody"], rows[first], rows[last]
+
+
 class CrashError(Exception):
     """What stands in for the end of the process."""
 
 
 def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
-    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, every_stream: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sale = Raw(b'{"product":"p","value":1500}', key=b"p")
-    pipeline.land(spark, lake_settings, [[sale, sale]], landed_at=LANDED, source=SALES.sources[0])
-    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
-    names = ("gold.product_sales", "gold.sales_notifications")
-    right = {name: pipeline.rows_of(spark, lake_settings, name) for name in names}
-    assert [(row["total"], row["count"]) for row in right[names[0]]] == [(3000, 2)]
-    assert [row["value"] for row in right[names[1]]] == [3000]
-    spark.sql(f"UPDATE delta.`{pipeline.path_of(lake_settings, names[0])}` SET total = 1")
-    spark.sql(f"UPDATE delta.`{pipeline.path_of(lake_settings, names[1])}` SET value = 1")
+    paths = {name: str(pipeline.path_of(every_stream, f"gold.{name}")) for name in SALES_TABLES}
+    spark.sql(f"UPDATE delta.`{paths['product_sales']}` SET total = 1 WHERE product = 'chair'")
+    spark.sql(f"UPDATE delta.`{paths['sales_notifications']}` SET value = 1 WHERE product = 'chair'")
 
     upsert, writes = tables.upsert, list[str]()
 
@@ -243,14 +285,14 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(tables, "upsert", crashing)
         with pytest.raises(CrashError):
-            rebuild_gold(spark, PRODUCT_SALES, lake_settings, Span())
-    assert writes == [str(pipeline.path_of(lake_settings, names[1]))]
-    done = rebuild_gold(spark, PRODUCT_SALES, lake_settings, Span())
+            rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
+    assert writes == [paths["sales_notifications"]]
+    done = rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
-    assert {name: pipeline.rows_of(spark, lake_settings, name) for name in names} == right
+    assert every_difference(spark, every_stream) == []
     with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
-        rebuild_gold(spark, PRODUCT_SALES, lake_settings, Span(START))
+        rebuild_gold(spark, PRODUCT_SALES, every_stream, Span(START))
 
 
 def test_gold_follows_a_rebuild_of_silver_under_other_settings(
@@ -266,7 +308,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(
     assert len(pipeline.rows_of(spark, lake_settings, SILVER)) == 17
     now = datetime.now(UTC)
 
-    for settings, rows in ((wide, 18), (narrow, 16), (lake_settings, 17)):
+    for settings, rows in ((wide, 18), (narrow, 16)):
         rebuild_silver(spark, TRANSACTIONS, settings, Landed(), now)
         ends = silver_versions(spark, TRANSACTIONS, settings)
         pipeline.run_layers(spark, settings, "gold", stream=TRANSACTIONS)  # reads what was only inserted
