@@ -68,15 +68,18 @@ def services(session_settings: Settings) -> Iterator[Endpoints]:
 def spark(session_settings: Settings) -> Iterator[SparkSession]:
     """The one Spark of the worker.
 
-    Its tables are small: a log is read in one task, and plans are not made anew between their stages. Tests
-    that start processes have the product's own options.
+    Its tables are small: a log is read in one task, plans are not made anew between their stages, and rows are
+    interpreted, as the product itself does where they are few. Tests that start processes have the product's
+    own options.
     """
     options = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
-        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC",
+        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.streaming.pollingDelay": "50ms",
     }
     session = build_session(session_settings, "lakehouse tests", options=options)
