@@ -114,17 +114,29 @@ def land(
     `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
     """
     path = tables.ensure(spark, settings.lake, bronze.spec(source))
-    topic, offset = settings.topic(source.topic), first_offset
     for cut in cuts:
-        rows = []
-        for record in cut:
-            stamp = landed_at if record.timestamp_ms is None else _from_ms(record.timestamp_ms)
-            headers = [tuple(header) for header in record.headers] or None
-            coordinates = (topic, record.partition or 0, offset if record.offset is None else record.offset)
-            rows.append((record.key, record.value, headers, *coordinates, stamp, 0, landed_at))
-            offset += 1
+        rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
+        first_offset += len(cut)
         frame = spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
         frame.write.format("delta").mode("append").save(path)
+
+
+def landed(
+    settings: Settings,
+    records: Iterable[Raw],
+    *,
+    landed_at: datetime,
+    first_offset: int = 0,
+    source: Source = SOURCE,
+) -> list[tuple[Any, ...]]:
+    """Return records as the rows that they are in bronze, in the order of its columns."""
+    topic, rows = settings.topic(source.topic), []
+    for offset, record in enumerate(records, first_offset):
+        stamp = landed_at if record.timestamp_ms is None else _from_ms(record.timestamp_ms)
+        headers = [tuple(header) for header in record.headers] or None
+        coordinates = (topic, record.partition or 0, offset if record.offset is None else record.offset)
+        rows.append((record.key, record.value, headers, *coordinates, stamp, 0, landed_at))
+    return rows
 
 
 def run_layers(
@@ -151,7 +163,11 @@ def path_of(settings: Settings, table: str) -> Path:
 
 def frame_of(spark: SparkSession, settings: Settings, table: str) -> DataFrame:
     """Return a table's rows, timestamps as microseconds: what the driver's time zone cannot change."""
-    frame = spark.read.format("delta").load(str(path_of(settings, table)))
+    return in_micros(spark.read.format("delta").load(str(path_of(settings, table))))
+
+
+def in_micros(frame: DataFrame) -> DataFrame:
+    """Return the rows with microseconds since the epoch in place of timestamps."""
     times = [column.name for column in frame.schema.fields if isinstance(column.dataType, TimestampType)]
     return frame.withColumns({name: F.unix_micros(name) for name in times})
 

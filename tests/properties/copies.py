@@ -1,42 +1,47 @@
-"""Many small cases through the pipeline at once, each as copies in several orders and cuts.
+"""Many small cases through a stream at once, each as copies in several orders and cuts.
 
 A case is a list of events. A copy of it is the same events in some order and cut into micro-batches in some
-way: all at once, in a few pieces, spread over all of them. A copy's names (a service, a product, a user)
-begin with the copy's own name, so that one run of the pipeline has room for all copies of all cases; a
-micro-batch is what they put into one bronze commit of a source. Whatever the order in which they arrive, the
-events of a copy have offsets in the order of the case, as if partitions were read from their ends.
+way: all at once, in two pieces, spread over all of them. A copy's names (a service, a product, a user) begin
+with the copy's own name, so that one frame has room for all copies of all cases; a micro-batch is what they
+put into one bronze commit of a source. Whatever the order in which they arrive, the events of a copy have
+offsets in the order of the case, as if partitions were read from their ends.
 
-Half-way and at the end the last micro-batch of every query is run again, as after a crash.
+Two ways lead to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies` runs
+the whole pipeline on a lake, and half-way and at the end the last micro-batch of every query once more, as
+after a crash. A module takes both by `WAYS`: make test the first one, make soak both.
 
     cases = generated(st.lists(EVENTS, min_size=1, max_size=12), 100)
-    outcome = run_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw)
+    outcome = run_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw, landed_at=NOON)
     outcome.accepted("sales_events", Sale)   the clean records, as the oracle judges them
-    outcome.rows["gold.product_sales"]       what the pipeline has made of them
+    outcome.rows["gold.product_sales"]       what the stream has made of them
 """
 
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
-from typing import Generic, TypeVar
+from random import Random
+from typing import Generic, Protocol, TypeVar
 
 import hypothesis
+import pytest
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakehouse.bronze import SCHEMA
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from tests import pipeline, verdicts
+from tests.chance import chance
+from tests.folding import Folding
 from tests.oracles.judging import Event, Judged
 from tests.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
 
-BATCHES = 6
-PIECES = (1, 3, BATCHES)
+BATCHES = 4
+PIECES = (1, 2, BATCHES)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -72,9 +77,9 @@ def copies_of(
     cases: Sequence[Sequence[T]], *, seed: int, orders: int = 2, pieces: Sequence[int] = PIECES
 ) -> list[Copy[T]]:
     """Return every case in random orders, and each order cut at random into so many pieces."""
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = chance(seed)
     return [
-        Copy(number, f"{number}.{order}.{count}", _cut(events, count, rng))
+        Copy(number, f"{number}.{order}.{count}", cut_up(events, count, rng))
         for number, case in enumerate(cases)
         for order in range(orders)
         for events in [rng.sample(list(enumerate(case)), len(case))]
@@ -82,27 +87,28 @@ def copies_of(
     ]
 
 
-def _cut(events: Sequence[tuple[int, T]], pieces: int, rng: random.Random) -> list[Sequence[tuple[int, T]]]:
+def cut_up(events: Sequence[tuple[int, T]], pieces: int, rng: Random) -> list[Sequence[tuple[int, T]]]:
+    """Return the events in their order, cut at random and put into so many of the micro-batches."""
     batches = sorted(rng.sample(range(BATCHES), pieces))
     edges = sorted(rng.randint(0, len(events)) for _ in range(pieces - 1))
-    cut = zip([0, *edges], [*edges, len(events)], strict=True)
-    content = dict(zip(batches, (events[start:end] for start, end in cut), strict=True))
+    ranges = zip([0, *edges], [*edges, len(events)], strict=True)
+    content = dict(zip(batches, (events[start:end] for start, end in ranges), strict=True))
     return [content.get(batch, []) for batch in range(BATCHES)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of the pipeline made of the copies.
+    """What a stream made of the copies.
 
-    `landed` and `rows` are the rows of bronze by micro-batch and of every other table, by the tables' names;
-    `replayed` are the queries and numbers of the micro-batches that were run again.
+    `landed` and `rows` are the rows of bronze by micro-batch and of every other table, by the tables' names.
+    `at(time)` are the same rows once the clock has moved on and no record has come.
     """
 
     stream: Stream
     settings: Settings
     landed: Mapping[str, Sequence[Sequence[Row]]]
     rows: Mapping[str, Sequence[Row]]
-    replayed: Sequence[tuple[str, int | None]]
+    at: Callable[[datetime], Mapping[str, Sequence[Row]]]
 
     def verdicts(self, table: str) -> dict[Coordinates, Judged]:
         """The oracle's verdicts on the records of a source, named by its table."""
@@ -125,6 +131,42 @@ class Outcome:
             yield "the dead letters are not what the oracle refuses, for its reasons"
 
 
+def fold_copies(
+    spark: SparkSession,
+    settings: Settings,
+    stream: Stream,
+    copies: Iterable[Copy[T]],
+    to_raw: Callable[[str, T], tuple[str, Raw]],
+    *,
+    landed_at: datetime,
+    now: datetime | None = None,
+) -> Outcome:
+    """Judge and fold the copies, micro-batch by micro-batch, without a lake.
+
+    `to_raw` makes of a copy's name and an event the table of its source and its record.
+    """
+    cuts = _cuts(stream, copies, to_raw)
+    folding = Folding(spark, stream, settings)
+    for batch in range(BATCHES):
+        folding.take({table: batches[batch] for table, batches in cuts.items()}, landed_at=landed_at, now=now)
+    landed = {
+        source.table: [
+            _bronze(pipeline.landed(settings, cut, landed_at=landed_at, source=source))
+            for cut in cuts[source.table]
+        ]
+        for source in stream.sources
+    }
+
+    def rows() -> dict[str, list[Row]]:
+        return {name: folding.rows(name) for name in _tables(stream)}
+
+    def at(moment: datetime) -> dict[str, list[Row]]:
+        folding.tick(moment)
+        return rows()
+
+    return Outcome(stream, settings, landed, rows(), at)
+
+
 def run_copies(
     spark: SparkSession,
     settings: Settings,
@@ -137,11 +179,10 @@ def run_copies(
 ) -> Outcome:
     """Land the copies in two halves, run silver and gold after each, and run their last micro-batches again.
 
-    `to_raw` makes of a copy's name and an event the table of its source and its record.
+    `to_raw` is that of `fold_copies`.
     """
     settings = settings.model_copy(update={"max_bytes_per_batch": "1"})
     cuts = _cuts(stream, copies, to_raw)
-    replayed: list[tuple[str, int | None]] = []
     for half in (slice(0, BATCHES // 2), slice(BATCHES // 2, BATCHES)):
         for source in stream.sources:
             full = list(filter(None, cuts[source.table][half]))
@@ -150,26 +191,50 @@ def run_copies(
         for query in {one.query for one in done}:
             pipeline.forget_last_commit(settings, query)
         again = pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=now)
-        replayed += [(one.query, one.batch) for one in again]
-    return Outcome(
-        stream,
-        settings,
-        {
-            source.table: _as_landed(
-                pipeline.rows_of(spark, settings, f"bronze.{source.table}"), cuts[source.table]
-            )
-            for source in stream.sources
-        },
-        tables_of(spark, settings, stream),
-        replayed,
-    )
+        last = {one.query: one.batch for one in done}
+        assert {one.query: one.batch for one in again} == last, "not every last micro-batch was run again"
+    landed = {
+        source.table: _as_landed(
+            pipeline.rows_of(spark, settings, f"bronze.{source.table}"), cuts[source.table]
+        )
+        for source in stream.sources
+    }
+
+    def rows() -> dict[str, list[Row]]:
+        return {name: pipeline.rows_of(spark, settings, name) for name in _tables(stream)}
+
+    def at(moment: datetime) -> dict[str, list[Row]]:
+        pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=moment)
+        return rows()
+
+    return Outcome(stream, settings, landed, rows(), at)
 
 
-def tables_of(spark: SparkSession, settings: Settings, stream: Stream) -> dict[str, list[Row]]:
-    """Return the rows of the tables of silver and gold of a lake that has one stream."""
-    names = [DEAD_LETTERS, *(f"silver.{source.table}" for source in stream.sources)]
-    names += [f"gold.{path.name}" for path in Path(settings.lake, "gold").iterdir()]
-    return {name: pipeline.rows_of(spark, settings, name) for name in names}
+class Way(Protocol):
+    """Either of the two; they are called alike."""
+
+    def __call__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        stream: Stream,
+        copies: Iterable[Copy[T]],
+        to_raw: Callable[[str, T], tuple[str, Raw]],
+        *,
+        landed_at: datetime,
+        now: datetime | None = None,
+    ) -> Outcome: ...
+
+
+WAYS = [
+    pytest.param(fold_copies, id="folds"),
+    pytest.param(run_copies, id="pipeline", marks=pytest.mark.soak),
+]
+
+
+def _tables(stream: Stream) -> list[str]:
+    silver = [f"silver.{source.table}" for source in stream.sources]
+    return [DEAD_LETTERS, *silver, *(f"gold.{table.name}" for table in stream.tables)]
 
 
 def _cuts(
@@ -186,10 +251,21 @@ def _cuts(
                 table, raw = to_raw(copy.name, event)
                 cuts[table][batch].append(replace(raw, offset=first_offset + place))
         first_offset += sum(map(len, copy.batches))
-    rng = random.Random(3)  # noqa: S311 - meant to be repeatable
+    rng = chance(3)
     for cut in itertools.chain.from_iterable(cuts.values()):
         rng.shuffle(cut)
     return cuts
+
+
+def _bronze(rows: Iterable[Sequence[object]]) -> list[Row]:
+    named = (dict(zip(SCHEMA.names, row, strict=True)) for row in rows)
+    return [
+        {
+            name: pipeline.micros(value) if isinstance(value, datetime) else value
+            for name, value in row.items()
+        }
+        for row in named
+    ]
 
 
 def _as_landed(rows: Iterable[Row], cuts: Iterable[Iterable[Raw]]) -> list[list[Row]]:

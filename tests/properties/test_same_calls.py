@@ -1,4 +1,4 @@
-"""Calls are a function of silver and of the time of day: order, cuts and replays do not show in them.
+"""Calls are a function of silver and of the time of day: neither order nor cuts show in them.
 
 110 cases, each in two orders and three cuts, and with all of one side before all of the other, as
 tests/properties/copies.py says. Events that are the gap apart to the microsecond, chains, ties, payloads of
@@ -22,7 +22,7 @@ from lakehouse.streams.calls import CALLS
 from tests import pipeline, verdicts
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.pipeline import DEAD_LETTERS, Raw, Row
-from tests.properties.copies import BATCHES, Copy, Outcome, copies_of, generated, run_copies
+from tests.properties.copies import BATCHES, WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import LATE_MS
 
 pytestmark = pytest.mark.cases
@@ -30,7 +30,10 @@ pytestmark = pytest.mark.cases
 START = pipeline.utc("2026-03-28T23:58:00")
 LANDED = START + timedelta(minutes=30)
 NOW = START + timedelta(minutes=5)
-LATER = (START + timedelta(minutes=7, microseconds=1), START + timedelta(hours=1))
+LATER = {
+    START + timedelta(minutes=7, microseconds=1): {"open", "closed"},
+    START + timedelta(hours=1): {"closed"},
+}
 GOLD = "gold.call_records"
 KEYS = ("user1", "user2", "ts")
 GAP_S, GRACE_S = 60, 30
@@ -91,8 +94,9 @@ def copies() -> Sequence[Copy[Said]]:
     return [*copies_of(cases, seed=7), *one_side_first(cases)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=WAYS)
 def outcome(
+    request: pytest.FixtureRequest,
     spark: SparkSession,
     session_settings: Settings,
     copies: Sequence[Copy[Said]],
@@ -105,17 +109,8 @@ def outcome(
             "call_grace_s": GRACE_S,
         }
     )
-    return run_copies(spark, settings, CALLS, copies, to_raw, landed_at=LANDED, now=NOW)
-
-
-@pytest.fixture(scope="module")
-def later(spark: SparkSession, outcome: Outcome) -> dict[datetime, list[Row]]:
-    """The table after the clock has moved on twice and no record has come."""
-    tables = {}
-    for now in LATER:
-        pipeline.run_layers(spark, outcome.settings, "silver", "gold", stream=CALLS, now=now)
-        tables[now] = pipeline.rows_of(spark, outcome.settings, GOLD)
-    return tables
+    way: Way = request.param
+    return way(spark, settings, CALLS, copies, to_raw, landed_at=LANDED, now=NOW)
 
 
 def expected_at(outcome: Outcome, now: datetime) -> list[Row]:
@@ -146,19 +141,8 @@ def test_the_calls_of_every_copy_are_the_oracles(outcome: Outcome) -> None:
     assert verdicts.row_differences(outcome.rows[GOLD], expected_at(outcome, NOW), KEYS) == []
 
 
-def test_the_clock_alone_closes_what_is_due(outcome: Outcome, later: dict[datetime, list[Row]]) -> None:
-    for now, rows in later.items():
+def test_the_clock_alone_closes_what_is_due(outcome: Outcome) -> None:
+    for now, statuses in LATER.items():
+        rows = outcome.at(now)[GOLD]
         assert verdicts.row_differences(rows, expected_at(outcome, now), KEYS) == []
-    assert {row["status"] for row in later[LATER[0]]} == {"open", "closed"}
-    assert {row["status"] for row in later[LATER[1]]} == {"closed"}
-
-
-def test_a_clock_that_has_nothing_left_to_close_writes_nothing(
-    spark: SparkSession, outcome: Outcome, later: dict[datetime, list[Row]]
-) -> None:
-    version = pipeline.version_of(outcome.settings, GOLD)
-
-    done = pipeline.run_layers(spark, outcome.settings, "silver", "gold", stream=CALLS, now=max(later))
-
-    assert done == []
-    assert pipeline.version_of(outcome.settings, GOLD) == version
+        assert {row["status"] for row in rows} == statuses

@@ -1,4 +1,4 @@
-"""Summaries of ten minutes are a function of silver: order, cuts and replays do not show in them.
+"""Summaries of ten minutes are a function of silver: neither order nor cuts show in them.
 
 103 cases (102 of hypothesis, 1 by hand), each in two orders and three cuts; tests/properties/copies.py says
 how. Several services an environment, and environments that are absent, null, empty or called default.
@@ -7,7 +7,6 @@ how. Several services an environment, and environments that are absent, null, em
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,9 +18,10 @@ from pyspark.sql import SparkSession
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from tests import pipeline, verdicts
+from tests.chance import chance
 from tests.oracles import metrics as oracle
 from tests.pipeline import DEAD_LETTERS, SOURCE, Raw
-from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies
+from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import DOUBLES, NAMES, around_windows
 
 pytestmark = pytest.mark.cases
@@ -42,9 +42,11 @@ class Measured(NamedTuple):
     value: float
 
 
-_ENVIRONMENTS = st.sampled_from(["", "null", '""', '"default"', '"prod"', '"größe"', '"検索-🚚"'])
+ENVIRONMENTS = ("", "null", '""', '"default"', '"prod"', '"größe"', '"検索-🚚"')
 _AT = around_windows(300_000).map(lambda ms: START_MS + ms)
-_MEASURED = st.builds(Measured, NAMES, st.sampled_from(["cpu", "Zeit µs"]), _ENVIRONMENTS, _AT, DOUBLES)
+_MEASURED = st.builds(
+    Measured, NAMES, st.sampled_from(["cpu", "Zeit µs"]), st.sampled_from(ENVIRONMENTS), _AT, DOUBLES
+)
 _IN_ONE_WINDOW = st.builds(
     Measured,
     NAMES,
@@ -57,9 +59,10 @@ CASES = st.lists(_MEASURED, min_size=1, max_size=12) | st.lists(_IN_ONE_WINDOW, 
 
 
 def by_hand() -> list[Measured]:
-    """More values of one summary than a sketch keeps, of three services."""
-    rng = random.Random(5)  # noqa: S311 - meant to be repeatable
-    return [
+    """More values of one summary than a sketch keeps, of three services, and one of every environment."""
+    rng = chance(5)
+    everywhere = [Measured("s0", "cpu", environment, START_MS, 1.0) for environment in ENVIRONMENTS]
+    return everywhere + [
         Measured(f"s{n % 3}", "tail", '"prod"', START_MS + n * 1000, rng.lognormvariate(0, 3))
         for n in range(450)
     ]
@@ -82,15 +85,17 @@ def copies() -> Sequence[Copy[Measured]]:
     return copies_of([*generated(CASES, 102), by_hand()], seed=6)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=WAYS)
 def outcome(
+    request: pytest.FixtureRequest,
     spark: SparkSession,
     session_settings: Settings,
     copies: Sequence[Copy[Measured]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
     settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-summaries"))})
-    return run_copies(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
+    way: Way = request.param
+    return way(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
 
 
 def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Measured]]) -> None:

@@ -1,4 +1,4 @@
-"""What a user spent in five minutes is a function of silver: order, cuts and replays do not show in it.
+"""What a user spent in five minutes is a function of silver: neither order nor cuts show in it.
 
 110 cases, each in two orders and three cuts; tests/properties/copies.py says how. Edges of windows,
 malformed, late and not positive amounts, amounts of 28 digits and of a billionth, to the last digit.
@@ -19,8 +19,8 @@ from lakehouse.streams.transactions import TRANSACTIONS
 from tests import pipeline, verdicts
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import DEAD_LETTERS, Raw
-from tests.properties.copies import Copy, Outcome, copies_of, generated, run_copies
-from tests.properties.strategies import MONEY, NAMES, NO_MONEY, around_windows
+from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
+from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_windows
 
 pytestmark = pytest.mark.cases
 
@@ -55,19 +55,26 @@ def to_raw(copy: str, spent: Spent) -> tuple[str, Raw]:
 
 @pytest.fixture(scope="module")
 def copies() -> Sequence[Copy[Spent]]:
-    by_hand = [Spent("a", amount, START_MS, 0) for amount in ('"12.5"', "true", "NaN", "null", "0", "7")]
+    amounts = ('"12.5"', "true", "NaN", "null", "0", "1e29", "7")
+    by_hand = [
+        *(Spent("a", amount, START_MS, 0) for amount in amounts),
+        Spent("", "1", START_MS, 0),
+        Spent("a", "1", START_MS + LATE_MS, 0),
+    ]
     return copies_of([*generated(CASES, 110), by_hand], seed=5)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=WAYS)
 def outcome(
+    request: pytest.FixtureRequest,
     spark: SparkSession,
     session_settings: Settings,
     copies: Sequence[Copy[Spent]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
     settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-transactions"))})
-    return run_copies(spark, settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
+    way: Way = request.param
+    return way(spark, settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
 
 
 def test_the_cases_are_many_and_of_every_kind(outcome: Outcome, copies: Sequence[Copy[Spent]]) -> None:
