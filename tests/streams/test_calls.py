@@ -1,13 +1,16 @@
-"""calls over a real Kafka: what makes a call, when it closes, and how it is corrected afterwards.
+"""calls: what makes a call, when it closes, and how it is corrected afterwards.
 
-Times are seconds after START. The clock is the tests' own: nothing here waits.
+Times are seconds after START. The clock is the tests' own: nothing here waits. One lake over a real Kafka
+takes pairs of users through a story; what needs no clock and no topic is folded in plain frames.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,16 +18,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.layer import LAYERS
+from lakehouse.local.services import Endpoints
 from lakehouse.runner import BatchDone
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from lakehouse.streams.calls import CALLS
 from tests import pipeline
-from tests.conftest import MakeSettings
+from tests.conftest import settings_for
+from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 SOURCES = {source.topic: source for source in CALLS.sources}
 ANALYTICS, METRICS = SOURCES["analyticsTopic"], SOURCES["metricsTopic"]
+GOLD = "gold.call_records"
 START_MS = (int(time.time()) - 7200) * 1000
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 PATIENCE_S = 60 + 180 + 1
@@ -32,194 +37,258 @@ PATIENCE_S = 60 + 180 + 1
 
 Message = tuple[str, dict[str, Any] | None]
 
+PAYLOADS = {
+    "a string": ("busy", "busy"),
+    "a string like a number": ("12", '"12"'),
+    "a string like null": ("null", '"null"'),
+    "an empty string": ("", ""),
+    "a number": (12, "12"),
+    "a boolean": (False, "false"),
+    "an array": ([{}], "[{}]"),
+    "null": (None, None),
+}
+"""Payloads by the user who sends them: as they come and leave, and as the table has them."""
+
 
 def said(at_s: float, users: tuple[str, str] = ("ann", "bob"), **payload: object) -> Raw:
     record = {"user1": users[0], "user2": users[1], "timestamp": START_MS + round(at_s * 1000), **payload}
     return Raw(json.dumps(record).encode(), key="-".join(users).encode())
 
 
-def key(at_s: float, pair: str = "ann-bob") -> str:
-    return f"{pair}:{START_MS + round(at_s * 1000)}"
+def key(user1: str, at_s: float) -> str:
+    return f"{user1}-bob:{START_MS + round(at_s * 1000)}"
 
 
-def message(at_s: float, *, analytics: object = None, metrics: object = None) -> Message:
+def message(user1: str, at_s: float, *, analytics: object = None, metrics: object = None) -> Message:
     ts = START_MS + round(at_s * 1000)
-    return key(at_s), {"user1": "ann", "user2": "bob", "ts": ts, "analytics": analytics, "metrics": metrics}
+    value = {"user1": user1, "user2": "bob", "ts": ts, "analytics": analytics, "metrics": metrics}
+    return key(user1, at_s), value
 
 
-def by_key(messages: Iterable[Message]) -> list[Message]:
-    return sorted(messages, key=lambda one: one[0])
+def by_user(rows: list[Row]) -> dict[str, dict[float, Row]]:
+    """Return the table's rows by their first user and beginning."""
+    found: dict[str, dict[float, Row]] = defaultdict(dict)
+    for row in rows:
+        found[row["user1"]][row["ts"] / 1e6 - START_MS / 1000] = row
+    return found
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What a run of every layer did, which messages it sent by first user, and the table after it."""
+
+    done: list[BatchDone]
+    sent: Mapping[str, list[Message]]
+    rows: dict[str, dict[float, Row]]
+    version: int
 
 
 class Line:
-    """A lake of calls, run with every layer at a time of the test's choosing."""
+    """A lake of calls, run with every layer at a time of the story's choosing."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
         self.settings = settings
+        self._sent: dict[str, list[Message]] = {}
 
-    def take(
-        self, now_s: float, analytics: tuple[Raw, ...] = (), metrics: tuple[Raw, ...] = ()
-    ) -> list[BatchDone]:
+    def take(self, now_s: float, analytics: tuple[Raw, ...] = (), metrics: tuple[Raw, ...] = ()) -> Chapter:
         for source, records in ((ANALYTICS, analytics), (METRICS, metrics)):
             pipeline.send(self.settings, records, source)
         now = START + timedelta(seconds=now_s)
-        return pipeline.run_layers(self.spark, self.settings, *LAYERS, stream=CALLS, now=now)
+        done = pipeline.run_layers(self.spark, self.settings, *LAYERS, stream=CALLS, now=now)
+        rows = by_user(pipeline.rows_of(self.spark, self.settings, GOLD))
+        return Chapter(done, self._newly_sent(), rows, pipeline.version_of(self.settings, GOLD))
 
-    def sent(self) -> list[Message]:
+    def _newly_sent(self) -> dict[str, list[Message]]:
+        """Those of a user in their order: they are of one partition."""
         topic = self.settings.topic("outputTopic")
         records = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
-        return [(one.key.decode(), None if one.value is None else json.loads(one.value)) for one in records]
-
-    def rows(self) -> Mapping[float, Row]:
-        """The table's rows by their beginning."""
-        rows = pipeline.rows_of(self.spark, self.settings, "gold.call_records")
-        return {row["ts"] / 1e6 - START_MS / 1000: row for row in rows}
-
-
-@pytest.fixture
-def line(spark: SparkSession, make_settings: MakeSettings) -> Line:
-    return Line(spark, make_settings())
+        sent: dict[str, list[Message]] = defaultdict(list)
+        for one in records:
+            name = one.key.decode()
+            sent[name.split("-")[0]].append((name, None if one.value is None else json.loads(one.value)))
+        new = {user: messages[len(self._sent.get(user, [])) :] for user, messages in sent.items()}
+        self._sent = sent
+        return {user: messages for user, messages in new.items() if messages}
 
 
-def test_calls_are_registered_with_their_topics() -> None:
-    assert CALLS in STREAMS
-    assert {"analyticsTopic", "metricsTopic", "outputTopic"} <= set(CALLS.topics)
+@pytest.fixture(scope="module")
+def story(
+    spark: SparkSession,
+    session_settings: Settings,
+    services: Endpoints,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Chapter]:
+    """Six runs; each user's calls are a tale of their own.
+
+    first       ann on both sides; one, and all kinds of payloads, on one side; late, early, two and long
+    longer      long goes on, exactly the gap later, before it would have closed
+    almost      no record; a millisecond before ann's call is due
+    due         no record
+    corrected   what comes after closing: late's other side, early's beginning, what is between two's calls
+    nothing     no record, and nothing that is due
+    """
+    line = Line(spark, settings_for(session_settings, services, tmp_path_factory.mktemp("calls")))
+    return {
+        "first": line.take(
+            40,
+            (
+                said(0, analytics={"mood": ["good", None]}),
+                said(0, ("one", "bob"), analytics="busy"),
+                said(0, ("long", "bob"), analytics="a"),
+                said(0, ("late", "bob"), analytics="first"),
+                said(0, ("early", "bob"), analytics="first"),
+                said(-100, ("two", "bob"), analytics="a"),
+                said(0, ("two", "bob"), analytics="b"),
+                *(said(0, (name, "bob"), analytics=payload) for name, (payload, _) in PAYLOADS.items()),
+            ),
+            (said(30, metrics=12.5),),
+        ),
+        "longer": line.take(PATIENCE_S - 1, metrics=(said(60, ("long", "bob"), metrics="m"),)),
+        "almost": line.take(30 + PATIENCE_S - 0.001),
+        "due": line.take(30 + PATIENCE_S),
+        "corrected": line.take(
+            1000,
+            metrics=(
+                said(20, ("late", "bob"), metrics=7),
+                said(-30, ("early", "bob"), metrics=7),
+                said(-50, ("two", "bob"), metrics="m"),
+            ),
+        ),
+        "nothing": line.take(5000),
+    }
 
 
-def test_both_sides_of_a_pair_are_one_call_which_leaves_once_and_when_it_is_due(line: Line) -> None:
-    due_s = 30 + PATIENCE_S
-
-    line.take(40, (said(0, analytics={"mood": ["good", None]}),), (said(30, metrics=12.5),))
-    (row,) = line.rows().values()
+def test_both_sides_of_a_pair_are_one_call_which_leaves_once_and_when_it_is_due(
+    story: dict[str, Chapter],
+) -> None:
+    (row,) = story["first"].rows["ann"].values()
     assert (row["status"], row["closed_at"], row["analytics_events"], row["metrics_events"]) == (
         "open",
         None,
         1,
         1,
     )
-    line.take(due_s - 0.001)
-    assert line.sent() == []
-    line.take(due_s)
-    assert line.sent() == [message(0, analytics={"mood": ["good", None]}, metrics=12.5)]
-    line.take(due_s + 3600)
-
-    (row,) = line.rows().values()
-    assert (row["status"], row["closed_at"]) == ("closed", pipeline.micros(START) + due_s * 1_000_000)
+    assert {name: chapter.sent["ann"] for name, chapter in story.items() if "ann" in chapter.sent} == {
+        "due": [message("ann", 0, analytics={"mood": ["good", None]}, metrics=12.5)]
+    }
+    (row,) = story["nothing"].rows["ann"].values()
+    due_us = pipeline.micros(START) + (30 + PATIENCE_S) * 1_000_000
+    assert (row["status"], row["closed_at"]) == ("closed", due_us)
     assert json.loads(row["analytics"]) == {"mood": ["good", None]}
-    assert len(line.sent()) == 1
 
 
-def test_a_call_of_one_side_closes_by_the_clock_though_no_record_comes(line: Line) -> None:
-    line.take(1, (said(0, analytics="busy"),))
-    assert line.sent() == []
+def test_a_call_of_one_side_closes_by_the_clock_though_no_record_comes(story: dict[str, Chapter]) -> None:
+    chapter = story["almost"]
 
-    done = line.take(PATIENCE_S)
-
-    assert [one.query for one in done if one.query.startswith(("bronze", "silver"))] == []
-    assert line.sent() == [message(0, analytics="busy")]
-    assert line.take(PATIENCE_S + 60) == []
+    assert [one.query for one in chapter.done if one.query.startswith(("bronze", "silver"))] == []
+    assert chapter.sent["one"] == [message("one", 0, analytics="busy")]
 
 
-def test_payloads_leave_as_the_json_that_they_were(line: Line) -> None:
-    kept = {
-        "a string": ("busy", "busy"),
-        "a string like a number": ("12", '"12"'),
-        "a string like null": ("null", '"null"'),
-        "an empty string": ("", ""),
-        "a number": (12, "12"),
-        "a boolean": (False, "false"),
-        "an array": ([{}], "[{}]"),
-        "null": (None, None),
+def test_a_clock_that_has_nothing_left_to_close_writes_nothing(story: dict[str, Chapter]) -> None:
+    assert story["nothing"].done == []
+    assert story["nothing"].sent == {}
+    assert story["nothing"].version == story["corrected"].version
+
+
+def test_payloads_leave_as_the_json_that_they_were(story: dict[str, Chapter]) -> None:
+    chapter = story["almost"]
+
+    assert {name: chapter.rows[name][0]["analytics"] for name in PAYLOADS} == {
+        name: text for name, (_, text) in PAYLOADS.items()
     }
-
-    line.take(PATIENCE_S, tuple(said(0, ("ann", name), analytics=one) for name, (one, _) in kept.items()))
-
-    rows = pipeline.rows_of(line.spark, line.settings, "gold.call_records")
-    assert {row["user2"]: row["analytics"] for row in rows} == {
-        name: text for name, (_, text) in kept.items()
-    }
-    assert {value["user2"]: value["analytics"] for _, value in line.sent() if value} == {
-        name: payload for name, (payload, _) in kept.items()
+    assert {name: chapter.sent[name] for name in PAYLOADS} == {
+        name: [message(name, 0, analytics=payload)] for name, (payload, _) in PAYLOADS.items()
     }
 
 
-def test_an_event_exactly_the_gap_after_belongs_to_the_call_and_a_millisecond_later_does_not(
-    line: Line,
-) -> None:
-    line.take(1000, (said(0), said(60), said(120.001)), (said(0, ("bob", "ann")), said(0, ("ann-bob", ""))))
-
-    counts = {
-        (row["user1"], row["ts"] // 1000 - START_MS): (row["analytics_events"], row["metrics_events"])
-        for row in pipeline.rows_of(line.spark, line.settings, "gold.call_records")
+def test_a_call_whose_end_moves_while_it_is_open_closes_later(story: dict[str, Chapter]) -> None:
+    assert {name: chapter.sent["long"] for name, chapter in story.items() if "long" in chapter.sent} == {
+        "corrected": [message("long", 0, analytics="a", metrics="m")]
     }
-    assert counts == {("ann", 0): (2, 0), ("ann", 120_001): (1, 0), ("bob", 0): (0, 1)}
-    (dead,) = pipeline.rows_of(line.spark, line.settings, DEAD_LETTERS)
-    assert [(reason["rule"], reason["column"]) for reason in dead["reasons"]] == [("empty_string", "user2")]
+    assert [row["status"] for row in story["due"].rows["long"].values()] == ["open"]
 
 
-def test_an_event_that_comes_after_closing_corrects_what_has_left(line: Line) -> None:
-    line.take(1000, (said(0, analytics="first"),))
+def test_an_event_that_comes_after_closing_corrects_what_has_left(story: dict[str, Chapter]) -> None:
+    assert story["almost"].sent["late"] == [message("late", 0, analytics="first")]
 
-    line.take(1001, metrics=(said(20, metrics=7),))
-
-    assert line.sent() == [message(0, analytics="first"), message(0, analytics="first", metrics=7)]
-    (row,) = line.rows().values()
+    assert story["corrected"].sent["late"] == [message("late", 0, analytics="first", metrics=7)]
+    (row,) = story["corrected"].rows["late"].values()
     assert (row["status"], row["analytics_events"], row["metrics_events"]) == ("closed", 1, 1)
 
 
-def test_a_call_that_turns_out_to_have_begun_earlier_leaves_a_tombstone_under_its_old_key(line: Line) -> None:
-    line.take(1000, (said(30, analytics="first"),))
+def test_a_call_that_turns_out_to_have_begun_earlier_leaves_a_tombstone_under_its_old_key(
+    story: dict[str, Chapter],
+) -> None:
+    assert story["almost"].sent["early"] == [message("early", 0, analytics="first")]
 
-    line.take(1001, metrics=(said(0, metrics=7),))
-
-    first, *then = line.sent()
-    assert first == message(30, analytics="first")
-    assert by_key(then) == [
-        message(0, analytics="first", metrics=7),
-        (key(30), None),
+    assert sorted(story["corrected"].sent["early"], key=str) == [
+        message("early", -30, analytics="first", metrics=7),
+        (key("early", 0), None),
     ]
-    assert list(line.rows()) == [0]
+    assert list(story["corrected"].rows["early"]) == [-30]
 
 
-def test_two_calls_become_one_by_an_event_between_them(line: Line) -> None:
+def test_two_calls_become_one_by_an_event_between_them(story: dict[str, Chapter]) -> None:
     r"""Two calls more than the gap apart, and what bridges it.
 
-    0        50        100
+    -100     -50       0
     |a-------(m)-------a
     """
-    line.take(1000, (said(0, analytics="a"), said(100, analytics="b")))
-    assert sorted(line.rows()) == [0, 100]
-    assert by_key(line.sent()) == [message(0, analytics="a"), message(100, analytics="b")]
+    assert sorted(story["almost"].rows["two"]) == [-100, 0]
 
-    line.take(1001, metrics=(said(50, metrics="m"),))
-
-    assert by_key(line.sent()[2:]) == [
-        message(0, analytics="a", metrics="m"),
-        (key(100), None),
+    assert story["longer"].sent["two"] == [message("two", -100, analytics="a")]
+    assert story["almost"].sent["two"] == [message("two", 0, analytics="b")]
+    assert sorted(story["corrected"].sent["two"], key=str) == [
+        message("two", -100, analytics="a", metrics="m"),
+        (key("two", 0), None),
     ]
-    (row,) = line.rows().values()
+    (row,) = story["corrected"].rows["two"].values()
     assert (row["analytics_events"], row["metrics_events"], row["status"]) == (2, 1, "closed")
-    assert row["last_event_time"] == pipeline.micros(START) + 100 * 1_000_000
+    assert row["last_event_time"] == pipeline.micros(START)
 
 
-def test_a_call_whose_end_moves_while_it_is_open_closes_later(line: Line) -> None:
-    line.take(100, (said(0, analytics="a"),))
+def folded(
+    spark: SparkSession, settings: Settings, analytics: tuple[Raw, ...], metrics: tuple[Raw, ...] = ()
+) -> Folding:
+    """Return the calls of one micro-batch, a thousand seconds later."""
+    folding = Folding(spark, CALLS, settings)
+    records = {"call_analytics": analytics, "call_metrics": metrics}
+    folding.take(records, landed_at=START + timedelta(seconds=1000))
+    return folding
 
-    line.take(PATIENCE_S - 1, metrics=(said(60, metrics="m"),))
-    line.take(PATIENCE_S)
-    assert line.sent() == []
-    line.take(60 + PATIENCE_S)
 
-    assert line.sent() == [message(0, analytics="a", metrics="m")]
+def test_an_event_exactly_the_gap_after_belongs_to_the_call_and_a_millisecond_later_does_not(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    folding = folded(
+        spark,
+        session_settings,
+        (said(0), said(60), said(120.001)),
+        (said(0, ("bob", "ann")), said(0, ("ann-bob", ""))),
+    )
+
+    counts = {
+        (user, round(at_s * 1000)): (row["analytics_events"], row["metrics_events"])
+        for user, rows in by_user(folding.rows(GOLD)).items()
+        for at_s, row in rows.items()
+    }
+    assert counts == {("ann", 0): (2, 0), ("ann", 120_001): (1, 0), ("bob", 0): (0, 1)}
+    (dead,) = folding.rows(DEAD_LETTERS)
+    assert [(reason["rule"], reason["column"]) for reason in dead["reasons"]] == [("empty_string", "user2")]
 
 
-def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, make_settings: MakeSettings) -> None:
-    line = Line(spark, make_settings(call_gap_s=5, call_grace_s=2))
+def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, session_settings: Settings) -> None:
+    """A call closes 5 + 2 + 1 seconds after its last event."""
+    settings = session_settings.model_copy(update={"call_gap_s": 5, "call_grace_s": 2})
+    folding = Folding(spark, CALLS, settings)
+    now = START + timedelta(seconds=8)
 
-    line.take(6 + 5 + 2 + 1, (said(0, analytics="a"), said(6, analytics="b")))
+    folding.take({"call_analytics": (said(0), said(6))}, landed_at=START + timedelta(seconds=6), now=now)
 
-    assert by_key(line.sent()) == [
-        message(0, analytics="a"),
-        message(6, analytics="b"),
-    ]
+    rows = by_user(folding.rows(GOLD))["ann"]
+    assert {at_s: row["status"] for at_s, row in rows.items()} == {0: "closed", 6: "open"}
+    folding.tick(now + timedelta(seconds=5, milliseconds=999))
+    assert [row["status"] for row in folding.rows(GOLD)].count("open") == 1
+    folding.tick(now + timedelta(seconds=6))
+    assert [row["status"] for row in folding.rows(GOLD)].count("open") == 0

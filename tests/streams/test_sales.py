@@ -1,21 +1,23 @@
-"""sales over a real Kafka: what is sold, what it adds up to and who is told."""
+"""sales: what is sold, what it adds up to and who is told; over a real Kafka, and in plain frames."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
+from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from lakehouse.streams.sales import SALES
 from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.conftest import settings_for
+from tests.folding import Folding
+from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 SOURCE = SALES.sources[0]
 LANDED = pipeline.utc("2026-03-29T01:00:00")
@@ -42,134 +44,195 @@ def message(product: str, value: str) -> bytes:
     return f'{{"product":"{product}","value":{value}}}'.encode()
 
 
-def take(spark: SparkSession, settings: Settings, *records: Raw) -> None:
-    """Send the records and run every layer until it has caught up."""
-    pipeline.send(settings, records, SOURCE)
-    pipeline.run_layers(spark, settings, *LAYERS, stream=SALES)
+REFUSED: dict[Raw, list[tuple[str, str]]] = {
+    Raw(None): [("key_null", "product")],
+    Raw(None, key=b""): [("key_empty", "product")],
+    Raw(None, key=b"\xff"): [("key_not_utf8", "product")],
+    sold("", "NaN"): [("not_json", "")],
+    sold("", '"12"'): [("empty_string", "product"), ("wrong_type", "value")],
+    sold("pen", "1e29"): [("beyond_decimal", "value")],
+    sold("pen", "0.0000000001"): [("beyond_decimal", "value")],
+    Raw(b'{"product":"pen"}'): [("missing_field", "value")],
+}
+PENS = [sold("pen", 1000), sold("pen", 1500), sold("pen", "0.000000001"), tombstone("pen"), sold("pen", 2000)]
+MORE_PENS = [tombstone("pen"), sold("pen", "1999.50"), sold("pen", 1), sold("pen", 0.5)]
 
 
-def notified(settings: Settings) -> list[tuple[str, bytes]]:
-    """Every message of the notifications' topic, those of a product in their order."""
-    topic = settings.topic("notifications-events-v1")
-    records = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
-    return sorted(((record.key.decode(), record.value) for record in records), key=lambda one: one[0])
-
-
-def totals(spark: SparkSession, settings: Settings) -> dict[str, tuple[Decimal, int]]:
-    rows = pipeline.rows_of(spark, settings, "gold.product_sales")
+def totals(rows: list[Row]) -> dict[str, tuple[Decimal, int]]:
     return {row["product"]: (row["total"], row["count"]) for row in rows}
 
 
-def reasons(spark: SparkSession, settings: Settings) -> list[list[tuple[str, str]]]:
-    rows = pipeline.rows_of(spark, settings, DEAD_LETTERS)
-    return sorted([(one["rule"], one["column"] or "") for one in row["reasons"]] for row in rows)
+@dataclass
+class Story:
+    """What had left after each chapter, those of a product in their order, and the tables in the end."""
+
+    messages: list[list[tuple[str, bytes]]] = field(default_factory=list)
+    sales: list[Row] = field(default_factory=list)
+    letters: list[Row] = field(default_factory=list)
 
 
-def test_sales_are_registered_with_their_topics() -> None:
-    assert SALES in STREAMS
-    assert {"sales-events-v1", "notifications-events-v1"} <= set(SALES.topics)
+@pytest.fixture(scope="module")
+def story(
+    spark: SparkSession,
+    session_settings: Settings,
+    services: Endpoints,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Story:
+    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("sales"))
+    told = Story()
+
+    def take(*records: Raw) -> None:
+        """Send the records and run every layer until it has caught up."""
+        pipeline.send(settings, records, SOURCE)
+        pipeline.run_layers(spark, settings, *LAYERS, stream=SALES)
+        found = pipeline.read_topic(
+            settings.kafka_bootstrap_servers, settings.topic("notifications-events-v1")
+        )
+        told.messages.append(
+            sorted(((record.key.decode(), record.value) for record in found), key=lambda one: one[0])
+        )
+
+    first, second, third, *others = (sold(product, value) for product, value in SEED)
+    take(first, second, sold("zero", "-0.0"), tombstone("größe"))
+    take(third, Raw(b'{"product":"product1","value":', key=b"product1"))
+    take(*others, *PENS, sold("ink", "1e4"), sold("ink", -9000))
+    take(*MORE_PENS)
+    told.sales = pipeline.rows_of(spark, settings, "gold.product_sales")
+    told.letters = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+    return told
 
 
-@pytest.mark.slow
-def test_the_five_sales_of_the_issue_notify_of_two_products_with_every_layer_run_between_any_two(
-    spark: SparkSession, make_settings: MakeSettings
+def test_a_product_is_notified_of_when_it_crosses_the_threshold_and_again_after_a_tombstone(
+    story: Story,
 ) -> None:
-    settings = make_settings()
-    seen: list[list[tuple[str, bytes]]] = []
-
-    for product, value in SEED:
-        take(spark, settings, sold(product, value))
-        seen.append(notified(settings))
-        if len(seen) == 2:
-            take(spark, settings, Raw(b'{"product":"product1","value":', key=b"product1"))
-
-    assert seen == [[], [], [PRODUCT1], [PRODUCT1, PRODUCT2], [PRODUCT1, PRODUCT2]]
-    assert reasons(spark, settings) == [[("not_json", "")]]
-    assert totals(spark, settings) == SEED_TOTALS
-
-
-def test_the_five_sales_of_the_issue_in_one_go_give_the_same(
-    spark: SparkSession, make_settings: MakeSettings
-) -> None:
-    settings = make_settings()
-
-    take(spark, settings, *(sold(product, value) for product, value in SEED))
-
-    assert notified(settings) == [PRODUCT1, PRODUCT2]
-
-
-@pytest.mark.parametrize(
-    ("notify", "first", "then"),
-    [
-        ("crossing", ["2500", "2000"], ["2000.5"]),
-        ("every_update", ["2500", "2500.000000001", "2000"], ["2000.5", "2001"]),
-    ],
-)
-def test_a_product_that_starts_again_is_notified_of_again(
-    spark: SparkSession, make_settings: MakeSettings, notify: str, first: list[str], then: list[str]
-) -> None:
-    settings = make_settings(sales_notify=notify)
-    pens = [sold("pen", 1000), sold("pen", 1500), sold("pen", "0.000000001"), tombstone("pen")]
     ink = ("ink", message("ink", "10000"))
+    pens = [("pen", message("pen", value)) for value in ("2500", "2000", "2000.5")]
 
-    take(spark, settings, *pens, sold("pen", "2000"), sold("ink", "1e4"), sold("ink", -9000))
-    assert notified(settings) == [ink, *(("pen", message("pen", value)) for value in first)]
-    take(spark, settings, tombstone("pen"), sold("pen", "1999.50"), sold("pen", 1), sold("pen", 0.5))
+    assert story.messages == [
+        [],
+        [PRODUCT1],
+        [ink, *pens[:2], PRODUCT1, PRODUCT2],
+        [ink, *pens, PRODUCT1, PRODUCT2],
+    ]
 
-    assert notified(settings) == [ink, *(("pen", message("pen", value)) for value in first + then)]
-    assert totals(spark, settings) == {"pen": (Decimal(2001), 3), "ink": (Decimal(1000), 2)}
+
+def test_a_record_that_is_cut_off_is_a_dead_letter_and_counts_nowhere(story: Story) -> None:
+    assert [row["value"] for row in story.letters] == [b'{"product":"product1","value":']
 
 
-def test_a_threshold_of_ones_own_is_reached_exactly(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings(sales_threshold=Decimal("0.3"))
+def test_totals_are_those_since_the_last_tombstone(story: Story) -> None:
+    assert totals(story.sales) == SEED_TOTALS | {
+        "pen": (Decimal(2001), 3),
+        "ink": (Decimal(1000), 2),
+        "zero": (Decimal(0), 1),
+        "größe": (Decimal(0), 0),
+    }
 
-    take(spark, settings, sold("pen", "0.1"), sold("pen", "0.2"), sold("ink", "0.299999999"))
 
-    assert notified(settings) == [("pen", message("pen", "0.3"))]
+def test_a_product_whose_first_record_is_a_tombstone_has_no_last_event_time(story: Story) -> None:
+    assert [row["product"] for row in story.sales if row["last_event_time"] is None] == ["größe"]
+
+
+class Till:
+    """A shop without a lake: what it takes, whom it notifies of, and what it adds up to."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, **changes: object) -> None:
+        self.folding = Folding(spark, SALES, settings.model_copy(update=changes))
+
+    def take(self, *records: Raw) -> list[tuple[str, Decimal]]:
+        """Take the records as one micro-batch; return all notifications so far by product and offset."""
+        self.folding.take({"sales_events": records}, landed_at=LANDED)
+        rows = self.folding.rows("gold.sales_notifications")
+        return [
+            (row["product"], row["value"])
+            for row in sorted(rows, key=lambda row: (row["product"], row["offset"]))
+        ]
+
+    def totals(self) -> dict[str, tuple[Decimal, int]]:
+        return totals(self.folding.rows("gold.product_sales"))
+
+
+def test_the_five_sales_of_the_issue_notify_of_two_products_however_they_are_cut(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    one_by_one, together = Till(spark, session_settings), Till(spark, session_settings)
+    product1, product2 = ("product1", Decimal(2500)), ("product2", Decimal(2300))
+
+    seen = [one_by_one.take(sold(product, value)) for product, value in SEED]
+
+    assert seen == [[], [], [product1], [product1, product2], [product1, product2]]
+    assert together.take(*(sold(product, value) for product, value in SEED)) == [product1, product2]
+    assert one_by_one.totals() == together.totals() == SEED_TOTALS
+
+
+def test_every_update_at_or_above_the_threshold_is_notified_of_where_that_is_asked_for(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    till = Till(spark, session_settings, sales_notify="every_update")
+    first = [("pen", Decimal(value)) for value in ("2500", "2500.000000001", "2000")]
+
+    assert till.take(*PENS) == first
+    assert till.take(*MORE_PENS) == [*first, ("pen", Decimal("2000.5")), ("pen", Decimal(2001))]
+
+
+def test_a_threshold_of_ones_own_is_reached_exactly(spark: SparkSession, session_settings: Settings) -> None:
+    till = Till(spark, session_settings, sales_threshold=Decimal("0.3"))
+
+    assert till.take(sold("pen", "0.1"), sold("pen", "0.2"), sold("ink", "0.299999999")) == [
+        ("pen", Decimal("0.3"))
+    ]
+
+
+def test_a_total_that_no_decimal_holds_is_a_failure_that_names_the_product(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    with pytest.raises(PySparkException, match="the total of product pen is beyond"):
+        Till(spark, session_settings).take(sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28"))
 
 
 def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    till = Till(spark, session_settings)
+
+    till.take(*REFUSED, sold("pen", 1))
+
+    letters = till.folding.rows(DEAD_LETTERS)
+    assert sorted(
+        [(one["rule"], one["column"] or "") for one in row["reasons"]] for row in letters
+    ) == sorted(REFUSED.values())
+    assert till.totals() == {"pen": (Decimal(1), 1)}
+
+
+def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    refused: dict[Raw, list[tuple[str, str]]] = {
-        Raw(None): [("key_null", "product")],
-        Raw(None, key=b""): [("key_empty", "product")],
-        Raw(None, key=b"\xff"): [("key_not_utf8", "product")],
-        sold("", "NaN"): [("not_json", "")],
-        sold("", '"12"'): [("empty_string", "product"), ("wrong_type", "value")],
-        sold("pen", "1e29"): [("beyond_decimal", "value")],
-        sold("pen", "0.0000000001"): [("beyond_decimal", "value")],
-        Raw(b'{"product":"pen"}'): [("missing_field", "value")],
+    """The pen's tombstone comes last and lies before 1500 and 600; the ink's sales come in their order."""
+    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
+    first = [at(4, sold("pen", 1500)), at(5, sold("pen", 600)), at(6, sold("ink", 2000))]
+    second = [at(1, sold("pen", 2500)), at(2, sold("pen", 1)), at(7, sold("ink", 1))]
+
+    pipeline.land(spark, settings, [first, second], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+    assert notified(spark, settings) == {("pen", 1): Decimal(2500), ("ink", 6): Decimal(2000)}
+    pipeline.land(spark, settings, [[at(3, tombstone("pen"))]], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+
+    assert notified(spark, settings) == {
+        ("pen", 1): Decimal(2500),
+        ("pen", 5): Decimal(2100),
+        ("ink", 6): Decimal(2000),
+    }
+    assert totals(pipeline.rows_of(spark, settings, "gold.product_sales")) == {
+        "pen": (Decimal(2100), 2),
+        "ink": (Decimal(2001), 2),
     }
 
-    pipeline.land(spark, lake_settings, [[*refused, sold("pen", "-0.0")]], landed_at=LANDED, source=SOURCE)
-    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
 
-    assert reasons(spark, lake_settings) == sorted(refused.values())
-    assert totals(spark, lake_settings) == {"pen": (Decimal(0), 1)}
+def at(offset: int, record: Raw) -> Raw:
+    return replace(record, offset=offset)
 
 
-def test_a_product_whose_first_record_is_a_tombstone_has_a_row_of_zeros(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    pipeline.land(spark, lake_settings, [[tombstone("größe")]], landed_at=LANDED, source=SOURCE)
-
-    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
-
-    (row,) = pipeline.rows_of(spark, lake_settings, "gold.product_sales")
-    assert {name: row[name] for name in ("product", "total", "count", "last_event_time")} == {
-        "product": "größe",
-        "total": Decimal(0),
-        "count": 0,
-        "last_event_time": None,
-    }
-
-
-def test_a_total_that_no_decimal_holds_stops_the_query_and_names_the_product(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    sales = [[sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28")]]
-    pipeline.land(spark, lake_settings, sales, landed_at=LANDED, source=SOURCE)
-
-    with pytest.raises(LakehouseError, match="pen"):
-        pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=SALES)
+def notified(spark: SparkSession, settings: Settings) -> dict[tuple[str, int], Decimal]:
+    rows = pipeline.rows_of(spark, settings, "gold.sales_notifications")
+    return {(row["product"], row["offset"]): row["value"] for row in rows}

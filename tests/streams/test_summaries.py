@@ -1,10 +1,11 @@
-"""metrics_summary_10m over a real Kafka: ten minutes of an environment's metric, whoever sent them."""
+"""metrics_summary_10m: ten minutes of an environment's metric, whoever sent them."""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from tests import pipeline
 from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.folding import Folding
+from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 STREAM = replace(METRICS, gold=(METRICS_SUMMARY_10M,))
 DAY_S = 24 * 3600
@@ -37,17 +39,6 @@ def take(spark: SparkSession, settings: Settings, *records: Raw) -> list[tuple[s
     topic = settings.topic("metrics-summary-10m")
     found = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
     return [(one.key.decode(), json.loads(one.value)) for one in found]
-
-
-def of_window(messages: list[tuple[str, dict[str, Any]]], start_ms: int) -> list[dict[str, Any]]:
-    return [value for _, value in messages if value["windowStart"] == start_ms]
-
-
-def test_the_stream_writes_both_tables_of_windows_to_their_topics() -> None:
-    assert [table.export.topic for table in METRICS.gold if table.export] == [
-        "metrics-aggregated-1m",
-        "metrics-summary-10m",
-    ]
 
 
 def test_services_of_an_environment_are_summed_up_and_no_environment_is_called_default(
@@ -97,29 +88,38 @@ def test_services_of_an_environment_are_summed_up_and_no_environment_is_called_d
     assert (default["environment"], default["count"], default["sum"]) == ("default", 3, 24.0)
 
 
+def folded(spark: SparkSession, settings: Settings) -> tuple[list[tuple[int, float, bool]], list[Row]]:
+    """Take a record of a month ago and one of now, then another for the window of a month ago.
+
+    Return the states of that window after each of the two, and the dead letters.
+    """
+    folding = Folding(spark, STREAM, settings)
+    states = []
+    for records in ([measured(1.0, -MONTH_MS), measured(1.0)], [measured(3.0, -MONTH_MS + 599_999, "web")]):
+        folding.take({"metrics_events": records}, landed_at=datetime.now(UTC))
+        row = min(folding.rows("gold.metrics_summary_10m"), key=lambda row: row["window_start"])
+        assert row["window_start"] == (START_MS - MONTH_MS) * 1000
+        states.append((row["count"], row["sum"], row["is_final"]))
+    return states, folding.rows(DEAD_LETTERS)
+
+
 def test_a_record_that_is_a_month_late_updates_its_summary_when_it_is_allowed_to(
-    spark: SparkSession, make_settings: MakeSettings
+    spark: SparkSession, session_settings: Settings
 ) -> None:
-    settings = make_settings(allowed_lateness_s=31 * DAY_S)
-    take(spark, settings, measured(1.0, -MONTH_MS), measured(1.0))
+    settings = session_settings.model_copy(update={"allowed_lateness_s": 31 * DAY_S})
 
-    messages = take(spark, settings, measured(3.0, -MONTH_MS + 599_999, "web"))
+    states, letters = folded(spark, settings)
 
-    states = of_window(messages, START_MS - MONTH_MS)
-    assert [(one["count"], one["sum"], one["isFinal"]) for one in states] == [(1, 1.0, True), (2, 4.0, True)]
-    assert pipeline.rows_of(spark, settings, DEAD_LETTERS) == []
+    assert states == [(1, 1.0, True), (2, 4.0, True)]
+    assert letters == []
 
 
 def test_a_record_that_is_a_month_late_is_a_dead_letter_otherwise(
-    spark: SparkSession, make_settings: MakeSettings
+    spark: SparkSession, session_settings: Settings
 ) -> None:
-    settings = make_settings()
-    late = measured(3.0, -MONTH_MS + 599_999, "web")
-    take(spark, settings, measured(1.0, -MONTH_MS), measured(1.0))  # nothing is late for an empty table
+    """But not the first: nothing is late for an empty table."""
+    states, (dead,) = folded(spark, session_settings)
 
-    messages = take(spark, settings, late)
-
-    assert [one["count"] for one in of_window(messages, START_MS - MONTH_MS)] == [1]
-    (dead,) = pipeline.rows_of(spark, settings, DEAD_LETTERS)
-    assert dead["value"] == late.value
+    assert states == [(1, 1.0, True), (1, 1.0, True)]
+    assert dead["value"] == measured(3.0, -MONTH_MS + 599_999, "web").value
     assert [(reason["rule"], reason["column"]) for reason in dead["reasons"]] == [("late", "event_time")]

@@ -1,26 +1,31 @@
-"""transactions over a real Kafka: what users spent in five minutes, and what is no transaction."""
+"""transactions over a real Kafka: what users spent in five minutes, and what is no transaction.
+
+One lake takes it all, chapter by chapter; the last chapter is a total that stops the stream.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, field
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
+from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from lakehouse.streams.transactions import TRANSACTIONS
 from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.conftest import settings_for
+from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 SOURCE = TRANSACTIONS.sources[0]
 WINDOW_MS = 300_000
 START_MS = (int(time.time() * 1000) - 3_600_000) // WINDOW_MS * WINDOW_MS
 """The start of a window about an hour ago."""
+LAST_MS = WINDOW_MS - 1
 
 
 def spent(user: str, amount: float | str, after_ms: int = 0) -> Raw:
@@ -39,81 +44,94 @@ def message(user: str, total: str, count: int, window: int = 0) -> tuple[str, by
     return user, value.encode()
 
 
-def take(spark: SparkSession, settings: Settings, *records: Raw) -> list[tuple[str, bytes]]:
-    """Send the records, run every layer, and return every message that has left so far."""
-    pipeline.send(settings, records, SOURCE)
-    pipeline.run_layers(spark, settings, *LAYERS, stream=TRANSACTIONS)
-    topic = settings.topic("aggregated-transactions")
-    found = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
-    return [(one.key.decode(), one.value) for one in found]
+REFUSED = {
+    spent("zero", 0): [("not_positive", "amount")],
+    spent("minus zero", "-0.0"): [("not_positive", "amount")],
+    spent("negative", -12.5): [("not_positive", "amount")],
+    Raw(b'{"userId":"missing"}'): [("missing_field", "amount")],
+    spent("null", "null"): [("null_field", "amount")],
+    spent("string", '"12.5"'): [("wrong_type", "amount")],
+    spent("NaN", "NaN"): [("not_json", None)],
+    spent("much", "1e29"): [("beyond_decimal", "amount")],
+    spent("", 0): [("empty_string", "user_id"), ("not_positive", "amount")],
+    Raw(None, key=b"nothing"): [("value_null", None)],
+}
 
 
-def test_transactions_are_registered_with_their_topics() -> None:
-    assert TRANSACTIONS in STREAMS
-    assert {"transactions-topic", "aggregated-transactions"} <= set(TRANSACTIONS.topics)
+@dataclass
+class Story:
+    """The messages that had left after each chapter, the dead letters, and why the last chapter failed."""
+
+    messages: list[list[tuple[str, bytes]]] = field(default_factory=list)
+    letters: list[Row] = field(default_factory=list)
+    failure: str = ""
+
+
+@pytest.fixture(scope="module")
+def story(
+    spark: SparkSession,
+    session_settings: Settings,
+    services: Endpoints,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Story:
+    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("transactions"))
+    told = Story()
+
+    def take(*records: Raw) -> None:
+        """Send the records and run every layer."""
+        pipeline.send(settings, records, SOURCE)
+        pipeline.run_layers(spark, settings, *LAYERS, stream=TRANSACTIONS)
+        found = pipeline.read_topic(
+            settings.kafka_bootstrap_servers, settings.topic("aggregated-transactions")
+        )
+        told.messages.append([(one.key.decode(), one.value) for one in found])
+
+    take(
+        *REFUSED,
+        spent("ann", "0.1"),
+        spent("ann", "0.2", LAST_MS),
+        spent("ann", "1e3", WINDOW_MS),
+        spent("ann", "0.000000001", WINDOW_MS + LAST_MS),
+        spent("bob", 12.5),
+    )
+    take(spent("ann", "2.70", 1000))
+    told.letters = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+    with pytest.raises(LakehouseError) as caught:
+        take(spent("croesus", "6e28"), spent("croesus", "6e28"))
+    told.failure = str(caught.value)
+    return told
 
 
 def test_amounts_that_are_not_positive_or_no_numbers_are_dead_letters_with_their_reasons(
-    spark: SparkSession, make_settings: MakeSettings
+    story: Story,
 ) -> None:
-    settings = make_settings()
-    refused = {
-        spent("zero", 0): [("not_positive", "amount")],
-        spent("minus zero", "-0.0"): [("not_positive", "amount")],
-        spent("negative", -12.5): [("not_positive", "amount")],
-        Raw(b'{"userId":"missing"}'): [("missing_field", "amount")],
-        spent("null", "null"): [("null_field", "amount")],
-        spent("string", '"12.5"'): [("wrong_type", "amount")],
-        spent("NaN", "NaN"): [("not_json", None)],
-        spent("much", "1e29"): [("beyond_decimal", "amount")],
-        spent("", 0): [("empty_string", "user_id"), ("not_positive", "amount")],
-        Raw(None, key=b"nothing"): [("value_null", None)],
-    }
-
-    messages = take(spark, settings, *refused, spent("ann", 12.5))
-
     found = {
-        row["value"]: [(reason["rule"], reason["column"]) for reason in row["reasons"]]
-        for row in pipeline.rows_of(spark, settings, DEAD_LETTERS)
+        row["value"]: sorted((reason["rule"], reason["column"]) for reason in row["reasons"])
+        for row in story.letters
     }
-    assert {value: sorted(rules) for value, rules in found.items()} == {
-        raw.value: rules for raw, rules in refused.items()
-    }
-    assert messages == [message("ann", "12.5", 1)]
+
+    assert found == {raw.value: rules for raw, rules in REFUSED.items()}
+    assert len(story.letters) == len(REFUSED)
 
 
-def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change(
-    spark: SparkSession, make_settings: MakeSettings
-) -> None:
+def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change(story: Story) -> None:
     r"""Two windows of ann's, [0, 5 min) and [5 min, 10 min), and a record for the first that comes later.
 
     0                       5 min                    10 min
     |0.1-----------------0.2|1e3--------0.000000001|
             2.70
     """
-    settings = make_settings()
-    last_ms = WINDOW_MS - 1
+    first, then = story.messages
 
-    first = take(
-        spark,
-        settings,
-        spent("ann", "0.1"),
-        spent("ann", "0.2", last_ms),
-        spent("ann", "1e3", WINDOW_MS),
-        spent("ann", "0.000000001", WINDOW_MS + last_ms),
+    assert sorted(first) == sorted(
+        [
+            message("ann", "0.3", 2),
+            message("ann", "1000.000000001", 2, window=1),
+            message("bob", "12.5", 1),
+        ]
     )
-    then = take(spark, settings, spent("ann", "2.70", 1000))
-
-    assert sorted(first) == sorted([message("ann", "0.3", 2), message("ann", "1000.000000001", 2, window=1)])
     assert then == [*first, message("ann", "3", 3)]
 
 
-def test_a_total_that_no_decimal_holds_stops_the_query_and_names_the_user(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
-    landed = pipeline.utc("2026-03-29T01:00:00")
-    records = [[Raw(b'{"userId":"croesus","amount":6e28}')] * 2]
-    pipeline.land(spark, lake_settings, records, landed_at=landed, source=SOURCE)
-
-    with pytest.raises(LakehouseError, match="croesus"):
-        pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
+def test_a_total_that_no_decimal_holds_stops_the_query_and_names_the_user(story: Story) -> None:
+    assert "croesus" in story.failure
