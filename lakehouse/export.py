@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, cuts, gold, tables
 from lakehouse.errors import TableError
+from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.layer import Allow, BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender
@@ -139,7 +140,9 @@ class _Export:
     def take(self, feed: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
         """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
         is_filled, self._looked = self._redis.is_filled(), now
-        leaving = filter_leaving(filter_newest(feed, self._table), self._table)
+        few = are_few(size_bytes=size_of(feed))
+        execute_for(feed.sparkSession, few=few)
+        leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
         # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.
         begins = not is_filled and transaction.version == 0
         with self._redis.filling() if begins else nullcontext():

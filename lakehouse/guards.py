@@ -91,11 +91,11 @@ class Guards:
     def _refuse_lost(self, query: LayerQuery, checkpoint: str) -> None:
         if query.fills is None:
             return
-        filled = not tables.read(self.spark, query.fills).isEmpty()
+        filled = tables.has_rows(self.spark, query.fills)
         beside = {
             name: condition
             for name, condition in query.beside.items()
-            if not tables.read(self.spark, query.tables[name]).where(condition).isEmpty()
+            if tables.has_rows(self.spark, query.tables[name], condition)
         }
         if not filled and not beside:
             return

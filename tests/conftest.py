@@ -68,9 +68,9 @@ def services(session_settings: Settings) -> Iterator[Endpoints]:
 def spark(session_settings: Settings) -> Iterator[SparkSession]:
     """The one Spark of the worker.
 
-    Its tables are small: a log is read in one task, plans are not made anew between their stages, and rows are
-    interpreted, as the product itself does where they are few. Tests that start processes have the product's
-    own options.
+    Its tables are small: a log is read in one task, plans are not made anew between their stages, rows are
+    interpreted, as the product does where they are few, and the first compiler has to do. Tests that start
+    processes have the product's own options.
     """
     options = {
         "spark.master": "local[2]",

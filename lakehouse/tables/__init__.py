@@ -22,6 +22,7 @@ from lakehouse.tables.log import (
 from lakehouse.tables.making import ensure, ensure_source
 from lakehouse.tables.reading import (
     Greatest,
+    has_rows,
     read,
     read_change_stream,
     read_changes,
@@ -63,6 +64,7 @@ __all__ = [
     "exists",
     "files",
     "from_micros",
+    "has_rows",
     "insert_missing",
     "is_written",
     "last_batch",

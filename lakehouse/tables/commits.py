@@ -61,6 +61,12 @@ class Commit:
         """The table's schema."""
         return StructType.fromJson(json.loads(self._txn.metadata().schema().json()))
 
+    @property
+    def has_change_feed(self) -> bool:
+        """Tell whether the table keeps a change feed."""
+        found = self._txn.metadata().configuration().get("delta.enableChangeDataFeed")
+        return bool(found.isDefined() and str(found.get()).lower() == "true")
+
     def has(self, transaction: Transaction) -> bool:
         """Tell whether the table has the transaction; should another writer add it, this one conflicts."""
         self._txn.readTxn().append(transaction.application)
@@ -100,8 +106,11 @@ class Commit:
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
 
-        With a column `_change_type` those that have one go to the change feed, and the others into the table.
+        With a column `_change_type` those that have one go to the change feed, where the table keeps one, and
+        the others into the table.
         """
+        if CHANGE_TYPE in rows.columns and not self.has_change_feed:
+            rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
         files = self._txn.writeFiles(rows._jdf)
         written = [files.apply(place) for place in range(files.size())]
         self._actions += written

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lakehouse import storage
 from lakehouse.tables.specs import DataFile, Transaction
@@ -42,11 +44,27 @@ def created_ms(spark: SparkSession, path: str) -> int:
     return int(created.get()) if created.isDefined() else 0
 
 
+@dataclass(frozen=True)
+class Metadata:
+    """What a table's log says of it: its properties and its schema."""
+
+    properties: dict[str, str]
+    schema: StructType
+
+
+def metadata(spark: SparkSession, path: str) -> Metadata | None:
+    """Return what the table's log says of it, null where there is no table."""
+    found = snapshot(spark, path)
+    if int(found.version()) < 0:
+        return None
+    noted = json.loads(found.metadata().json())["metaData"]
+    return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
+
+
 def properties(spark: SparkSession, path: str) -> dict[str, str]:
     """Return the table's properties."""
-    jvm: Any = spark._jvm
-    found = snapshot(spark, path).metadata().configuration()
-    return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found))
+    found = metadata(spark, path)
+    return {} if found is None else found.properties
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:

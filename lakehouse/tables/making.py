@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from lakehouse import schema_changes, storage
 from lakehouse.errors import TableError
-from lakehouse.schema_changes import Refused
-from lakehouse.tables.log import exists, properties, snapshot
+from lakehouse.schema_changes import Refused, SchemaChanges
+from lakehouse.tables.log import exists, metadata, properties, snapshot
 from lakehouse.tables.specs import TableSpec, path_of
 from lakehouse.tables.writing import again_on_conflict
 
@@ -43,27 +43,43 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     and where a column was removed, renamed or given a type that does not hold its values.
     """
     path = _ensure_made(spark, lake, spec)
-    _evolve(spark, path, spec, Refused.TO_A_WRITER)
-    _note_properties(spark, path, spec)
+    if not _is_as_declared(spark, path, spec):
+        _refuse_other_settings(spark, path, spec)
+        _evolve(spark, path, spec, Refused.TO_A_WRITER)
+        _note_properties(spark, path, spec)
     return path
 
 
 def ensure_source(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     """Do as `ensure` does for one who only reads the table: it may have more columns and wider types."""
     path = _ensure_made(spark, lake, spec)
-    _evolve(spark, path, spec, Refused.TO_A_READER)
+    if not _is_as_declared(spark, path, spec):
+        _refuse_other_settings(spark, path, spec)
+        _evolve(spark, path, spec, Refused.TO_A_READER)
     return path
+
+
+def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
+    """Tell whether there is nothing to change and nothing to refuse, which one look at the log answers."""
+    found = metadata(spark, path)
+    if found is None or schema_changes.compare(found.schema, spec.schema) != SchemaChanges():
+        return False
+    return all(found.properties.get(name) == value for name, value in _own_properties(spec).items())
+
+
+def _own_properties(spec: TableSpec) -> dict[str, str]:
+    """Return the properties that follow from the spec."""
+    fixed = {FIXED_PREFIX + name: value for name, value in (*spec.fixed.items(), *spec.shape.items())}
+    return {_STATS: ",".join(spec.stats)} | fixed
 
 
 def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     path = path_of(lake, spec.layer, spec.name)
+    if exists(spark, path):
+        return path
+    feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
     builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(spec.schema)
-    declared = _COMMON_PROPERTIES | {
-        "delta.enableChangeDataFeed": str(spec.change_feed).lower(),
-        _STATS: ",".join(spec.stats),
-    }
-    declared |= {FIXED_PREFIX + name: value for name, value in (*spec.fixed.items(), *spec.shape.items())}
-    for name, value in declared.items():
+    for name, value in (_COMMON_PROPERTIES | feed | _own_properties(spec)).items():
         builder = builder.property(name, value)
     left = _ATTEMPTS
     while not exists(spark, path):
@@ -80,7 +96,6 @@ def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
             if left == _ATTEMPTS_AFTER:
                 _remove_beginnings(spark, path)
             time.sleep(_PAUSE_S)
-    _refuse_other_settings(spark, path, spec)
     return path
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.tables.log import version_of
+from lakehouse.execution import are_few, executing_for
+from lakehouse.tables.log import size_bytes, version_of
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
 
@@ -22,6 +23,11 @@ def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
 def read(spark: SparkSession, path: str) -> DataFrame:
     """Return the table's rows as of now."""
     return spark.read.format("delta").load(path)
+
+
+def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
+    """Tell whether the table has a row for which a condition in SQL holds; without files it has none."""
+    return size_bytes(spark, path) > 0 and not read(spark, path).where(condition).isEmpty()
 
 
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
@@ -92,9 +98,10 @@ class Greatest:
     def value(self, spark: SparkSession) -> datetime | None:
         """Return the greatest value, None for an empty table."""
         if not self._known:
-            rows = read(spark, self._path)
-            recent = rows.where(F.col(self._column) > F.lit(datetime.now(UTC) - timedelta(days=1)))
-            self._value = self._max(recent) or self._max(rows)
+            with executing_for(spark, few=are_few(size_bytes=size_bytes(spark, self._path))):
+                rows = read(spark, self._path)
+                recent = rows.where(F.col(self._column) > F.lit(datetime.now(UTC) - timedelta(days=1)))
+                self._value = self._max(recent) or self._max(rows)
             self._known = True
         return self._value
 
