@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import cast
 
 import pytest
@@ -14,14 +13,7 @@ from pyspark.sql import SparkSession
 from lakehouse.quality.checking import make_context
 from lakehouse.quality.expectations import BATCH_VIEW
 from tests.expectations.lakes import Lake, Row, frame
-
-# Nothing here is worth compiling or distributing.
-QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+from tests.quick import interpreted
 
 
 def suite_of(table: str) -> ExpectationSuite:
@@ -75,14 +67,10 @@ class Validator:
 
 @pytest.fixture(scope="package")
 def validator(spark: SparkSession) -> Iterator[Validator]:
-    with ExitStack() as restored:
-        for key, value in QUICK.items():
-            before = spark.conf.get(key) or ""
-            spark.conf.set(key, value)
-            restored.callback(spark.conf.set, key, before)
+    with interpreted(spark):
         validator = Validator(spark)
-        restored.callback(validator.drop_views)
         yield validator
+        validator.drop_views()
 
 
 def _has_raised(info: dict[str, object]) -> bool:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
+from lakehouse.audit import Check, Report, audit
 from lakehouse.dead_letters import Selection
 from lakehouse.maintenance import clear_state
 from lakehouse.quality.checking import check, make_context, suite_of
@@ -26,15 +26,15 @@ from lakehouse.replaying import replay
 from lakehouse.runner import run, utc_now
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
-from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.streams.metrics import METRICS_1M
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
-from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw, await_
+from tests.oracles.metrics import Metric
+from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
+from tests.quick import interpreted
 
 LONG_AGO = pipeline.utc("2026-03-01T00:00:00")
 NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late
-SUMMARIES = "gold.metrics_summary_10m"
 
 
 def event(at: datetime, value: float = 1.0) -> Raw:
@@ -64,72 +64,66 @@ def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
     assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
 @pytest.mark.slow
 def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=2)
-    rounds: list[int] = []
+    settings = make_settings(topic_partitions=1)
+    sent: list[int] = []
 
     def layers(over: threading.Event) -> None:
-        run(
-            spark,
-            [METRICS],
-            ["bronze", "silver", "gold"],
-            settings,
-            trigger="200 milliseconds",
-            stop=Stop(over),
-        )
+        trigger = "1 second"
+        run(spark, [STREAM], ["bronze", "silver", "gold"], settings, trigger=trigger, stop=Stop(over))
 
     def sending(over: threading.Event) -> None:
-        while not over.wait(0.2):
-            at = NOW + timedelta(seconds=7 * len(rounds))
-            pipeline.send(settings, [event(at, len(rounds)), event(at, 0.5), Raw(b"not JSON")])
-            rounds.append(len(rounds))
+        while not over.wait(3):
+            at = NOW + timedelta(seconds=7 * len(sent))
+            pipeline.send(settings, [event(at, len(sent)), event(at, 0.5), Raw(b"not JSON")])
+            sent.append(len(sent))
 
-    def counted() -> int:
-        if pipeline.version_of(settings, GOLD) < 0:
-            return 0
-        return sum(row["count"] for row in pipeline.rows_of(spark, settings, GOLD))
-
-    def another_round_is_in_gold() -> None:
-        before = counted()
-        await_(lambda: counted() > before)
+    def merged() -> int:
+        """How many micro-batches gold has done, by the files of its checkpoint."""
+        return len(pipeline.committed(settings, GOLD))
 
     pipeline.send(settings, [event(LONG_AGO), event(LONG_AGO)])
     with beside(layers):
-        await_(lambda: counted() == 2)
+        await_(lambda: merged() == 1)
         with beside(sending):
-            another_round_is_in_gold()
+            await_(lambda: merged() == 2)
             gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
             ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1)
             (rebuilt,) = rebuild_gold(spark, METRICS_1M, settings, Span())
             assert rebuilt.changed >= 1
-            another_round_is_in_gold()
+            assert differences(audit(spark, [STREAM], settings, utc_now())) == []
+            assert broken_expectations(spark, settings, GOLD) == []
 
-            report = audit(spark, [METRICS], settings, utc_now())
-            assert [one for one in report.checks if one.differences] == []
-            assert broken_expectations(spark, settings) == []
-            another_round_is_in_gold()
-
-            assert sum(one.rows for one in clear_state(spark, [METRICS], settings)) >= 2
+            await_(lambda: clear_state(spark, [STREAM], settings)[0].rows == 1)
             pipeline.send(settings, [event(LONG_AGO, 7.0)])
-            late = Selection(rule="late")
             await_(lambda: late_letters(spark, settings))
-            replayed = replay(spark, [METRICS], settings, late, utc_now(), allow_late=True)
-            assert replayed.passed == 1
-            another_round_is_in_gold()
-        await_(lambda: counted() == 2 + 2 * len(rounds) + 1)
+            late = Selection(rule="late")
+            assert replay(spark, [STREAM], settings, late, utc_now(), allow_late=True).passed == 1
+            before = merged()
+            await_(lambda: merged() > before + 1)
+        clean = 2 + 2 * len(sent) + 1
+        await_(lambda: sum(row["count"] for row in pipeline.rows_of(spark, settings, GOLD)) == clean)
 
     judged = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
-    clean = verdicts.accepted(judged, Metric)
-    minutes, summaries = (pipeline.rows_of(spark, settings, name) for name in (GOLD, SUMMARIES))
+    minutes = pipeline.rows_of(spark, settings, GOLD)
     assert verdicts.same_silver(pipeline.rows_of(spark, settings, SILVER), judged)
-    assert verdicts.window_differences(minutes, clean, settings) == []
-    assert verdicts.window_differences(summaries, clean, settings, METRICS_SUMMARY_10M) == []
-    report = audit(spark, [METRICS], settings, utc_now())
-    assert [one for one in report.checks if one.differences] == []
+    assert verdicts.window_differences(minutes, verdicts.accepted(judged, Metric), settings) == []
+    report = audit(spark, [STREAM], settings, utc_now())
+    assert differences(report) == []
     assert report.is_clean
+
+
+def differences(report: Report) -> list[Check]:
+    return [check for check in report.checks if check.differences]
 
 
 def late_letters(spark: SparkSession, settings: Settings) -> list[pipeline.Row]:
@@ -137,12 +131,10 @@ def late_letters(spark: SparkSession, settings: Settings) -> list[pipeline.Row]:
     return [row for row in letters if row["reasons"][0]["rule"] == "late"]
 
 
-def broken_expectations(spark: SparkSession, settings: Settings) -> list[str]:
-    every = {one.name: one for one in subjects([METRICS], settings)}
-    lake, broken = Lake(spark, list(every.values()), settings, utc_now()), []
-    for name in (SILVER, GOLD):
-        suite = suite_of(every[name])
-        assert suite is not None
-        report = check(every[name], suite, lake, make_context())
-        broken += [f"{name}: {one}" for one in report.findings if one.severity == "fail" and not one.success]
-    return broken
+def broken_expectations(spark: SparkSession, settings: Settings, name: str) -> list[str]:
+    every = {one.name: one for one in subjects([STREAM], settings)}
+    suite = suite_of(every[name])
+    assert suite is not None
+    lake = Lake(spark, list(every.values()), settings, utc_now())
+    findings = check(every[name], suite, lake, make_context()).findings
+    return [one.expectation for one in findings if one.severity == "fail" and not one.success]
