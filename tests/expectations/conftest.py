@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from lakehouse.quality.checking import make_context
 from lakehouse.quality.expectations import BATCH_VIEW
 from tests.expectations.lakes import Lake, Row, frame
-from tests.quick import interpreted
 
 
 def suite_of(table: str) -> ExpectationSuite:
@@ -67,10 +66,9 @@ class Validator:
 
 @pytest.fixture(scope="package")
 def validator(spark: SparkSession) -> Iterator[Validator]:
-    with interpreted(spark):
-        validator = Validator(spark)
-        yield validator
-        validator.drop_views()
+    validator = Validator(spark)
+    yield validator
+    validator.drop_views()
 
 
 def _has_raised(info: dict[str, object]) -> bool:

@@ -31,7 +31,6 @@ from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
-from tests.quick import interpreted
 
 LONG_AGO = pipeline.utc("2026-03-01T00:00:00")
 NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late
@@ -62,12 +61,6 @@ def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
         thread.join(300)
     assert failures == []
     assert not thread.is_alive()
-
-
-@pytest.fixture(autouse=True)
-def quick(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ made again by sending what its bronze has, so only their ids differ from those t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from tests.fixtures import make_lake
 from tests.fixtures.make_lake import NOW, OPEN_CALL, SOURCES, START, at, call, metric, sale, spent, tombstone
 from tests.old_lakes import QUERIES
 from tests.pipeline import Raw, Row
-from tests.quick import interpreted
 
 LATER = OPEN_CALL + timedelta(hours=1)
 NEW: make_lake.Records = {
@@ -76,12 +75,6 @@ def catch_up(
     trigger = AVAILABLE_NOW
     run(spark, streams, layers, settings, trigger=trigger, on_batch=done.append, clock=lambda: LATER)
     return done
-
-
-@pytest.fixture(autouse=True)
-def quick(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
 
 
 @pytest.mark.slow
