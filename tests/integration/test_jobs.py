@@ -1,4 +1,4 @@
-"""What a user runs, as processes: the four spark-submit jobs, `lakehouse run`, `sql` and `demo`.
+"""What a user runs, as processes: the four spark-submit jobs and `lakehouse sql`.
 
 The jobs run once over a few thousand produced events; most tests look at what they left behind.
 """
@@ -10,46 +10,30 @@ import io
 import json
 import math
 import os
-import re
 import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import duckdb
-import psutil
 import pytest
 import redis
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
-from lakehouse.commands import sql
 from lakehouse.layer import LAYERS
 from lakehouse.local.services import Endpoints
 from lakehouse.producing import produce
-from lakehouse.samples import Sample, paced_times, spread_times
+from lakehouse.samples import Sample, spread_times
 from lakehouse.samples.metrics import MALFORMED_KINDS, samples
-from lakehouse.sinks import row_key
+from tests.commands import Ended, run_command
 from tests.pipeline import read_topic
-from tests.processes import LAKEHOUSE, NOISE, QUICK_JVM, Place, finish, place, running, submit
+from tests.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit
 
 EVENTS = 2000
-DEMO_TIMEOUT_S = 600.0
-DEMO_EVENTS = 1_000
-FEWER = (
-    f"from lakehouse import cli, demo; demo.EVENTS = dict.fromkeys(demo.EVENTS, {DEMO_EVENTS}); cli.main()"
-)
-DEMO = [sys.executable, "-c", FEWER, "demo"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +51,22 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    with place(tmp_path_factory.mktemp("jobs") / "höme [1]", services, database=6) as here:
+    """Bronze runs live until it is told to stop, the others catch up."""
+    directory = tmp_path_factory.mktemp("jobs")
+    with place(directory / "höme [1]", services, database=6) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
         sent = list(samples(EVENTS, times, seed=5, malformed=0.05, late=0.02, duplicates=0.02))
         assert produce(services.kafka, here.topic_in, sent).acknowledged == EVENTS
-        arguments = ["--stream", "metrics", "--trigger", "available-now"]
-        jobs = {str(layer): finish(submit(layer, *arguments), here.environment) for layer in LAYERS}
+        live = submit("bronze", "--stream", "metrics", "--trigger", "1 second")
+        with running(live, here.environment, directory / "bronze") as job:
+            job.await_output(f": {EVENTS:,} metrics_events")
+            os.kill(job.pid, signal.SIGTERM)
+            code = job.wait()
+            assert job.left_behind() == []
+            jobs = {"bronze": subprocess.CompletedProcess(live, code, job.output, job.errors)}
+        for layer in LAYERS[1:]:
+            catching_up = submit(layer, "--stream", "metrics", "--trigger", "available-now")
+            jobs[layer] = finish(catching_up, here.environment)
         yield Done(here, sent, jobs)
 
 
@@ -80,13 +74,16 @@ def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_job_catches_up_and_says_so_without_noise(done: Done, layer: str) -> None:
+def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     job = done.jobs[layer]
 
     assert job.returncode == 0, job.stdout + job.stderr
     first, *batches, last = job.stdout.splitlines()
-    assert first == f"{layer} of metrics, trigger available-now, lake {done.place.home / 'lake'}"
-    assert last == "caught up"
+    trigger = "1 second" if layer == "bronze" else "available-now"
+    assert first == f"{layer} of metrics, trigger {trigger}, lake {done.place.home / 'lake'}"
+    if layer == "bronze":
+        assert batches.pop(0) == "running; Ctrl-C finishes the micro-batch and leaves"
+    assert last == ("stopped" if layer == "bronze" else "caught up")
     assert len(batches) == (2 if layer in {"gold", "export"} else 1)  # metrics have two gold tables
     assert not NOISE.search(job.stdout + job.stderr), job.stderr
     assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
@@ -118,7 +115,7 @@ def test_every_window_left_once_for_kafka_and_stands_in_redis(done: Done) -> Non
     assert len(messages) == len(windows)
     assert {message_id(message): message["count"] for message in messages} == windows
     with redis.Redis.from_url(done.place.redis_url, decode_responses=True) as client:
-        keys = [row_key("metrics_1m", name) for name in windows]
+        keys = [f"lakehouse:metrics_1m:row:{name}" for name in windows]
         in_redis = [json.loads(str(row)) for row in client.mget(keys)]
     assert [row["count"] for row in in_redis] == list(windows.values())
 
@@ -218,212 +215,6 @@ def test_duckdb_queries_what_deltalake_hands_it(done: Done) -> None:
     assert total == (EVENTS - done.malformed,)
 
 
-# Stopping.
-
-
-@contextmanager
-def arriving(here: Place, rate: float) -> Iterator[None]:
-    """Have metrics events arrive at a steady rate inside the block; one in fifty is malformed."""
-    leave = threading.Event()
-    times = paced_times(rate)
-    endless = samples(10**9, times, seed=7, malformed=0.02, late=0.01)
-    thread = threading.Thread(
-        target=produce,
-        args=(here.services.kafka, here.topic_in, endless),
-        kwargs={"rate": rate, "stop": leave.is_set},
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        leave.set()
-        thread.join()
-
-
-def test_signals_finish_the_micro_batch_and_the_next_run_loses_and_doubles_nothing(
-    services: Endpoints, tmp_path: Path
-) -> None:
-    with place(tmp_path / "home", services, database=7) as here:
-        live = ["--stream", "metrics", "--trigger", "1 second"]
-        with arriving(here, rate=300):
-            with running(submit("bronze", *live), here.environment, tmp_path / "one") as job:
-                job.await_output("bronze.metrics_events batch 1:")
-                os.kill(job.pid, signal.SIGTERM)
-                assert job.wait() == 0, job.everything()
-                assert job.left_behind() == []
-                assert job.output.splitlines()[-1] == "stopped"
-                assert not NOISE.search(job.everything()), job.everything()
-            everything = [LAKEHOUSE, "run", "all", *live]
-            for number, (send, name) in enumerate([(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)]):
-                directory = tmp_path / f"all-{number}"
-                with running(everything, here.environment, directory) as layers:
-                    layers.await_output("\nexport.metrics_1m batch ")
-                    send(layers.pid, name)
-                    assert layers.wait() == 0, layers.everything()
-                    assert layers.left_behind() == []
-                    assert layers.output.splitlines()[-1] == "stopped"
-                    assert not NOISE.search(layers.everything()), layers.everything()
-        catch_up = [LAKEHOUSE, "run", "all", "--stream", "metrics", "--trigger", "available-now"]
-        rest = finish(catch_up, here.environment)
-
-        assert rest.returncode == 0, rest.stdout + rest.stderr
-        assert rest.stdout.splitlines()[-1] == "caught up"
-        landed = here.rows("bronze.metrics_events")
-        clean, dead = here.rows("silver.metrics_events"), here.rows("silver.dead_letters")
-        windows = here.rows("gold.metrics_1m")
-        sent = read_committed(here, here.topic_in)
-        assert Counter((row["key"], row["value"]) for row in landed) == Counter(sent)
-        assert len(clean) + len(dead) == len(landed)
-        assert len(places(clean) | places(dead)) == len(landed)
-        assert sum(window["count"] for window in windows) == len(clean)
-        newest = {}
-        for _, value in read_committed(here, here.topic_out):
-            message = json.loads(value)
-            newest[message_id(message)] = message["count"]
-        assert newest == {row_id(window): window["count"] for window in windows}
-
-
-def places(rows: list[dict[str, Any]]) -> set[tuple[int, int]]:
-    return {(row["partition"], row["offset"]) for row in rows}
-
-
-# What users get wrong.
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """Arguments and environment that cannot work, and what is to be said about them."""
-
-    arguments: list[str]
-    environment: dict[str, str]
-    exit_code: int
-    says: list[str]
-
-
-MISTAKES = {
-    "unknown stream": Mistake(
-        ["run", "bronze", "--stream", "metrix"],
-        {},
-        2,
-        ["unknown stream metrix", "known: calls, metrics, sales, transactions"],
-    ),
-    "bad trigger": Mistake(
-        ["run", "all", "--trigger", "sometimes"], {}, 2, ['unknown trigger "sometimes"', "available-now"]
-    ),
-    "no broker": Mistake(
-        ["run", "bronze"],
-        {"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:{closed}"},
-        1,
-        ["no Kafka broker at 127.0.0.1:{closed}", "lakehouse services up"],
-    ),
-    "no Redis": Mistake(
-        ["run", "export"],
-        {"LAKEHOUSE_REDIS_URL": "redis://user:secret@127.0.0.1:{closed}/0"},
-        1,
-        ["no Redis at 127.0.0.1:{closed}", "LAKEHOUSE_REDIS_URL"],
-    ),
-    "not a Redis URL": Mistake(
-        ["run", "export"], {"LAKEHOUSE_REDIS_URL": "localhost:6379"}, 1, ["LAKEHOUSE_REDIS_URL"]
-    ),
-    "unknown variable": Mistake(
-        ["run", "bronze"],
-        {"LAKEHOUSE_KAFKA_SERVERS": "x"},
-        2,
-        ["LAKEHOUSE_KAFKA_SERVERS", "known: ", "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"],
-    ),
-    "unknown key in the file": Mistake(
-        ["run", "bronze"], {"LAKEHOUSE_CONFIG": "{file}"}, 2, ["unknown key grace", "{file}"]
-    ),
-    "missing file": Mistake(
-        ["run", "bronze"], {"LAKEHOUSE_CONFIG": "nowhere.toml"}, 2, ["nowhere.toml, which does not exist"]
-    ),
-}
-
-
-@pytest.fixture
-def mistake(request: pytest.FixtureRequest, tmp_path: Path) -> Mistake:
-    """A mistake with a closed port and a configuration file of this test's."""
-    (tmp_path / "lakehouse.toml").write_text("grace = 5\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        facts = {"closed": probe.getsockname()[1], "file": tmp_path / "lakehouse.toml"}
-    raw: Mistake = request.param
-    return Mistake(
-        raw.arguments,
-        {name: value.format(**facts) for name, value in raw.environment.items()},
-        raw.exit_code,
-        [text.format(**facts) for text in raw.says],
-    )
-
-
-def test_a_jvm_that_does_not_come_up_is_given_up_in_one_line(tmp_path: Path) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\nexec sleep 600\n")
-    java.chmod(0o755)
-    environment = {**os.environ, "JAVA_HOME": str(tmp_path), "LAKEHOUSE_HOME": str(tmp_path / "home")}
-    hasty = "from lakehouse import cli, session; session._JVM_TIMEOUT_S = 5; cli.main()"
-
-    ended = finish([sys.executable, "-c", hasty, "sql", "SELECT 1"], environment)
-
-    assert ended.returncode != 0
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("error: Spark's JVM did not come up in 5 s")
-    assert not [process for process in psutil.process_iter(["environ"]) if is_of(process, tmp_path)]
-
-
-def is_of(process: psutil.Process, java_home: Path) -> bool:
-    return bool(process.info["environ"] and process.info["environ"].get("JAVA_HOME") == str(java_home))
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys(), indirect=True)
-def test_a_mistake_is_one_line_with_its_exit_code(
-    services: Endpoints, tmp_path: Path, mistake: Mistake
-) -> None:
-    here = Place(tmp_path / "home", services, services.redis, uuid.uuid4().hex[:8])
-
-    ended = finish([LAKEHOUSE, *mistake.arguments], here.environment | mistake.environment)
-
-    assert ended.returncode == mistake.exit_code, ended.stderr
-    assert ended.stderr.startswith("error: ")
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
-    for text in mistake.says:
-        assert text in ended.stderr
-    assert "secret" not in ended.stderr
-
-
-def test_a_file_that_is_not_toml_is_named_wherever_the_command_is_run(
-    services: Endpoints, tmp_path: Path
-) -> None:
-    here = Place(tmp_path / "home", services, services.redis, "unused")
-    (tmp_path / "lakehouse.toml").write_text("grace_s == 5\n")
-
-    ended = subprocess.run(
-        [LAKEHOUSE, "run", "bronze"],
-        env=here.environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("error: lakehouse.toml could not be read: ")
-    assert ended.stderr.count("\n") == 1
-
-
-def test_a_mistake_under_spark_submit_is_one_line_too(services: Endpoints, tmp_path: Path) -> None:
-    here = Place(tmp_path / "home", services, services.redis, "unused")
-
-    ended = finish(submit("silver", "--stream", "metrix"), here.environment)
-
-    assert ended.returncode == 2
-    # spark-submit passes both of Python's outputs on as its standard output.
-    assert ended.stdout == "error: unknown stream metrix; known: calls, metrics, sales, transactions\n"
-    assert not NOISE.search(ended.stderr), ended.stderr
-
-
 # Questions in SQL.
 
 
@@ -432,18 +223,14 @@ def ask(
     done: Done,
     spark: SparkSession,
     no_names: None,  # noqa: ARG001
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Result]:
+) -> Callable[..., Ended]:
     """Run `lakehouse sql` in this process, on the session's Spark rather than one of its own."""
-    for name, value in done.place.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sql, "start_session", lambda *_: nullcontext(spark))
-    return lambda *arguments: CliRunner().invoke(sql.app, [*arguments])
+    return lambda *arguments: run_command(done.place.environment, "sql", *arguments, spark=spark)
 
 
-def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done) -> None:
+def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done, ask: Callable[..., Ended]) -> None:
     statement = "SELECT service_id, window_start, count FROM gold.metrics_1m ORDER BY 2, 1, metric_name"
-    ended = finish([LAKEHOUSE, "sql", statement, "--format", "json", "--limit", "3"], done.place.environment)
+    ended = ask(statement, "--format", "json", "--limit", "3")
 
     assert os.environ["TZ"] == "America/St_Johns"
     assert ended.returncode == 0, ended.stderr
@@ -459,8 +246,7 @@ def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done) -> None:
         }
         for row in windows[:3]
     ]
-    assert "only the first 3 rows are shown; --limit N shows more" in ended.stderr
-    assert not NOISE.search(ended.stderr), ended.stderr
+    assert ended.stderr == "only the first 3 rows are shown; --limit N shows more\n"
 
 
 def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(done: Done) -> None:
@@ -486,10 +272,10 @@ TRICKY = """
 """Half past one in the night when St. John's clocks are set back, twice."""
 
 
-def test_sql_prints_csv_that_reads_back(ask: Callable[..., Result]) -> None:
+def test_sql_prints_csv_that_reads_back(ask: Callable[..., Ended]) -> None:
     result = ask(TRICKY, "--format", "csv")
 
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.stderr
     assert list(csv.reader(io.StringIO(result.stdout))) == [
         ["name", "number", "at", "list"],
         ["plain", "1", "2026-11-01T04:00:00Z", "[1, 2]"],
@@ -497,10 +283,10 @@ def test_sql_prints_csv_that_reads_back(ask: Callable[..., Result]) -> None:
     ]
 
 
-def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Result]) -> None:
+def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Ended]) -> None:
     result = ask(TRICKY)
 
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.stderr
     for text in ("name", "2026-11-01T04:00:00Z", "2026-11-01T05:00:00Z", "[1, 2]", "2 rows"):
         assert text in result.stdout
     assert 'a "quoted", [bold]one[/] [/nothing]' in result.stdout
@@ -508,7 +294,7 @@ def test_sql_prints_a_table_with_every_value_as_it_is(ask: Callable[..., Result]
 
 @pytest.mark.parametrize(("limit", "shown", "notice"), [(1, 1, True), (2, 2, False), (3, 2, False)])
 def test_sql_says_so_only_when_it_leaves_rows_out(
-    ask: Callable[..., Result], limit: int, shown: int, notice: bool
+    ask: Callable[..., Ended], limit: int, shown: int, notice: bool
 ) -> None:
     result = ask(TRICKY, "--format", "json", "--limit", str(limit))
 
@@ -516,7 +302,7 @@ def test_sql_says_so_only_when_it_leaves_rows_out(
     assert ("more" in result.stderr) == notice
 
 
-def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Result]) -> None:
+def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Ended]) -> None:
     statement = """
         SELECT (SELECT count(*) FROM bronze.metrics_events) - (SELECT count(*) FROM silver.metrics_events)
                - (SELECT count(*) FROM silver.dead_letters) AS missing,
@@ -528,61 +314,3 @@ def test_sql_knows_the_tables_by_name(done: Done, ask: Callable[..., Result]) ->
     assert json.loads(result.stdout) == [{"missing": 0, "counted": EVENTS - done.malformed}]
     listed = ask("SHOW TABLES IN gold", "--format", "csv")
     assert "gold,metrics_1m,false" in listed.stdout
-
-
-# The demo.
-
-
-@pytest.mark.slow
-def test_the_demo_can_be_stopped_and_run_again_balances_its_books_and_leaves_nothing_running(
-    tmp_path: Path,
-) -> None:
-    home = tmp_path / "höme [1]"
-    environment = {**os.environ, **QUICK_JVM, "LAKEHOUSE_HOME": str(home), "COLUMNS": "120"}
-
-    with running(DEMO, environment, tmp_path / "stopped") as demo:
-        log = home / "demo/lake/silver/metrics_events/_delta_log"
-        demo.await_path(log / "00000000000000000001.json", DEMO_TIMEOUT_S)
-        os.killpg(demo.pid, signal.SIGINT)
-        assert demo.wait() == 0, demo.everything()
-        assert demo.left_behind() == []
-        assert "stopped; the demo can be run again" in demo.output.splitlines()
-        assert not NOISE.search(demo.everything()), demo.everything()
-    assert processes_of(tmp_path) == []
-
-    # What the demo proposes to try next may still be running when it is run again.
-    services_up = finish([LAKEHOUSE, "services", "up"], {**environment, "LAKEHOUSE_HOME": str(home / "demo")})
-    assert services_up.returncode == 0, services_up.stderr
-    assert len(processes_of(tmp_path)) == 2
-    with running(DEMO, environment, tmp_path / "again") as demo:
-        assert demo.wait(DEMO_TIMEOUT_S) == 0, demo.everything()
-        assert demo.left_behind() == []
-        streams = numbers(demo.output)
-        assert list(streams) == ["metrics", "calls", "sales", "transactions"]
-        for name, (produced, bronze, silver, dead, gold, exported) in streams.items():
-            assert produced == bronze == silver + dead == DEMO_EVENTS, name
-            assert dead > 0 < gold, name
-            assert exported > 0
-        assert f"events that its windows count: {streams['metrics'][2]:,}" in demo.output
-        for table in ("metrics_1m", "call_records", "product_sales", "user_transactions_5m"):
-            assert f"gold.{table}" in demo.output
-        assert not NOISE.search(demo.everything()), demo.everything()
-    assert processes_of(tmp_path) == []
-
-
-def numbers(output: str) -> dict[str, list[int]]:
-    """The demo's table of streams: produced, bronze, silver, dead letters, gold, exported."""
-    found = re.findall(r"^│ (\w+) +│" + r" +([\d,]+) │" * 6, output, re.MULTILINE)
-    return {name: [int(rows.replace(",", "")) for rows in figures] for name, *figures in found}
-
-
-def processes_of(home: Path) -> list[psutil.Process]:
-    """Every live process that works in a directory under the home."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
