@@ -35,7 +35,9 @@ hypothesis.settings.load_profile("repeatable")
 
 MakeSettings = Callable[..., Settings]
 
-FILLED_LAKE = frozenset(f"tests/integration/test_{name}.py" for name in ("audit", "expect"))
+FILLED_LAKE = frozenset(
+    f"tests/integration/test_{name}.py" for name in ("audit", "every_stream", "expect", "notebooks")
+)
 """The files whose tests share a lake that takes a minute or two to fill."""
 
 

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.layer import LAYERS
-from lakehouse.loads import GENERATORS, Load, send
 from lakehouse.local.services import Endpoints
-from lakehouse.runner import run
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
-from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 from tests.conftest import settings_for
+from tests.journey import EVENTS, Journey
 
-LAKE_EVENTS = 300  # of each stream, twice
+LAKE_EVENTS = EVENTS  # of each stream, twice
+LAKE_DATABASE = 1  # of Redis: rows of other lakes have the same names
+LAKE_TIMEOUT_S = 1800  # whose test comes first waits until the lake is there; minutes on a busy machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Give the tests of the lake the time that it takes to fill."""
+    for item in items:
+        if "journey" in item.fixturenames:
+            item.add_marker(pytest.mark.timeout(LAKE_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
-def filled_lake(
+def journey(
     spark: SparkSession,
     session_settings: Settings,
     services: Endpoints,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Settings:
-    """A lake of every stream that has caught up twice, calls closed; who changes a table puts it back."""
+) -> Journey:
+    """A lake of every stream that has been through reruns and crashes; see tests/journey.py."""
     settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).model_copy(
-        update={"call_gap_s": 1, "call_grace_s": 1, "quantile_k": 10}
+        update={
+            "redis_url": SecretStr(f"{services.redis.rpartition('/')[0]}/{LAKE_DATABASE}"),
+            "call_gap_s": 1,
+            "call_grace_s": 1,
+            "quantile_k": 10,
+            "sales_threshold": Decimal(100),
+            "expect_dead_letter_rate": 0.5,
+        }
     )
-    create_topics(services.kafka, {settings.topic(name): 2 for one in STREAMS for name in one.topics})
-    for seed in (1, 2):
-        for stream in GENERATORS:
-            assert send(Load(stream, LAKE_EVENTS, seed=seed, malformed=0.05), settings).failed == 0
-        run(spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW)
-    return settings
+    made = Journey(spark, settings)
+    made.travel()
+    return made
+
+
+@pytest.fixture(scope="session")
+def filled_lake(journey: Journey) -> Settings:
+    """A lake of every stream that has caught up twice, calls closed; who changes a table puts it back."""
+    return journey.settings

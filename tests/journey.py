@@ -1,0 +1,123 @@
+"""One lake of every stream and what it has gone through, over a real Kafka and Redis, in chapters.
+
+    first     300 sample events of each stream, with malformed and repeated ones; every layer catches up
+    again     nothing new; every layer runs once more
+    repeated  every checkpoint has forgotten its last commit, as after a crash just before it
+    crashed   300 more events; in each layer one query is ended by an error after its micro-batch's writes,
+              and everything resumes
+
+At its end everything is compared with the oracles of tests/oracles, before anybody else changes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.errors import StreamError
+from lakehouse.layer import LAYERS, LayerName
+from lakehouse.loads import GENERATORS, Load, send
+from lakehouse.runner import BatchDone, run, utc_now
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS
+from lakehouse.topics import create_topics
+from lakehouse.triggers import AVAILABLE_NOW
+from tests import pipeline
+from tests.chaos.checks import Books, differences
+from tests.chaos.files import QUERIES, TABLES
+from tests.pipeline import await_
+
+EVENTS = 300
+MALFORMED = 45
+"""Of each stream, twice; more malformed ones than there are kinds of them."""
+
+SHAPES: Mapping[str, Mapping[str, float]] = {"sales": {"tombstones": 0.02}, "transactions": {"hot_user": 0.5}}
+CRASHES: Mapping[LayerName, str] = {
+    "bronze": "bronze.call_metrics",
+    "silver": "silver.sales_events",
+    "gold": "gold.metrics_summary_10m",
+    "export": "export.user_transactions_5m",
+}
+"""The query of each layer that crashes, of each stream one."""
+
+_PATIENCE_S = 5  # a call is due three seconds after its last event, see the fixture
+
+
+class CrashError(Exception):
+    """What stands in for the end of the process."""
+
+
+@dataclass
+class Journey:
+    """What was noted at the end of each chapter; the lake itself may have been changed since.
+
+    `done` counts micro-batches by query, `messages` records by the topic that gold leaves for.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    done: dict[str, Counter[str]] = field(default_factory=dict)
+    versions: dict[str, dict[str, int]] = field(default_factory=dict)
+    messages: dict[str, dict[str, int]] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    differences: list[str] = field(default_factory=list)
+
+    def travel(self) -> None:
+        """Go through all chapters."""
+        topics = {self.settings.topic(name): 2 for one in STREAMS for name in one.topics}
+        create_topics(self.settings.kafka_bootstrap_servers, topics)
+        loaded = self._load(seed=1)
+        for chapter in ("first", "again", "repeated"):
+            self.done[chapter] = Counter()
+            if chapter == "repeated":
+                self._forget_last_commits()
+            for layer in LAYERS:
+                self._await_calls(layer, loaded)
+                self._run(chapter, layer)
+            self._note(chapter)
+        loaded = self._load(seed=2)
+        self.done["crashed"] = Counter()
+        for layer, query in CRASHES.items():
+            self._await_calls(layer, loaded)
+            with pytest.raises(StreamError, match=rf"^{query} failed: .*CrashError"):
+                self._run("crashed", layer, crash=query)
+            self._run("crashed", layer)
+        self._note("crashed")
+        self.books, self.differences = differences(self.settings)
+
+    def _load(self, seed: int) -> datetime:
+        for stream in GENERATORS:
+            shape = SHAPES.get(stream, {})
+            load = Load(stream, EVENTS, seed=seed, malformed=MALFORMED / EVENTS, duplicates=0.05, shape=shape)
+            assert send(load, self.settings).failed == 0
+        return utc_now()
+
+    def _await_calls(self, layer: LayerName, loaded: datetime) -> None:
+        """Before gold is made, wait until every call is due: the oracle has them all closed."""
+        if layer == "gold":
+            await_(lambda: utc_now() > loaded + timedelta(seconds=_PATIENCE_S))
+
+    def _run(self, chapter: str, layer: LayerName, crash: str | None = None) -> None:
+        def on_batch(done: BatchDone) -> None:
+            self.done[chapter][done.query] += 1
+            if done.query == crash:
+                raise CrashError(done.query)
+
+        run(self.spark, STREAMS, [layer], self.settings, trigger=AVAILABLE_NOW, on_batch=on_batch)
+
+    def _note(self, chapter: str) -> None:
+        self.versions[chapter] = pipeline.versions(self.settings, TABLES)
+        names = [table.export.topic for one in STREAMS for table in one.tables if table.export.topic]
+        servers = self.settings.kafka_bootstrap_servers
+        self.messages[chapter] = {
+            name: len(pipeline.read_topic(servers, self.settings.topic(name))) for name in names
+        }
+
+    def _forget_last_commits(self) -> None:
+        for query in (name for layer in LAYERS for name in QUERIES[layer]):
+            pipeline.forget_last_commit(self.settings, query)
