@@ -166,7 +166,7 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     thread.join(300)
 
     operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()]
-    assert operations == ["MERGE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
+    assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
     assert differences(spark, caught_up) == []
 
 
