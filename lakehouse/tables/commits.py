@@ -25,6 +25,7 @@ from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
 FILE = "_file"
+_UNKNOWN_ROWS = 1_000_000  # of a file without statistics, to be on the safe side
 _FEW_FILES = 16  # to look for fewer with their statistics costs more than to read them
 
 
@@ -82,26 +83,29 @@ class Commit:
         if files is not None and len(files) <= _FEW_FILES:
             self._txn.readWholeTable()
         else:
-            found = self._txn.filterFiles() if where is None else self._filtered(where)
+            found = self._filtered(F.lit(True) if where is None else where)  # noqa: FBT003
             files = [found.apply(place) for place in range(found.size())]
         return Candidates(
             {str(file.path()).rsplit("/", 1)[-1]: file for file in files},
             sum(int(file.size()) for file in files),
-            sum(map(_records, files)),
+            sum(_UNKNOWN_ROWS if (rows := _records(file)) is None else rows for file in files),
         )
 
     def _filtered(self, where: Column) -> Any:
         """Return the files that may have rows for which the condition holds, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
         condition = rows._jdf.queryExecution().analyzed().condition()
-        return self._txn.filterFiles(_seq(self.spark, [condition]), False)  # noqa: FBT003
+        return self._txn.filterFiles(_seq(self.spark, [condition]), True)  # noqa: FBT003 - with numbers of rows
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
         """Return the rows of the files, or of those that are named, with the file's name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
+        return self._frame(chosen).withColumn(FILE, F.col("_metadata.file_name"))
+
+    def _frame(self, files: Iterable[Any]) -> DataFrame:
         log, none = self._txn.deltaLog(), self._jvm.scala.Option.empty()
-        frame = log.createDataFrame(self.snapshot, _seq(self.spark, chosen), False, none)  # noqa: FBT003
-        return DataFrame(frame, self.spark).withColumn(FILE, F.col("_metadata.file_name"))
+        frame = log.createDataFrame(self.snapshot, _seq(self.spark, files), False, none)  # noqa: FBT003
+        return DataFrame(frame, self.spark)
 
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
@@ -114,7 +118,11 @@ class Commit:
         files = self._txn.writeFiles(rows._jdf)
         written = [files.apply(place) for place in range(files.size())]
         self._actions += written
-        return sum(_records(file) for file in written if file.getClass().getSimpleName() == "AddFile")
+        added = [file for file in written if file.getClass().getSimpleName() == "AddFile"]
+        counts = list(map(_records, added))
+        if None not in counts:
+            return sum(count or 0 for count in counts)
+        return self._frame(added).count()  # of a table that keeps no statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Take the named files out of the table."""
@@ -158,9 +166,10 @@ def _seq(spark: SparkSession, values: Iterable[Any]) -> Any:
     return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
 
-def _records(file: Any) -> int:
-    """Return how many rows a file has, which Delta counts as it writes it."""
-    return int(file.numPhysicalRecords().get())
+def _records(file: Any) -> int | None:
+    """Return how many rows a file has by its statistics, null where it has none."""
+    found = file.numPhysicalRecords()
+    return int(found.get()) if found.isDefined() else None
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:

@@ -1,0 +1,136 @@
+"""Commits of our own: what they find, write, leave alone and conflict with, on tables of many files too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.settings import Settings
+from lakehouse.stream import DELETED
+from lakehouse.tables import TableSpec, Transaction
+
+SCHEMA = "k long, v string"
+
+
+@pytest.fixture
+def table(spark: SparkSession, lake_settings: Settings) -> str:
+    schema = spark.createDataFrame([], SCHEMA).schema
+    return tables.ensure(
+        spark, lake_settings.lake, TableSpec("gold", "t", schema, stats=("k",), change_feed=True)
+    )
+
+
+def put(
+    spark: SparkSession, table: str, rows: Iterable[tuple[int, str]], number: int, *, near: str | None = None
+) -> int:
+    """Upsert rows; those without a value leave."""
+    frame = spark.createDataFrame([(k, v, not v) for k, v in rows], f"{SCHEMA}, {DELETED} boolean")
+    commit = tables.begin(spark, table)
+    candidates = commit.candidates(None if near is None else F.expr(near))
+    return tables.upsert(frame.persist(), commit, candidates, ["k"], Transaction("query", number))
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
+    return sorted((row.k, row.v) for row in frame.collect())
+
+
+def feed_of(spark: SparkSession, table: str, version: int) -> list[tuple[str, int, str]]:
+    """A version's change feed, as Spark's own reader has it."""
+    changes = tables.read_changes(spark, table, version, version)
+    return sorted((row["_change_type"], row.k, row.v) for row in changes.collect())
+
+
+@pytest.mark.parametrize("files", [2, 20])
+def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
+    spark: SparkSession, table: str, files: int
+) -> None:
+    spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v")).write.format(
+        "delta"
+    ).mode("append").save(table)
+
+    assert put(spark, table, [(3, "new"), (7, ""), (41, "more"), (99, "")], 0, near="k <= 41") == 4
+
+    expected = [(k, "new" if k == 3 else "old") for k in range(40) if k != 7] + [(41, "more")]
+    assert rows_of(tables.read(spark, table)) == expected
+    assert feed_of(spark, table, 2) == [
+        ("delete", 7, "old"),
+        ("insert", 41, "more"),
+        ("update_postimage", 3, "new"),
+        ("update_preimage", 3, "old"),
+    ]
+
+
+def test_a_repeated_upsert_and_one_without_rows_commit_nothing(spark: SparkSession, table: str) -> None:
+    assert put(spark, table, [(1, "a"), (2, "b")], 0) == 2
+    assert feed_of(spark, table, 1) == [("insert", 1, "a"), ("insert", 2, "b")]
+    assert put(spark, table, [(1, "other")], 0) == 0
+    assert put(spark, table, [], 1) == 0
+
+    assert tables.version_of(spark, table) == 1
+    assert rows_of(tables.read(spark, table)) == [(1, "a"), (2, "b")]
+
+
+def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_finds_it(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has looked for the transaction before the first has committed it."""
+    one, rows, finish = (
+        Transaction("query", 0),
+        spark.createDataFrame([(1, "a")], SCHEMA),
+        tables.Commit.finish,
+    )
+    commits = 0
+
+    def finish_late(commit: tables.Commit, transaction: Transaction | None) -> int:
+        nonlocal commits
+        commits += 1
+        if commits == 1:
+            assert tables.append(rows, table, one) == 1
+        return finish(commit, transaction)
+
+    monkeypatch.setattr(tables.Commit, "finish", finish_late)
+    assert tables.append(rows, table, one) == 0
+
+    assert commits == 2
+    assert rows_of(tables.read(spark, table)) == [(1, "a")]
+
+
+def test_an_append_goes_by_names_and_types_of_the_table_and_names_a_column_that_it_lacks(
+    spark: SparkSession, table: str
+) -> None:
+    swapped = spark.sql("SELECT 'x' AS v, CAST(5 AS int) AS k")
+    assert tables.append(swapped, table, Transaction("query", 0)) == 1
+    assert tables.append(spark.sql("SELECT 6L AS k"), table, Transaction("query", 1)) == 1
+    with pytest.raises(TableError, match="has no column other; it has k, v"):
+        tables.append(spark.sql("SELECT 7L AS k, 1 AS other"), table, Transaction("query", 2))
+
+    assert tables.read(spark, table).orderBy("k").collect() == [(5, "x"), (6, None)]
+
+
+def test_a_table_whose_change_feed_was_switched_off_gets_no_rows_of_one(
+    spark: SparkSession, table: str
+) -> None:
+    put(spark, table, [(1, "a"), (2, "b")], 0)
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
+
+    put(spark, table, [(1, "c"), (2, "")], 1)
+
+    assert rows_of(tables.read(spark, table)) == [(1, "c")]
+
+
+def test_a_table_without_statistics_is_written_and_counted_all_the_same(
+    spark: SparkSession, table: str
+) -> None:
+    spark.conf.set("spark.databricks.delta.stats.collect", "false")
+    try:
+        assert tables.append(spark.sql("SELECT 1L AS k, 'a' AS v"), table, Transaction("query", 0)) == 1
+        assert put(spark, table, [(1, "b"), (2, "c")], 1) == 2
+    finally:
+        spark.conf.unset("spark.databricks.delta.stats.collect")
+
+    assert rows_of(tables.read(spark, table)) == [(1, "b"), (2, "c")]
