@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import leases, recompute, storage, tables
 from lakehouse.errors import TableError
@@ -277,9 +277,9 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
 
     upsert, writes = tables.upsert, list[str]()
 
-    def crashing(*arguments: object, **named: object) -> None:
-        upsert(*arguments, **named)  # type: ignore[arg-type]
-        writes.append(str(arguments[1]))
+    def crashing(rows: DataFrame, commit: tables.Commit, *more: Any) -> None:
+        upsert(rows, commit, *more)
+        writes.append(commit.path)
         raise CrashError
 
     with monkeypatch.context() as patch:
