@@ -17,7 +17,7 @@ from delta.exceptions import (
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse import schema_changes
 from lakehouse.errors import TableError
@@ -115,11 +115,27 @@ def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
     if unknown:
         raise TableError(f"the table at {path} has no column {', '.join(unknown)}; it has {', '.join(types)}")
     others = {
-        column.name: F.col(column.name).cast(types[column.name])
+        column.name: _as_type(F.col(column.name), column.dataType, types[column.name])
         for column in rows.schema
         if column.dataType != types[column.name]
     }
     return rows.withColumns(others) if others else rows
+
+
+def _as_type(value: Column, was: DataType, to: DataType) -> Column:
+    """Return a value with the type of the table's column; fields of structs go by their names, too."""
+    if isinstance(was, StructType) and isinstance(to, StructType):
+        types = {field.name: field.dataType for field in was}
+        fields = (
+            _as_type(value.getField(field.name), types[field.name], field.dataType).alias(field.name)
+            if field.name in types
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in to
+        )
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(was, ArrayType) and isinstance(to, ArrayType) and was != to:
+        return F.transform(value, lambda one: _as_type(one, was.elementType, to.elementType))
+    return value if was == to else value.cast(to)
 
 
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
