@@ -23,6 +23,10 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import TableSpec, Transaction
 
+# A task reads only what is there, but the fetch that a consumer sends ahead finds nothing more, and until the
+# broker has answered that, by default after 500 ms, it answers no other question of the consumer.
+_FETCH_WAIT_MS = "10"
+
 SCHEMA = (
     StructType()
     .add("key", "binary")
@@ -74,6 +78,7 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
             .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
             .option("kafka.isolation.level", "read_committed")
             .option("kafka.max.poll.records", "10000")
+            .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
             .load()
         )
 

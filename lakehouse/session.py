@@ -21,6 +21,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
+from lakehouse.jvm import remember_names
 from lakehouse.local.jars import class_archive, require_jars
 from lakehouse.settings import Settings
 
@@ -45,7 +46,9 @@ def build_session(settings: Settings, name: str, *, options: Mapping[str, str] |
         for key, value in (_launch_options(settings) | dict(options or {})).items():
             builder = builder.config(key, value)
     with _impatient():
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    remember_names(spark)
+    return spark
 
 
 @contextlib.contextmanager

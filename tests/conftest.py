@@ -91,7 +91,7 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def no_names(spark: SparkSession) -> Iterator[None]:
-    """A session that knows no table by name, before the test and after it; the tables are external."""
+    """A session that knows no table or view, before the test and after it; the tables are external."""
     _forget_names(spark)
     yield
     _forget_names(spark)
@@ -100,6 +100,8 @@ def no_names(spark: SparkSession) -> Iterator[None]:
 def _forget_names(spark: SparkSession) -> None:
     for database in ("bronze", "silver", "gold", "ops"):
         spark.sql(f"DROP DATABASE IF EXISTS {database} CASCADE")
+    for view in spark.sql("SHOW VIEWS").collect():
+        spark.catalog.dropTempView(view.viewName)
 
 
 def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
