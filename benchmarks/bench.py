@@ -74,7 +74,7 @@ def backlog(
 ) -> None:
     """Catch up with a backlog, layer by layer, and say what each layer costs."""
     streams = choose([stream])
-    with bench_services() as settings, start_session(settings, "bench backlog") as spark:
+    with bench_services() as settings, start_session(settings, "bench backlog", brief=False) as spark:
         if warmup:
             send(Load(stream, warmup, seed=1), settings)
             run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
@@ -117,7 +117,7 @@ def hot(
     table = Table(title=f"{events:,} transactions, with one user's share of them")
     for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
         table.add_column(heading, justify="right")
-    with bench_services() as settings, start_session(settings, "bench hot") as spark:
+    with bench_services() as settings, start_session(settings, "bench hot", brief=False) as spark:
         send(Load("transactions", 300_000, seed=1), settings)
         run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
         for seed, share in enumerate((0.0, 0.5) * repeat, start=2):
@@ -151,7 +151,7 @@ def closing(
 ) -> None:
     """Say how long after its due time a call is closed while both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
-    with bench_services() as defaults, start_session(defaults, "bench closing") as spark:
+    with bench_services() as defaults, start_session(defaults, "bench closing", brief=False) as spark:
         settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})
 
         def on_batch(done: BatchDone) -> None:
@@ -215,7 +215,7 @@ def live(
     gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
 ) -> None:
     """Run all layers in one application while events arrive, and say how old they are in Redis."""
-    with bench_services() as settings, start_session(settings, "bench live") as spark:
+    with bench_services() as settings, start_session(settings, "bench live", brief=False) as spark:
         stop = Stop()
         rounds: list[BatchDone] = []
         runner = threading.Thread(

@@ -45,7 +45,7 @@ def exact(
     seconds: Annotated[float, typer.Option(min=1, help="How long to send.")] = 60,
 ) -> None:
     """Send, catch up, and compare bronze, silver, dead letters and gold with what was sent."""
-    with bench_services() as settings, start_session(settings, "exact") as spark:
+    with bench_services() as settings, start_session(settings, "exact", brief=False) as spark:
         # A first event gives silver a watermark; an empty table has none, and nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
         run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW)

@@ -37,7 +37,7 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings().model_copy(update={"home": Path(directory), "lake": f"{directory}/lake"})
-        with start_session(settings, "expectations") as spark:
+        with start_session(settings, "expectations", brief=False) as spark:
             _fill(spark, settings, rows)
             every = subjects(choose(["metrics"]), settings)
             lake = Lake(spark, every, settings, utc_now())

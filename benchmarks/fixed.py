@@ -93,7 +93,7 @@ class _Costs:
 def _lake() -> Iterator[tuple[SparkSession, Settings]]:
     with tempfile.TemporaryDirectory(prefix="lakehouse-fixed-") as home:
         settings = load_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
-        with start_session(settings, "bench fixed") as spark:
+        with start_session(settings, "bench fixed", brief=False) as spark:
             yield spark, settings
 
 

@@ -138,7 +138,7 @@ def guarantees(
     found: dict[tuple[str, LayerName], list[Usage]] = defaultdict(list)
     with (
         bench_services() as settings,
-        start_session(settings, "guarantees") as spark,
+        start_session(settings, "guarantees", brief=False) as spark,
         _replaced(export, SHARDED_FROM_ROWS=events + 1),
     ):
         for seed, stream in enumerate(STREAMS, start=1):

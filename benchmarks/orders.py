@@ -39,7 +39,7 @@ def orders(
     events: Annotated[int, typer.Option(min=10, help="Records of both topics together.")] = 1_000_000,
 ) -> None:
     """Send calls once, read them in two orders and compare the tables."""
-    with bench_services() as settings, start_session(settings, "orders") as spark:
+    with bench_services() as settings, start_session(settings, "orders", brief=False) as spark:
         summary = send(Load("calls", events, span_s=3600), settings)
         console.print(f"{summary.acknowledged:,} records sent")
         now = datetime.now(UTC) + timedelta(hours=1)

@@ -54,7 +54,7 @@ def poison(
     seed: Annotated[int, typer.Option(help="Repeats a run in all but its clock.")] = 1,
 ) -> None:
     """Send, catch up, and compare the rules of every dead letter with those of its kind."""
-    with bench_services() as settings, start_session(settings, "poison") as spark:
+    with bench_services() as settings, start_session(settings, "poison", brief=False) as spark:
         sent = _send(settings, _mixed(Random(seed), records))  # noqa: S311 - meant to be repeatable
         size = sum(len(one.bytes.value or b"") for one in sent.values())
         console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")

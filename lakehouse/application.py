@@ -17,14 +17,16 @@ from lakehouse.failures import gist
 from lakehouse.layer import LAYERS, Allow, Gate, LayerName
 from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import BatchDone, run
-from lakehouse.session import start_session
+from lakehouse.session import is_small, start_session
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stopping import stopping_on_signals
+from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
-from lakehouse.topics import create_topics, require_broker
+from lakehouse.topics import create_topics, offset_ranges, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
 INTERRUPTED = 130
+_FEW_WAITING = 200_000  # records of all topics
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
 TriggerOption = Annotated[
@@ -67,7 +69,11 @@ def run_layers(
     console.print(
         f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"
     )
-    with start_session(settings, f"lakehouse {named}") as spark, stopping_on_signals(spark) as stop:
+    brief = trigger == AVAILABLE_NOW and is_small(settings.lake) and _few_wait(settings, streams, layers)
+    with (
+        start_session(settings, f"lakehouse {named}", brief=brief) as spark,
+        stopping_on_signals(spark) as stop,
+    ):
         if trigger != AVAILABLE_NOW:
             console.print("running; Ctrl-C finishes the micro-batch and leaves")
 
@@ -87,6 +93,18 @@ def run_layers(
             gate=_gate(spark, settings, on_notice) if gated else None,
         )
         console.print("stopped" if stop.requested else "caught up")
+
+
+def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
+    """Tell whether Kafka has so few records, landed or not, that catching up is over soon."""
+    if "bronze" not in layers:
+        return True
+    ranges = (
+        offset_ranges(settings.kafka_bootstrap_servers, settings.topic(source.topic)).values()
+        for stream in streams
+        for source in stream.sources
+    )
+    return sum(end - first for topic in ranges for first, end in topic) <= _FEW_WAITING
 
 
 def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], None]) -> Gate:

@@ -35,7 +35,7 @@ class Ended:
 def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSession | None = None) -> Ended:
     """Run `lakehouse` with these arguments and variables; without `spark` it may not come as far as that."""
 
-    def start_session(*_: object) -> Any:
+    def start_session(*_: object, **__: object) -> Any:
         assert spark is not None, "Spark was not to be started"
         return nullcontext(spark)
 

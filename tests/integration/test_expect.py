@@ -167,7 +167,7 @@ def invoke(spark: SparkSession, lake: Settings, tmp_path: Path, monkeypatch: pyt
     """Run `lakehouse expect` over the copy of the lake on the worker's Spark, with pages of its own."""
     for name, value in environment_of(lake, tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(expect, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(expect, "start_session", lambda *_, **__: nullcontext(spark))
     return lambda *arguments: CliRunner().invoke(expect.app, [*arguments])
 
 
