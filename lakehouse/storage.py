@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -56,19 +54,6 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 def delete(spark: SparkSession, path: str) -> None:
     """Remove a file, or a directory with all that lies in it."""
     _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
-
-
-def remove_empty(spark: SparkSession, directory: str) -> None:
-    """Remove a directory that nothing lies in; one that something lies in, or that is not there, stays.
-
-    Where the lake is on this machine its own file system decides, at once: Hadoop's looks whether there is
-    anything and then removes all that there is by then.
-    """
-    if str(_file_system(spark, directory).getScheme()) == "file":
-        with contextlib.suppress(OSError):
-            Path(_path(spark, directory).toUri().getPath()).rmdir()
-    elif exists(spark, directory) and not names(spark, directory):
-        _file_system(spark, directory).delete(_path(spark, directory), False)  # noqa: FBT003
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:

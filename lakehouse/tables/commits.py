@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -155,6 +156,39 @@ def begin(spark: SparkSession, path: str) -> Commit:
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
     none = jvm.scala.Option.empty()
     return Commit(spark, path, log.startTransaction(none, none))
+
+
+def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
+    """Commit version 0 of a table without rows; its directory may have the beginnings of a log.
+
+    Raises Py4JJavaError where somebody else has made the table meanwhile.
+    """
+    jvm: Any = spark._jvm
+    delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
+    txn = delta.DeltaLog.forTable(spark._jsparkSession, path).startTransaction(none, none)
+    txn.updateMetadataForNewTable(
+        delta.actions.Metadata(
+            str(uuid.uuid4()),
+            None,
+            None,
+            delta.actions.Format("parquet", _map(spark, {})),
+            schema.json(),
+            _seq(spark, []),
+            _map(spark, properties),
+            jvm.scala.Option.apply(int(time.time() * 1000)),
+        )
+    )
+    made = delta.DeltaOperations.CreateTable(txn.metadata(), False, False, none)  # noqa: FBT003
+    txn.commit(_seq(spark, []), made)
+
+
+def _map(spark: SparkSession, values: Mapping[str, str]) -> Any:
+    """Return a Scala Map of texts."""
+    jvm: Any = spark._jvm
+    found = jvm.java.util.HashMap()
+    for name, value in values.items():
+        found.put(name, value)
+    return jvm.PythonUtils.toScalaMap(found)
 
 
 def _seq(spark: SparkSession, values: Iterable[Any]) -> Any:

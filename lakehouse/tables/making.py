@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,14 +12,14 @@ from pyspark.sql.types import StructType
 from lakehouse import schema_changes, storage
 from lakehouse.errors import TableError
 from lakehouse.schema_changes import Refused, SchemaChanges
+from lakehouse.tables import commits
 from lakehouse.tables.log import exists, metadata, properties, snapshot
 from lakehouse.tables.specs import TableSpec, path_of
 from lakehouse.tables.writing import again_on_conflict
 
 FIXED_PREFIX = "lakehouse."
-_ATTEMPTS = 20
-_ATTEMPTS_AFTER = 4  # once what a killed creation has left is removed; a living one takes seconds at most
-_PAUSE_S = 0.5
+_LOG = "_delta_log"
+_BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of more than one writer
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not got its name yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 
@@ -78,38 +76,30 @@ def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     if exists(spark, path):
         return path
     feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(spec.schema)
-    for name, value in (_COMMON_PROPERTIES | feed | _own_properties(spec)).items():
-        builder = builder.property(name, value)
-    left = _ATTEMPTS
-    while not exists(spark, path):
-        left -= 1
-        try:
-            builder.execute()
-        except (PySparkException, Py4JJavaError) as error:  # another job may be creating it at this moment
-            if not left:
-                why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
-                raise TableError(
-                    f"{spec.qualified_name} could not be created, and there is no table at {path}: "
-                    f"{why.splitlines()[0]} If nothing there is of use, remove it and run again"
-                ) from error
-            if left == _ATTEMPTS_AFTER:
-                _remove_beginnings(spark, path)
-            time.sleep(_PAUSE_S)
+    try:
+        _refuse_foreign(spark, path)
+        commits.create(spark, path, spec.schema, _COMMON_PROPERTIES | feed | _own_properties(spec))
+    except (TableError, PySparkException, Py4JJavaError) as error:
+        if exists(spark, path):  # another job has made it at this moment
+            return path
+        why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+        raise TableError(
+            f"{spec.qualified_name} could not be created, and there is no table at {path}: "
+            f"{why.splitlines()[0]} If nothing there is of use, remove it and run again"
+        ) from error
     return path
 
 
-def _remove_beginnings(spark: SparkSession, path: str) -> None:
-    """Remove what a creation that was killed before its commit has left of a log; Delta refuses to go on.
-
-    Should one be under way after all, it fails for want of its directory and is tried again by its job.
-    """
-    log = f"{path}/_delta_log"
-    for name in storage.names(spark, log):
-        if name.endswith(_UNFINISHED):
-            storage.delete(spark, f"{log}/{name}")
-    for directory in (f"{log}/_staged_commits", log):
-        storage.remove_empty(spark, directory)
+def _refuse_foreign(spark: SparkSession, path: str) -> None:
+    """Raise TableError where something lies at the path that is no beginning of a table."""
+    found = [name for name in storage.names(spark, path) if name != _LOG]
+    found += [
+        f"{_LOG}/{name}"
+        for name in storage.names(spark, f"{path}/{_LOG}")
+        if name not in _BEGINNINGS and not name.endswith(_UNFINISHED)
+    ]
+    if found:
+        raise TableError(f"{found[0]} lies there.")
 
 
 def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:

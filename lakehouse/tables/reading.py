@@ -8,9 +8,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse import storage
 from lakehouse.execution import are_few, executing_for
-from lakehouse.tables.log import size_bytes, version_of
+from lakehouse.tables.log import read_commit, size_bytes, version_of
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
+
+_YOUNG = 20  # commits, each of which is read
+_APPENDS = {"add", "commitInfo", "txn"}
 
 
 def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
@@ -47,16 +51,34 @@ def read_now(spark: SparkSession, path: str) -> DataFrame:
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
     """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files.
 
-    Commits that remove or rewrite rows are passed over, with what they insert.
+    It begins with the rows as of now. Commits that remove or rewrite rows are passed over, with what they
+    insert.
     """
     reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
-    return reader.option("maxBytesPerTrigger", max_bytes).load(path)
+    return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
 
 
 def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
-    """Return the table's change feed as a stream: its rows plus _change_type and _commit_version."""
+    """Return the table's change feed as a stream: its rows plus _change_type and _commit_version.
+
+    It begins with the rows as of now, as inserted.
+    """
     reader = spark.readStream.format("delta").option("readChangeFeed", "true")
-    return reader.option("maxBytesPerTrigger", max_bytes).load(path)
+    return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
+
+
+def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
+    """Return the options with which a new stream begins at the first commit, if that comes to the same.
+
+    For the rows as of now Delta replays the log in Spark jobs, when the stream begins and whenever it goes on
+    before there is another commit. A young table that was only appended to has them in its commits.
+    """
+    newest = version_of(spark, path)
+    if newest > _YOUNG or not storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
+        return {}
+    commits = [read_commit(spark, path, version) for version in range(1, newest + 1)]
+    only_appends = all(set(action) <= _APPENDS for commit in commits for action in commit)
+    return {"startingVersion": "0"} if only_appends else {}
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:

@@ -1,0 +1,78 @@
+"""Streams of a table's rows: what they begin with, whatever has happened to the table before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lakehouse import tables
+from lakehouse.tables import TableSpec, Transaction
+
+SPEC = TableSpec(
+    "silver", "numbers", StructType([StructField("n", LongType())]), change_feed=True, stats=("n",)
+)
+Reader = Callable[..., DataFrame]
+
+
+def appended(spark: SparkSession, path: str, *versions: int) -> None:
+    """Append two rows a version: 0 and 1, 2 and 3 and so on."""
+    for version in versions:
+        rows = spark.createDataFrame([(2 * version,), (2 * version + 1,)], SPEC.schema).coalesce(1)
+        tables.append(rows, path, Transaction("test", version))
+
+
+def streamed(rows: DataFrame, checkpoint: Path) -> list[int]:
+    """Return what a stream that goes on from the checkpoint gets until it has caught up."""
+    found: list[int] = []
+
+    def take(batch: DataFrame, _number: int) -> None:
+        found.extend(row.n for row in batch.collect())
+
+    writer = rows.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer.foreachBatch(take).start().awaitTermination()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("reader", [tables.read_stream, tables.read_change_stream])
+@pytest.mark.parametrize(
+    ("happened", "rows"),
+    [
+        pytest.param([], [0, 1, 2, 3], id="nothing"),
+        pytest.param(["UPDATE {} SET n = 9 WHERE n = 1"], [0, 2, 3, 9], id="an update"),
+        pytest.param(["DELETE FROM {} WHERE n = 1"], [0, 2, 3], id="a delete"),
+        pytest.param(["OPTIMIZE {}"], [0, 1, 2, 3], id="compaction"),
+        pytest.param(["ALTER TABLE {} ADD COLUMN word string"], [0, 1, 2, 3], id="another schema"),
+    ],
+)
+def test_a_stream_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
+    spark: SparkSession, tmp_path: Path, reader: Reader, happened: list[str], rows: list[int]
+) -> None:
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+    appended(spark, path, 0, 1)
+    for statement in happened:
+        spark.sql(statement.format(f"delta.`{path}`"))
+
+    first = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
+    nothing = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
+    appended(spark, path, 2)
+    then = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
+
+    assert (first, nothing, then) == (rows, [], [4, 5])
+
+
+@pytest.mark.parametrize("reader", [tables.read_stream, tables.read_change_stream])
+def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
+    spark: SparkSession, tmp_path: Path, reader: Reader
+) -> None:
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+    appended(spark, path, 0, 1)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    appended(spark, path, 2)
+    for version in range(3):  # as log retention does once there is a checkpoint
+        Path(path, "_delta_log", f"{version:020}.json").unlink()
+
+    assert streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint") == [0, 1, 2, 3, 4, 5]
