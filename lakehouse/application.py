@@ -91,6 +91,7 @@ def run_layers(
             allow=allow,
             on_notice=on_notice,
             gate=_gate(spark, settings, on_notice) if gated else None,
+            at_once=2 if brief else 1,  # one plans while the other reads or writes
         )
         console.print("stopped" if stop.requested else "caught up")
 

@@ -1,21 +1,17 @@
 """Runs layers: their queries take turns in one application, and leave between two micro-batches.
 
-With `available-now` the layers run one after the other, each until it has caught up. With an interval all
-queries stay up, and a fair semaphore lets one micro-batch work at a time, in the order in which they ask.
-The semaphore is the JVM's, because a query waits for it on its own thread there, and `StreamingQuery.stop`
-can then interrupt the wait as it interrupts any other.
+With `available-now` the layers run one after the other, each until it has caught up, and as many
+micro-batches work side by side as the run is told. With an interval all queries stay up and one micro-batch
+works at a time. Either way turns are given in the order in which they are asked for.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -31,6 +27,7 @@ from lakehouse.stopping import Stop
 from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger, interval_ms
+from lakehouse.turns import Turns
 
 _POLL_S = 0.05
 _LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
@@ -102,6 +99,7 @@ def run(
     allow: Collection[Allow] = (),
     on_notice: Callable[[str], None] = lambda _text: None,
     gate: Gate | None = None,
+    at_once: int = 1,
 ) -> None:
     """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
 
@@ -110,7 +108,8 @@ def run(
     the wall clock makes due is done once after catching up, and within one trigger of its time while an
     interval runs. With a `gate` a stream is exported only while its gate is open: after catching up, and
     every `gate_interval_s` while an interval runs, between two micro-batches, so that what leaves is what was
-    looked at.
+    looked at. While catching up `at_once` micro-batches of a layer work side by side, which pays where rows
+    are few; `on_batch` is then called from several threads.
     A rerun goes on where the last run's checkpoints say. Raises CheckpointError where a checkpoint, its
     tables and its topic do not belong together (`lakehouse.guards`), and the LakehouseError or Spark error of
     the query that failed, after the others have been stopped.
@@ -118,7 +117,7 @@ def run(
     stop = stop or Stop()
     check_trigger(trigger)
     guards = Guards(spark, settings, allow, on_notice)
-    start = _Start(spark, settings, trigger, on_batch, clock, guards)
+    start = _Start(spark, settings, trigger, on_batch, clock, guards, at_once)
     ordered = [layer for layer in LAYERS if layer in layers]
     gated = gate if "export" in ordered else None
     if gated is not None:
@@ -157,11 +156,12 @@ class _Start:
     on_batch: OnBatch
     clock: Clock
     guards: Guards
+    at_once: int
     export: Callable[[], None] | None = None
 
 
 def _run_together(start: _Start, queries: Iterable[LayerQuery], stop: Stop) -> None:
-    turns = _jvm(start.spark).java.util.concurrent.Semaphore(1, True)  # noqa: FBT003
+    turns = Turns(start.spark, start.at_once if start.trigger == AVAILABLE_NOW else 1)
     running: list[_Running] = []
     try:
         # A query's session is a copy of the one that starts it, and stays so until its rows are many.
@@ -210,59 +210,31 @@ def _await_predecessor(one: _Running, stop: Stop) -> None:
         time.sleep(_POLL_S / 5)
 
 
-def _start(start: _Start, one: _Running, turns: Any, stop: Stop) -> None:
+def _start(start: _Start, one: _Running, turns: Turns, stop: Stop) -> None:
     query = one.query
     checkpoint = checkpoints.path_of(start.settings.lake, query.name)
     start.guards.check(query, start.clock())
 
     def on_micro_batch(batch: DataFrame, number: int) -> None:
-        _take_turn(turns)
-        one.rounds_seen = one.rounds_before
-        try:
-            started = time.monotonic()
-            context = batch.sparkSession.sparkContext
-            application = query.application(str(context.getLocalProperty("sql.streaming.queryId")))
-            result = query.process(batch, Transaction(application, number), start.clock())
-            one.written = number
-            one.rounds += 1
-            one.restarts = 0
-            start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
-        except BaseException as failure:
-            one.failure = failure
-            raise
-        finally:
-            turns.release()
+        with turns.one():
+            one.rounds_seen = one.rounds_before
+            try:
+                started = time.monotonic()
+                context = batch.sparkSession.sparkContext
+                application = query.application(str(context.getLocalProperty("sql.streaming.queryId")))
+                result = query.process(batch, Transaction(application, number), start.clock())
+                one.written = number
+                one.rounds += 1
+                one.restarts = 0
+                start.on_batch(BatchDone(query.name, number, result, time.monotonic() - started))
+            except BaseException as failure:
+                one.failure = failure
+                raise
         if start.trigger != AVAILABLE_NOW:
             _await_predecessor(one, stop)
 
     writer = query.rows().writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
     one.handle = _with_trigger(writer, start.trigger).foreachBatch(on_micro_batch).start()
-
-
-def _take_turn(turns: Any) -> None:
-    """Wait for the turn; a stop of the query interrupts the wait, and Spark is told so in few words.
-
-    Spark recognises an interrupt in Python by a pattern whose cost in stack grows with the text after it,
-    and the Java stack trace of the original message is enough to overflow it.
-    """
-    try:
-        turns.acquire()
-    except Py4JJavaError as error:
-        if "InterruptedException" not in str(error.java_exception):
-            raise
-        raise InterruptedError(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling acquire: "
-            "java.lang.InterruptedException"
-        ) from None
-
-
-@contextlib.contextmanager
-def _turn(turns: Any) -> Iterator[None]:
-    turns.acquire()
-    try:
-        yield
-    finally:
-        turns.release()
 
 
 def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
@@ -271,7 +243,7 @@ def _with_trigger(writer: DataStreamWriter, trigger: str) -> DataStreamWriter:
     return writer.trigger(processingTime=f"{interval_ms(trigger)} milliseconds")
 
 
-def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) -> None:
+def _wait(start: _Start, running: Sequence[_Running], turns: Turns, stop: Stop) -> None:
     """Return when every query has ended, when one has failed, or when a stop is requested.
 
     Meanwhile, at most once a trigger, and at the end of a catch-up, what the wall clock makes due is done.
@@ -294,12 +266,12 @@ def _wait(start: _Start, running: Sequence[_Running], turns: Any, stop: Stop) ->
         if not active:
             return
         if live and start.export is not None and time.monotonic() >= next_export:
-            with _turn(turns):
+            with turns.all():
                 start.export()
             next_export = time.monotonic() + start.settings.gate_interval_s
 
 
-def _started_again(start: _Start, one: _Running, turns: Any, stop: Stop) -> bool:
+def _started_again(start: _Start, one: _Running, turns: Turns, stop: Stop) -> bool:
     """Start a query again that has met a table's new schema, and tell whether it has."""
     if not _may_start_again(one):
         return False
@@ -316,14 +288,14 @@ def _may_start_again(one: _Running) -> bool:
     return ended and one.cause is not None and is_table_change(one.cause) and one.restarts < _RESTARTS
 
 
-def _tick(start: _Start, running: Sequence[_Running], turns: Any) -> bool:
+def _tick(start: _Start, running: Sequence[_Running], turns: Turns) -> bool:
     """Do what the wall clock makes due and tell whether that went well."""
     for one in running:
         ticker, now = one.query.ticker, start.clock()
         if ticker is None or not ticker.is_due(now):
             continue
         try:
-            with _turn(turns):
+            with turns.all():
                 started = time.monotonic()
                 result = ticker.tick(now)
                 if result.rows:
@@ -335,13 +307,13 @@ def _tick(start: _Start, running: Sequence[_Running], turns: Any) -> bool:
     return True
 
 
-def _leave(running: Sequence[_Running], turns: Any) -> None:
+def _leave(running: Sequence[_Running], turns: Turns) -> None:
     """Stop every query between two micro-batches.
 
-    Once the turn is ours no micro-batch is writing and none can begin; one that has just written still
+    Once all turns are ours no micro-batch is writing and none can begin; one that has just written still
     has to note so in its checkpoint, which is waited for. What waits for its turn has done nothing yet.
     """
-    turns.acquire()
+    turns.end()
     for one in running:
         handle = one.handle
         if handle is None:
@@ -365,7 +337,3 @@ def _raise_failure(start: _Start, one: _Running) -> None:
     if is_loss(cause):
         start.guards.refuse_losses(one.query, cause)
     raise StreamError(f"{one.query.name} failed: {type(cause).__name__}: {gist(cause)}") from cause
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm
