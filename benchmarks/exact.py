@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 
 from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
@@ -54,7 +53,7 @@ def exact(
         began, done = time.monotonic(), list[BatchDone]()
         run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
-        differences = list(_differences(spark, settings, events + 1))
+        differences = list(_differences(settings, events + 1))
         for difference in differences[:20]:
             console.print(f"DIFFERENT: {difference}", style="red")
         if differences:
@@ -76,9 +75,9 @@ def _send(
     )
 
 
-def _differences(spark: SparkSession, settings: Settings, sent: int) -> Iterator[str]:
-    verdicts = _judge_topic(spark, settings)
-    bronze, silver, dead, gold = (rows_of(spark, settings, table) for table in TABLES)
+def _differences(settings: Settings, sent: int) -> Iterator[str]:
+    verdicts = _judge_topic(settings)
+    bronze, silver, dead, gold = (rows_of(settings, table) for table in TABLES)
     counted = sum(row["count"] for row in gold)
     console.print(
         f"{sent:,} sent; bronze {len(bronze):,} = silver {len(silver):,} + dead letters {len(dead):,}; "
@@ -107,9 +106,9 @@ def _differences(spark: SparkSession, settings: Settings, sent: int) -> Iterator
     )
 
 
-def _judge_topic(spark: SparkSession, settings: Settings) -> dict[Coordinates, Judged]:
+def _judge_topic(settings: Settings) -> dict[Coordinates, Judged]:
     """Judge what the topic holds; only the time of landing is taken from bronze."""
-    landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(spark, settings, BRONZE)}
+    landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()
     for record in read_topic(settings.kafka_bootstrap_servers, METRICS[0].sources[0].topic):

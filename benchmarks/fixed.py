@@ -257,18 +257,22 @@ def _to_plan(root: Path, layer: str, settings: Settings, environment: Mapping[st
 def _started(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from lakehouse.cli import main; main()", *arguments]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=root, env=dict(environment), stdout=quiet, stderr=quiet)
+    return subprocess.Popen(
+        command, cwd=root, env=dict(environment), stdout=quiet, stderr=quiet, start_new_session=True
+    )
 
 
 def _used_until(process: subprocess.Popen[bytes], is_reached: Callable[[], bool]) -> Usage:
-    """Return what a process and its JVM use until something is reached, or they end."""
-    began, cpu_s, started = time.monotonic(), 0.0, psutil.Process(process.pid)
+    """Return what the processes of a session use until something is reached, or its leader ends."""
+    began, cpu_s = time.monotonic(), dict[int, float]()
     while process.poll() is None and not is_reached():
-        with suppress(psutil.Error):
-            times = [one.cpu_times() for one in (started, *started.children(recursive=True))]
-            cpu_s = sum(one.user + one.system for one in times)
-        time.sleep(0.05)
-    return Usage(time.monotonic() - began, cpu_s)
+        for pid in psutil.pids():
+            with suppress(psutil.Error, OSError):  # it has ended, or is somebody else's
+                if os.getsid(pid) == process.pid:
+                    times = psutil.Process(pid).cpu_times()
+                    cpu_s[pid] = times.user + times.system
+        time.sleep(0.1)
+    return Usage(time.monotonic() - began, sum(cpu_s.values()))
 
 
 if __name__ == "__main__":

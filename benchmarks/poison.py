@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import typer
 from confluent_kafka import KafkaError, Message, Producer
-from pyspark.sql import SparkSession
 from rich.table import Table
 
 from benchmarks.bench import bench_services, console
@@ -61,7 +60,7 @@ def poison(
         began, done = time.monotonic(), list[BatchDone]()
         run(spark, STREAMS, ["bronze", "silver"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
-        differences = list(_differences(spark, settings, sent))
+        differences = list(_differences(settings, sent))
     _report(sent.values())
     for difference in differences[:20]:
         console.print(f"DIFFERENT: {difference}", style="red", markup=False)
@@ -112,9 +111,9 @@ def _send(settings: Settings, records: Iterable[Sent]) -> dict[Coordinates, Sent
     return sent
 
 
-def _differences(spark: SparkSession, settings: Settings, sent: Mapping[Coordinates, Sent]) -> Iterator[str]:
-    dead = _by_coordinates(rows_of(spark, settings, DEAD_LETTERS))
-    silver = _by_coordinates(row for table in KINDS for row in rows_of(spark, settings, f"silver.{table}"))
+def _differences(settings: Settings, sent: Mapping[Coordinates, Sent]) -> Iterator[str]:
+    dead = _by_coordinates(rows_of(settings, DEAD_LETTERS))
+    silver = _by_coordinates(row for table in KINDS for row in rows_of(settings, f"silver.{table}"))
     for at in (dead.keys() | silver.keys()) - sent.keys():
         yield f"{at} was never sent"
     for at, one in sent.items():

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests import pipeline, verdicts
@@ -41,8 +39,8 @@ def unpack(settings: Settings, directory: Path) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def bronze_of(spark: SparkSession, settings: Settings) -> dict[str, list[Row]]:
-    return {name: pipeline.rows_of(spark, settings, f"bronze.{name}") for name in SOURCES}
+def bronze_of(settings: Settings) -> dict[str, list[Row]]:
+    return {name: pipeline.rows_of(settings, f"bronze.{name}") for name in SOURCES}
 
 
 def judged(bronze: Mapping[str, Sequence[Row]], settings: Settings) -> Verdicts:
@@ -59,9 +57,9 @@ def _landed(row: Row) -> int:
     return int(row["ingested_at"])
 
 
-def gold_differences(spark: SparkSession, settings: Settings, found: Verdicts, now: datetime) -> list[str]:
+def gold_differences(settings: Settings, found: Verdicts, now: datetime) -> list[str]:
     """In what gold is not what the oracles make of the clean records."""
-    gold = {name: pipeline.rows_of(spark, settings, name) for name in TABLES if name.startswith("gold.")}
+    gold = {name: pipeline.rows_of(settings, name) for name in TABLES if name.startswith("gold.")}
     metrics = verdicts.accepted(found["metrics_events"], Metric)
     sales = verdicts.accepted(found["sales_events"], Sale)
     calls = [

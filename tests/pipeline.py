@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -172,9 +173,18 @@ def in_micros(frame: DataFrame) -> DataFrame:
     return frame.withColumns({name: F.unix_micros(name) for name in times})
 
 
-def rows_of(spark: SparkSession, settings: Settings, table: str) -> list[Row]:
-    """Return a table's rows, each as a dict, timestamps as microseconds since the epoch."""
-    return [row.asDict(recursive=True) for row in frame_of(spark, settings, table).collect()]
+def rows_of(settings: Settings, table: str) -> list[Row]:
+    """Return a table's rows by a reader without Spark, each as a dict, timestamps as microseconds."""
+    rows: list[Row] = DeltaTable(str(path_of(settings, table))).to_pyarrow_table().to_pylist()
+    return [with_micros(row) for row in rows]
+
+
+def with_micros(row: Row) -> Row:
+    """Return a row with microseconds since the epoch in place of its timestamps."""
+    return {
+        name: micros(value.replace(tzinfo=value.tzinfo or UTC)) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
 
 
 def coordinates_of(row: Mapping[str, Any]) -> Coordinates:

@@ -90,11 +90,11 @@ def story(
     found["gold is behind"] = clear_state(spark, [STREAM], settings)
 
     pipeline.run_layers(spark, settings, "gold", "export")
-    before, messages_before = pipeline.rows_of(spark, settings, GOLD), messages()
+    before, messages_before = pipeline.rows_of(settings, GOLD), messages()
     found["out of reach"] = clear_state(spark, [STREAM], settings)
     found["again"] = clear_state(spark, [STREAM], settings)
     pipeline.run_layers(spark, settings, "export")
-    after, messages_after = pipeline.rows_of(spark, settings, GOLD), messages()
+    after, messages_after = pipeline.rows_of(settings, GOLD), messages()
 
     # Silver lets none through for a cleared row unless it is asked to; this one is put there by hand.
     path = str(pipeline.path_of(settings, SILVER))
@@ -102,7 +102,7 @@ def story(
     again = first.replace(0, 99, ["offset"]).replace(2.0, 8.0, ["value"])
     again.write.format("delta").mode("append").save(path)
     pipeline.run_layers(spark, settings, "gold")
-    made_anew = pipeline.rows_of(spark, settings, GOLD)
+    made_anew = pipeline.rows_of(settings, GOLD)
 
     land(4, event(START + 4 * HOUR))
     pipeline.run_layers(spark, settings, "silver", "gold")
@@ -112,7 +112,7 @@ def story(
         f"WHERE unix_micros(window_start) = {hour_us}"
     )
     found["not final"] = clear_state(spark, [STREAM], settings)
-    not_final = pipeline.rows_of(spark, settings, GOLD)
+    not_final = pipeline.rows_of(settings, GOLD)
     return Story(found, before, after, messages_before, messages_after, made_anew, not_final)
 
 

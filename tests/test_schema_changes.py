@@ -177,14 +177,14 @@ def event(**more: object) -> Raw:
     return Raw(json.dumps(record).encode())
 
 
-def counts(spark: SparkSession, settings: Settings) -> list[int]:
-    return [row["count"] for row in pipeline.rows_of(spark, settings, GOLD)]
+def counts(settings: Settings) -> list[int]:
+    return [row["count"] for row in pipeline.rows_of(settings, GOLD)]
 
 
-def await_count(spark: SparkSession, settings: Settings, count: int, live: threading.Thread) -> None:
+def await_count(settings: Settings, count: int, live: threading.Thread) -> None:
     def is_there() -> bool:
         assert live.is_alive()
-        return counts(spark, settings) == [count]
+        return counts(settings) == [count]
 
     await_(is_there)
 
@@ -211,10 +211,10 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
     try:
         pipeline.land(spark, settings, [[event()]], landed_at=LANDED, first_offset=2)
         pipeline.run_layers(spark, settings, "silver")
-        await_count(spark, settings, 3, live)
+        await_count(settings, 3, live)
         pipeline.land(spark, settings, [[event(region="eu")]], landed_at=LANDED, first_offset=3)
         pipeline.run_layers(spark, settings, "silver", stream=with_region(STREAM))
-        await_count(spark, settings, 4, live)
+        await_count(settings, 4, live)
     finally:
         stop.request()
         live.join(300)
@@ -223,8 +223,8 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
     assert len(notices) == 1
     assert notices[0].startswith(f"{GOLD} starts again: [DELTA_SCHEMA_CHANGED")
     assert pipeline.run_layers(spark, settings, "gold") == []
-    assert counts(spark, settings) == [4]
-    rows = sorted(pipeline.rows_of(spark, settings, SILVER), key=lambda row: row["offset"])
+    assert counts(settings) == [4]
+    rows = sorted(pipeline.rows_of(settings, SILVER), key=lambda row: row["offset"])
     assert [row["region"] for row in rows] == [None, None, None, "eu"]
     assert list(rows[0]) == silver.spec(with_region(STREAM).sources[0], settings).schema.names
 

@@ -21,14 +21,14 @@ import redis
 
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
-from tests.chaos.files import changes_of, doubled_writes, rows_of
+from tests.chaos.files import changes_of, doubled_writes
 from tests.chaos.load import POISON_HEADER, RULES
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import CONTRACTS, Judged, judge_record
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import Coordinates, Row, coordinates_of, read_topic
+from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
 from tests.processes import LAKEHOUSE, running
 from tests.verdicts import accepted, row_differences, same_silver, window_differences
 

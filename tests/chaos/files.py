@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from deltalake import DeltaTable
 
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
-from tests.pipeline import Row, checkpoint_of, committed, micros, path_of, version_of
+from tests.pipeline import Row, checkpoint_of, committed, path_of, version_of, with_micros
 
 Write = tuple[str, int]
 """A transaction in a table's log: the application, `<query>:<id of its checkpoint>`, and the micro-batch."""
@@ -112,20 +111,7 @@ def _has_read(place: Mapping[str, Any], version: int) -> bool:
     return past and not place["isStartingVersion"]
 
 
-def rows_of(settings: Settings, table: str) -> list[Row]:
-    """Return a table's rows by a reader without Spark, timestamps as microseconds since the epoch."""
-    rows: list[Row] = DeltaTable(str(path_of(settings, table))).to_pyarrow_table().to_pylist()
-    return [_in_micros(row) for row in rows]
-
-
 def changes_of(settings: Settings, table: str) -> list[Row]:
     """Return the rows of a table's change feed from its beginning, with _change_type and _commit_version."""
     feed: Any = DeltaTable(str(path_of(settings, table))).load_cdf(starting_version=0)
-    return [_in_micros(row) for row in pa.table(feed.read_all()).to_pylist()]
-
-
-def _in_micros(row: Row) -> Row:
-    return {
-        name: micros(value.replace(tzinfo=value.tzinfo or UTC)) if isinstance(value, datetime) else value
-        for name, value in row.items()
-    }
+    return [with_micros(row) for row in pa.table(feed.read_all()).to_pylist()]

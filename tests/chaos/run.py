@@ -25,11 +25,11 @@ from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import FAULTS, POINTS, Half, Outage, Scene, was_between
-from tests.chaos.files import BRONZE, TABLES, behind, rows_of
+from tests.chaos.files import BRONZE, TABLES, behind
 from tests.chaos.load import Feeder
 from tests.chaos.services import OwnServices
 from tests.chaos.supervisor import Exit, Supervisor
-from tests.pipeline import versions
+from tests.pipeline import rows_of, versions
 from tests.processes import LAKEHOUSE, Place
 
 _ATTEMPTS = 5

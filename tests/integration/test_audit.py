@@ -90,9 +90,7 @@ def damaged(
     directory = tmp_path_factory.mktemp("damaged") / "lake"
     shutil.copytree(filled_lake.lake, directory)
     lake = filled_lake.model_copy(update={"lake": str(directory)})
-    spent = sorted(
-        pipeline.rows_of(spark, lake, SPENT), key=lambda row: (row["user_id"], row["window_start"])
-    )
+    spent = sorted(pipeline.rows_of(lake, SPENT), key=lambda row: (row["user_id"], row["window_start"]))
     summaries = damage_percentiles(spark, lake)
     calls = damage_way_to_silver(spark, lake)
     damage_gold(spark, lake, spent[:3])
@@ -138,7 +136,7 @@ def damage_gold(spark: SparkSession, lake: Settings, rows: list[Row]) -> None:
 
 def damage_percentiles(spark: SparkSession, lake: Settings) -> list[Row]:
     """One percentile of up to ten values, which is exact, and one of more, which is estimated."""
-    rows = sorted(pipeline.rows_of(spark, lake, SUMMARIES), key=lambda row: row["count"])
+    rows = sorted(pipeline.rows_of(lake, SUMMARIES), key=lambda row: row["count"])
     large, small = rows[-1], next(row for row in rows if row["count"] > 1 and row["min"] < row["p90"])
     assert small["count"] <= 10 < large["count"]
     either = " OR ".join(
@@ -152,7 +150,7 @@ def damage_percentiles(spark: SparkSession, lake: Settings) -> list[Row]:
 
 def damage_way_to_silver(spark: SparkSession, lake: Settings) -> list[pipeline.Coordinates]:
     """One record leaves silver, one has a letter too, and one is twice in bronze."""
-    rows = pipeline.rows_of(spark, lake, SILVER_CALLS)
+    rows = pipeline.rows_of(lake, SILVER_CALLS)
     lost, both, twice = sorted(map(pipeline.coordinates_of, rows))[:3]
 
     def where(at: pipeline.Coordinates) -> str:

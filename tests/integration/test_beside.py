@@ -98,17 +98,17 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
 
             await_(lambda: clear_state(spark, [STREAM], settings)[0].rows == 1)
             pipeline.send(settings, [event(LONG_AGO, 7.0)])
-            await_(lambda: late_letters(spark, settings))
+            await_(lambda: late_letters(settings))
             late = Selection(rule="late")
             assert replay(spark, [STREAM], settings, late, utc_now(), allow_late=True).passed == 1
             before = merged()
             await_(lambda: merged() > before + 1)
         clean = 2 + 2 * len(sent) + 1
-        await_(lambda: sum(row["count"] for row in pipeline.rows_of(spark, settings, GOLD)) == clean)
+        await_(lambda: sum(row["count"] for row in pipeline.rows_of(settings, GOLD)) == clean)
 
-    judged = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
-    minutes = pipeline.rows_of(spark, settings, GOLD)
-    assert verdicts.same_silver(pipeline.rows_of(spark, settings, SILVER), judged)
+    judged = verdicts.judge_batches([pipeline.rows_of(settings, BRONZE)], settings)
+    minutes = pipeline.rows_of(settings, GOLD)
+    assert verdicts.same_silver(pipeline.rows_of(settings, SILVER), judged)
     assert verdicts.window_differences(minutes, verdicts.accepted(judged, Metric), settings) == []
     report = audit(spark, [STREAM], settings, utc_now())
     assert differences(report) == []
@@ -119,8 +119,8 @@ def differences(report: Report) -> list[Check]:
     return [check for check in report.checks if check.differences]
 
 
-def late_letters(spark: SparkSession, settings: Settings) -> list[pipeline.Row]:
-    letters = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+def late_letters(settings: Settings) -> list[pipeline.Row]:
+    letters = pipeline.rows_of(settings, DEAD_LETTERS)
     return [row for row in letters if row["reasons"][0]["rule"] == "late"]
 
 

@@ -76,21 +76,19 @@ def lakehouse(
     return run
 
 
-def windows(spark: SparkSession, settings: Settings) -> Mapping[datetime, tuple[int, float]]:
+def windows(settings: Settings) -> Mapping[datetime, tuple[int, float]]:
     return {
         datetime.fromtimestamp(row["window_start"] / 1e6, UTC): (row["count"], row["sum"])
-        for row in pipeline.rows_of(spark, settings, GOLD)
+        for row in pipeline.rows_of(settings, GOLD)
     }
 
 
-def statuses(spark: SparkSession, settings: Settings) -> Mapping[str, str]:
-    letters = pipeline.rows_of(spark, settings, pipeline.DEAD_LETTERS)
+def statuses(settings: Settings) -> Mapping[str, str]:
+    letters = pipeline.rows_of(settings, pipeline.DEAD_LETTERS)
     return {reason["rule"]: letter["status"] for letter in letters for reason in letter["reasons"]}
 
 
-def test_dead_letters_are_listed_shown_replayed_and_discarded(
-    spark: SparkSession, settings: Settings, lakehouse: Command
-) -> None:
+def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings, lakehouse: Command) -> None:
     listed = lakehouse("dead-letters", "list", "--format", "json")
     assert listed.returncode == 0, listed.stderr
     found = json.loads(listed.stdout)
@@ -114,18 +112,18 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(
         "0 were in silver already",
         "1 still fail: not_json 1",
     ], replayed.stderr
-    assert statuses(spark, settings) == {"future": "replayed", "not_json": "open"}
-    assert {row["offset"] for row in pipeline.rows_of(spark, settings, SILVER)} == {0, 1, 2, 3}
+    assert statuses(settings) == {"future": "replayed", "not_json": "open"}
+    assert {row["offset"] for row in pipeline.rows_of(settings, SILVER)} == {0, 1, 2, 3}
 
     discarded = lakehouse("dead-letters", "discard", "--rule", "not_json")
     assert discarded.stdout.splitlines() == ["1 discarded: not_json 1"], discarded.stderr
-    assert statuses(spark, settings) == {"future": "replayed", "not_json": "discarded"}
+    assert statuses(settings) == {"future": "replayed", "not_json": "discarded"}
 
 
 def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     spark: SparkSession, settings: Settings, lakehouse: Command
 ) -> None:
-    assert windows(spark, settings) == WINDOWS
+    assert windows(settings) == WINDOWS
     gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
     spark.sql(f"UPDATE {gold} SET count = 99 WHERE count = 2")
     one = spark.table(gold).where("count = 1").withColumn("service_id", F.lit("nobody"))
@@ -139,7 +137,7 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
         f"gold.metrics_1m: {made}; 1 put right, 1 taken away, the others untouched",
         f"gold.metrics_summary_10m: {made}; 0 put right, 0 taken away, the others untouched",
     ]
-    assert windows(spark, settings) == WINDOWS
+    assert windows(settings) == WINDOWS
 
 
 def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
@@ -155,13 +153,11 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     # A row that only came is an append, which gold's own stream reads, once.
     lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
     pipeline.run_layers(spark, lateness, "gold", stream=METRICS)
-    assert windows(spark, settings) == WINDOWS | {NOON: (1, 8.0)}
-    assert statuses(spark, settings) == {"future": "replayed", "not_json": "open"}
+    assert windows(settings) == WINDOWS | {NOON: (1, 8.0)}
+    assert statuses(settings) == {"future": "replayed", "not_json": "open"}
 
 
-def test_maintain_clears_what_no_record_can_reach_any_more(
-    spark: SparkSession, settings: Settings, lakehouse: Command
-) -> None:
+def test_maintain_clears_what_no_record_can_reach_any_more(settings: Settings, lakehouse: Command) -> None:
     done = lakehouse("maintain", "--stream", "metrics")
 
     assert done.returncode == 0, done.stderr
@@ -169,9 +165,9 @@ def test_maintain_clears_what_no_record_can_reach_any_more(
         "gold.metrics_1m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
         "gold.metrics_summary_10m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
     ]
-    kept = {row["count"]: row["sketch"] is not None for row in pipeline.rows_of(spark, settings, GOLD)}
+    kept = {row["count"]: row["sketch"] is not None for row in pipeline.rows_of(settings, GOLD)}
     assert kept == {2: False, 1: True}
-    assert windows(spark, settings) == WINDOWS
+    assert windows(settings) == WINDOWS
 
 
 def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
@@ -208,8 +204,8 @@ def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
         assert "--allow data-loss" in refused.stderr
         assert allowed.returncode == 0, allowed.stderr
         assert "allowed, and noted in ops.data_losses" in allowed.stdout
-        assert sorted(row["offset"] for row in pipeline.rows_of(spark, settings, BRONZE)) == [0, 1, 3]
-        (loss,) = pipeline.rows_of(spark, settings, "ops.data_losses")
+        assert sorted(row["offset"] for row in pipeline.rows_of(settings, BRONZE)) == [0, 1, 3]
+        (loss,) = pipeline.rows_of(settings, "ops.data_losses")
         assert (loss["partition"], loss["first_offset"], loss["last_offset"]) == (0, 2, 2)
 
 

@@ -86,21 +86,19 @@ def offsets_of(cut: int) -> tuple[int, int]:
     return first, first + len(CUTS[cut])
 
 
-def judged(
-    spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]
-) -> dict[pipeline.Coordinates, Judged]:
+def judged(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> dict[pipeline.Coordinates, Judged]:
     """The oracle's verdicts on bronze, each cut being a micro-batch."""
-    rows = sorted(pipeline.rows_of(spark, settings, BRONZE), key=pipeline.coordinates_of)
+    rows = sorted(pipeline.rows_of(settings, BRONZE), key=pipeline.coordinates_of)
     ends = list(accumulate(map(len, cuts)))
     assert ends[-1] == len(rows)
     batches = [rows[first:end] for first, end in zip([0, *ends], ends, strict=False)]
     return verdicts.judge_batches(batches, settings)
 
 
-def silver_differences(spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
+def silver_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
     """In what silver and its dead letters are not what an undisturbed run of the cuts makes of bronze."""
-    expected = judged(spark, settings, cuts)
-    silver, dead = (pipeline.rows_of(spark, settings, table) for table in (SILVER, DEAD_LETTERS))
+    expected = judged(settings, cuts)
+    silver, dead = (pipeline.rows_of(settings, table) for table in (SILVER, DEAD_LETTERS))
     seen = Counter(pipeline.coordinates_of(row) for row in [*silver, *dead])
     differences = [f"{at} {seen[at]} times" for at in seen.keys() | expected.keys() if seen[at] != 1]
     if not verdicts.same_silver(silver, expected):
@@ -110,10 +108,10 @@ def silver_differences(spark: SparkSession, settings: Settings, cuts: Sequence[S
     return differences
 
 
-def gold_differences(spark: SparkSession, settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
+def gold_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[str]:
     """In what gold is not what an undisturbed run of the cuts makes of bronze."""
-    clean = verdicts.accepted(judged(spark, settings, cuts), Metric)
-    return verdicts.window_differences(pipeline.rows_of(spark, settings, GOLD), clean, settings)
+    clean = verdicts.accepted(judged(settings, cuts), Metric)
+    return verdicts.window_differences(pipeline.rows_of(settings, GOLD), clean, settings)
 
 
 # A crash before, between and after the writes.
@@ -163,7 +161,7 @@ def test_silver_gives_the_verdicts_of_an_undisturbed_run_wherever_it_has_crashed
     spark: SparkSession, crashed: Settings
 ) -> None:
     """Before its writes, between them and after them; and a micro-batch that is done writes nothing again."""
-    assert silver_differences(spark, crashed, CUTS) == []
+    assert silver_differences(crashed, CUTS) == []
     versions = pipeline.versions(crashed)
     assert (versions[SILVER], versions[DEAD_LETTERS]) == (4, 3)
 
@@ -187,7 +185,7 @@ def test_gold_counts_every_row_once_though_it_has_crashed_before_and_after_a_mer
     assert take_cut(spark, crashed, GOLD, 3) == 2
 
     assert pipeline.version_of(crashed, GOLD) == 4
-    assert gold_differences(spark, crashed, CUTS) == []
+    assert gold_differences(crashed, CUTS) == []
 
 
 def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
@@ -206,8 +204,8 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
 
     assert [one.rows for one in results] == [3, 0, 2, 0, 0]
     assert pipeline.version_of(lake_settings, BRONZE) == 2
-    assert sorted(row["offset"] for row in pipeline.rows_of(spark, lake_settings, BRONZE)) == [0, 1, 2, 3, 4]
-    assert {row["ingested_at"] for row in pipeline.rows_of(spark, lake_settings, BRONZE)} == {
+    assert sorted(row["offset"] for row in pipeline.rows_of(lake_settings, BRONZE)) == [0, 1, 2, 3, 4]
+    assert {row["ingested_at"] for row in pipeline.rows_of(lake_settings, BRONZE)} == {
         pipeline.micros(LANDED)
     }
     assert tables.read(spark, str(pipeline.path_of(lake_settings, BRONZE))).schema == bronze.SCHEMA
@@ -228,7 +226,7 @@ def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verd
     done = pipeline.run_layers(spark, settings, "silver")
 
     assert [(one.query, one.batch, one.result.rows) for one in done] == [(SILVER, 0, 5), (SILVER, 1, 8)]
-    assert silver_differences(spark, settings, [[*CUTS[0], *CUTS[1]], [*CUTS[2], *CUTS[3]]]) == []
+    assert silver_differences(settings, [[*CUTS[0], *CUTS[1]], [*CUTS[2], *CUTS[3]]]) == []
 
 
 # A process that is killed.
@@ -319,8 +317,8 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
     assert len(pipeline.committed(settings, QUERIES[layer])) < len(cuts)  # the kills came in time
     pipeline.run_layers(spark, settings, "silver", "gold")
 
-    assert silver_differences(spark, settings, cuts) == []
-    assert gold_differences(spark, settings, cuts) == []
+    assert silver_differences(settings, cuts) == []
+    assert gold_differences(settings, cuts) == []
 
 
 # Runs with an interval.
@@ -398,7 +396,7 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
     run_until(["bronze"], lambda _done: True)
 
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
-    verdict = verdicts.judge_batches([pipeline.rows_of(spark, settings, BRONZE)], settings)
-    gold = pipeline.rows_of(spark, settings, GOLD)
+    verdict = verdicts.judge_batches([pipeline.rows_of(settings, BRONZE)], settings)
+    gold = pipeline.rows_of(settings, GOLD)
     assert verdicts.window_differences(gold, verdicts.accepted(verdict, Metric), settings) == []
-    assert verdicts.same_dead_letters(pipeline.rows_of(spark, settings, DEAD_LETTERS), verdict)
+    assert verdicts.same_dead_letters(pipeline.rows_of(settings, DEAD_LETTERS), verdict)

@@ -102,7 +102,7 @@ def damage(spark: SparkSession, settings: Settings, name: str) -> dict[str, Any]
     keys, change, _ = DAMAGES[name]
     path = pipeline.path_of(settings, name)
     types = dict(spark.read.format("delta").load(str(path)).dtypes)
-    row = max(pipeline.rows_of(spark, settings, name), key=lambda row: [row[key] for key in keys])
+    row = max(pipeline.rows_of(settings, name), key=lambda row: [row[key] for key in keys])
     same = " AND ".join(
         f"unix_micros({key}) = {row[key]}" if types[key] == "timestamp" else f"{key} = {row[key]!r}"
         for key in keys
@@ -208,7 +208,7 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     line = next(line for line in trend.stdout.splitlines() if "every window has a transaction" in line)
     assert "✓✗✗✓✓" in line
     assert "3 of 5" in line
-    results = pipeline.rows_of(spark, lake, "ops.expectation_results")
+    results = pipeline.rows_of(lake, "ops.expectation_results")
     assert len({row["run_id"] for row in results}) == 5
     failed = [row for row in results if not row["success"] and row["severity"] == "fail"]
     assert {(row["table"], row["expectation"], row["unexpected"]) for row in failed} == {

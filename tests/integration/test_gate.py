@@ -70,7 +70,7 @@ class Gated:
         assert send(Load("transactions", 200, seed=self._seed), self.settings).failed == 0
 
     def count(self, table: str) -> int:
-        return len(pipeline.rows_of(self.spark, self.settings, table))
+        return len(pipeline.rows_of(self.settings, table))
 
     def sent(self) -> Counter[int | None]:
         """How often each count has left, null for a row that was taken back."""

@@ -197,11 +197,11 @@ def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(spark: SparkSession,
 
 def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(spark: SparkSession, lake: Lake) -> None:
     settings = lake.settings
-    right = pipeline.rows_of(spark, settings, GOLD)
+    right = pipeline.rows_of(settings, GOLD)
     assert {row["service_id"]: row["count"] for row in right} == {"a": 1, "b": 2}
     with replaced(pipeline.checkpoint_of(settings, GOLD)), replaced(pipeline.path_of(settings, GOLD)):
         pipeline.run_layers(spark, settings, "gold")
-        anew = pipeline.rows_of(spark, settings, GOLD)
+        anew = pipeline.rows_of(settings, GOLD)
 
     def exact(rows: list[pipeline.Row]) -> list[str]:
         return sorted(str({**row, "sketch": None}) for row in rows)
@@ -286,12 +286,12 @@ def run_allowing_loss(spark: SparkSession, settings: Settings) -> tuple[list[Bat
     return done, notices
 
 
-def offsets(spark: SparkSession, settings: Settings) -> list[int]:
-    return sorted(row["offset"] for row in pipeline.rows_of(spark, settings, BRONZE))
+def offsets(settings: Settings) -> list[int]:
+    return sorted(row["offset"] for row in pipeline.rows_of(settings, BRONZE))
 
 
-def losses(spark: SparkSession, settings: Settings) -> list[tuple[int, int, int, str]]:
-    rows = pipeline.rows_of(spark, settings, LOSSES)
+def losses(settings: Settings) -> list[tuple[int, int, int, str]]:
+    rows = pipeline.rows_of(settings, LOSSES)
     return sorted((row["partition"], row["first_offset"], row["last_offset"], row["query"]) for row in rows)
 
 
@@ -324,8 +324,8 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     done, notices = run_allowing_loss(spark, settings)
     assert [one.result.rows for one in done] == [3]
     assert len(notices) == 1
-    assert offsets(spark, settings) == [1, 5, 6, 7]
-    assert losses(spark, settings) == [(0, 0, 0, BRONZE), (0, 2, 4, BRONZE)]
+    assert offsets(settings) == [1, 5, 6, 7]
+    assert losses(settings) == [(0, 0, 0, BRONZE), (0, 2, 4, BRONZE)]
 
     # Of a micro-batch that was planned and not written, of which more expires before it is planned again.
     pipeline.send(settings, [event("c")] * 4)
@@ -334,8 +334,8 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     assert "offsets 8 to 9 of partition 0" in refusal(spark, settings, "bronze")
     done, _ = run_allowing_loss(spark, settings)
     assert [one.result.rows for one in done] == [2]
-    assert offsets(spark, settings) == [1, 5, 6, 7, 10, 11]
-    assert losses(spark, settings) == [(0, 0, 0, BRONZE), (0, 2, 4, BRONZE), (0, 8, 9, BRONZE)]
+    assert offsets(settings) == [1, 5, 6, 7, 10, 11]
+    assert losses(settings) == [(0, 0, 0, BRONZE), (0, 2, 4, BRONZE), (0, 8, 9, BRONZE)]
 
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []

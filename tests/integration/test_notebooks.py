@@ -42,7 +42,7 @@ def lake(spark: SparkSession, filled_lake: Settings, tmp_path: Path) -> Settings
     """A copy of the lake of every stream, in which a few calls are open again."""
     shutil.copytree(filled_lake.lake, tmp_path / "lake")
     settings = filled_lake.model_copy(update={"lake": str(tmp_path / "lake")})
-    first = min(row["user1"] for row in pipeline.rows_of(spark, settings, "gold.call_records"))
+    first = min(row["user1"] for row in pipeline.rows_of(settings, "gold.call_records"))
     calls = pipeline.path_of(settings, "gold.call_records")
     spark.sql(f"UPDATE delta.`{calls}` SET status = 'open', closed_at = NULL WHERE user1 = '{first}'")
     return settings
@@ -90,24 +90,24 @@ def test_there_are_the_two_notebooks() -> None:
 
 
 @pytest.mark.slow
-def test_gold_is_explored(spark: SparkSession, lake: Settings, execute: Execute) -> None:
+def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
     notebook = execute(EXPLORE, lake)
 
     assert_plots_are_drawn_and_nothing_warns(notebook)
     there = {row["table"]: int(row["rows"]) for row in rows(notebook["overview"])}
     assert there == {
-        name: len(pipeline.rows_of(spark, lake, f"gold.{name}"))
+        name: len(pipeline.rows_of(lake, f"gold.{name}"))
         for one in STREAMS
         for name in (table.name for table in one.tables)
     }
 
-    minute_1 = min(row["window_start"] for row in pipeline.rows_of(spark, lake, "gold.metrics_1m"))
+    minute_1 = min(row["window_start"] for row in pipeline.rows_of(lake, "gold.metrics_1m"))
     shown = rows(notebook["overview"])[0]["first"]
     assert shown.startswith(f"{datetime.fromtimestamp(minute_1 / 1e6, UTC):%Y-%m-%d %H:%M:00}")
 
     latencies: dict[str, list[float]] = defaultdict(list)
     minutes: dict[str, set[int]] = defaultdict(set)
-    for row in pipeline.rows_of(spark, lake, "silver.metrics_events"):
+    for row in pipeline.rows_of(lake, "silver.metrics_events"):
         if row["metric_name"] == "request_latency_ms":
             latencies[row["service_id"]].append(row["value"])
             minutes[row["service_id"]].add(row["event_time"] // 60_000_000)
@@ -124,7 +124,7 @@ def test_gold_is_explored(spark: SparkSession, lake: Settings, execute: Execute)
     assert [float(row["max"]) for row in services] == pytest.approx(greatest, abs=0.01)
 
     totals: dict[str, Decimal] = defaultdict(Decimal)
-    sales = pipeline.rows_of(spark, lake, "silver.sales_events")
+    sales = pipeline.rows_of(lake, "silver.sales_events")
     for row in sorted(sales, key=lambda row: (row["partition"], row["offset"])):
         if row["value"] is None:  # a tombstone: the product begins anew
             totals.pop(row["product"], None)
@@ -136,7 +136,7 @@ def test_gold_is_explored(spark: SparkSession, lake: Settings, execute: Execute)
     ]
 
     spent: dict[str, Decimal] = defaultdict(Decimal)
-    for row in pipeline.rows_of(spark, lake, "silver.transactions"):
+    for row in pipeline.rows_of(lake, "silver.transactions"):
         spent[row["user_id"]] += row["amount"]
     spenders = sorted(spent, key=lambda name: (-spent[name], name))[:10]
     assert [(row["user_id"], row["total"]) for row in rows(notebook["users"])] == [
@@ -144,7 +144,7 @@ def test_gold_is_explored(spark: SparkSession, lake: Settings, execute: Execute)
     ]
 
     sides: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in pipeline.rows_of(spark, lake, "gold.call_records"):
+    for row in pipeline.rows_of(lake, "gold.call_records"):
         heard = [side for side in ("analytics", "metrics") if row[f"{side}_events"]]
         for status in (row["status"], "all"):
             sides[status]["both_sides" if len(heard) == 2 else f"{heard[0]}_only"] += 1
@@ -156,13 +156,13 @@ def test_gold_is_explored(spark: SparkSession, lake: Settings, execute: Execute)
 
 @pytest.mark.slow
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
-    spark: SparkSession, lake: Settings, execute: Execute
+    lake: Settings, execute: Execute
 ) -> None:
     settings = lake.model_copy(update={"future_tolerance_s": 10 * 24 * 3600})
-    before = states(spark, settings)
+    before = states(settings)
     rules = [
         (letter["stream"], rule)
-        for letter in pipeline.rows_of(spark, settings, pipeline.DEAD_LETTERS)
+        for letter in pipeline.rows_of(settings, pipeline.DEAD_LETTERS)
         for rule in {reason["rule"] for reason in letter["reasons"]}
     ]
     future = Counter(stream for stream, rule in rules if rule == "future")
@@ -185,22 +185,22 @@ def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     assert "0 passed and are in silver now" in text(notebook["replay-second"])
     after = {row["stream"]: (row["status"], row["letters"]) for row in rows(notebook["after"])}
     assert after == {name: ("replayed", str(number)) for name, number in future.items()}
-    assert states(spark, settings) == {
+    assert states(settings) == {
         name: state + Counter(silver=future[name], replayed=future[name]) - Counter(open=future[name])
         for name, state in before.items()
     }
 
 
-def states(spark: SparkSession, settings: Settings) -> dict[str, Counter[str]]:
+def states(settings: Settings) -> dict[str, Counter[str]]:
     """How many records of each stream are where."""
     found: dict[str, Counter[str]] = {stream.name: Counter() for stream in STREAMS}
     for stream in STREAMS:
         for source in stream.sources:
             for layer in ("bronze", "silver"):
-                records = pipeline.rows_of(spark, settings, f"{layer}.{source.table}")
+                records = pipeline.rows_of(settings, f"{layer}.{source.table}")
                 assert len({*map(pipeline.coordinates_of, records)}) == len(records)
                 found[stream.name][layer] += len(records)
-    for letter in pipeline.rows_of(spark, settings, pipeline.DEAD_LETTERS):
+    for letter in pipeline.rows_of(settings, pipeline.DEAD_LETTERS):
         found[letter["stream"]][letter["status"]] += 1
     for state in found.values():
         assert (

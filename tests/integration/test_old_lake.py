@@ -84,16 +84,16 @@ def test_a_lake_of_an_earlier_version_is_carried_on_and_its_books_balance(
     settings = old_lakes.unpack(session_settings, tmp_path).model_copy(
         update={"kafka_bootstrap_servers": services.kafka}
     )
-    before = old_lakes.bronze_of(spark, settings)
+    before = old_lakes.bronze_of(settings)
     assert {name: len(rows) for name, rows in before.items()} == {
         name: len(records) + len(make_lake.SECOND[name]) for name, records in make_lake.FIRST.items()
     }
     assert {
         (row["ts"], row["status"])
-        for row in pipeline.rows_of(spark, settings, "gold.call_records")
+        for row in pipeline.rows_of(settings, "gold.call_records")
         if row["user1"] == "ann"
     } == {(pipeline.micros(START), "closed"), (pipeline.micros(OPEN_CALL), "open")}
-    assert old_lakes.gold_differences(spark, settings, old_lakes.judged(before, settings), NOW) == []
+    assert old_lakes.gold_differences(settings, old_lakes.judged(before, settings), NOW) == []
     send_again(settings, before)
 
     # Every query's last micro-batch comes again, as after a crash just before its checkpoint took note, and
@@ -108,14 +108,14 @@ def test_a_lake_of_an_earlier_version_is_carried_on_and_its_books_balance(
     assert replay(spark, [METRICS], settings, Selection(rule="late"), utc_now(), allow_late=True).passed == 1
     catch_up(spark, [METRICS], ["gold"], settings)
 
-    bronze = old_lakes.bronze_of(spark, settings)
+    bronze = old_lakes.bronze_of(settings)
     assert {name: len(rows) for name, rows in bronze.items()} == {
         name: len(rows) + len(NEW[name]) for name, rows in before.items()
     }
     judged = {name: verdicts.judge_batches([rows], settings, SOURCES[name]) for name, rows in bronze.items()}
     for name, found in judged.items():
-        assert verdicts.same_silver(pipeline.rows_of(spark, settings, f"silver.{name}"), found), name
-    assert old_lakes.gold_differences(spark, settings, judged, LATER) == []
+        assert verdicts.same_silver(pipeline.rows_of(settings, f"silver.{name}"), found), name
+    assert old_lakes.gold_differences(settings, judged, LATER) == []
     report = audit(spark, STREAMS, settings, utc_now())
     assert [check for check in report.checks if check.differences] == []
     assert report.is_clean

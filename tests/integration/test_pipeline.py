@@ -82,7 +82,7 @@ class Story:
         pipeline.send(self.settings, records)
         batches = pipeline.run_layers(self.spark, self.settings, "bronze", "silver", "gold")
         known = {pipeline.coordinates_of(row) for told in self.chapters.values() for row in told.bronze}
-        landed = pipeline.rows_of(self.spark, self.settings, BRONZE)
+        landed = pipeline.rows_of(self.settings, BRONZE)
         self.chapters[chapter] = Chapter(
             batches,
             pipeline.versions(self.settings),
@@ -91,7 +91,7 @@ class Story:
         )
 
     def rows(self, table: str) -> list[Row]:
-        return pipeline.rows_of(self.spark, self.settings, table)
+        return pipeline.rows_of(self.settings, table)
 
     def judged(self, *names: str) -> dict[Coordinates, Judged]:
         """The oracle's verdicts on what the chapters sent; each was one micro-batch of silver."""
@@ -386,7 +386,7 @@ def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_be
             stop.request()
         running.result()
 
-    rows = pipeline.rows_of(spark, settings, BRONZE)
+    rows = pipeline.rows_of(settings, BRONZE)
     assert sorted((row["partition"], row["offset"], row["value"]) for row in rows) == [
         (0, 0, b"old"),
         (0, 1, b"new"),

@@ -66,12 +66,12 @@ def fill(spark: SparkSession, settings: Settings, cuts: Iterable[list[Raw]], fir
     pipeline.land(spark, settings, list(cuts), landed_at=LANDED, source=SOURCE, first_offset=first_offset)
 
 
-def differences(spark: SparkSession, settings: Settings) -> list[str]:
+def differences(settings: Settings) -> list[str]:
     """In what gold is not what the oracle makes of bronze."""
-    bronze = pipeline.rows_of(spark, settings, "bronze.transactions")
+    bronze = pipeline.rows_of(settings, "bronze.transactions")
     judged = verdicts.judge_batches([bronze], settings, SOURCE)
     expected = user_transactions_5m(verdicts.accepted(judged, Transaction))
-    return verdicts.row_differences(pipeline.rows_of(spark, settings, GOLD), expected, KEYS)
+    return verdicts.row_differences(pipeline.rows_of(settings, GOLD), expected, KEYS)
 
 
 def damage(spark: SparkSession, settings: Settings, where: str) -> None:
@@ -92,7 +92,7 @@ def once_caught_up(
     settings = session_settings.model_copy(update={"lake": lake})
     fill(spark, settings, [everybody(0), everybody(1)])
     pipeline.run_layers(spark, settings, "silver", "gold", stream=TRANSACTIONS)
-    assert differences(spark, settings) == []
+    assert differences(settings) == []
     return settings
 
 
@@ -112,14 +112,14 @@ def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
 
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, span) == rebuilt(len(USERS), 1)
 
-    wrong = {text.split(":")[0] for text in differences(spark, caught_up)}
+    wrong = {text.split(":")[0] for text in differences(caught_up)}
     right = ("u1", pipeline.micros(second))
     assert len(wrong) == WINDOWS - 1
     assert str(right) not in wrong
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS - 1
     )
-    assert differences(spark, caught_up) == []
+    assert differences(caught_up) == []
 
 
 def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_writes_no_row(
@@ -137,7 +137,7 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
 
     # Doubled rows leave first and come again: once deleted, once changed.
     assert (done.changed, done.deleted) == (2 * WINDOWS, 2 * WINDOWS)
-    assert differences(spark, caught_up) == []
+    assert differences(caught_up) == []
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
@@ -162,12 +162,12 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
         with pytest.raises(TableError, match="is being rebuilt already, and held until"):
             rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
-        assert differences(spark, caught_up) != []
+        assert differences(caught_up) != []
     thread.join(300)
 
     operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()]
     assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
-    assert differences(spark, caught_up) == []
+    assert differences(caught_up) == []
 
 
 def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_what_it_writes(
@@ -198,7 +198,7 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
     assert pipeline.version_of(caught_up, GOLD) == version + 3  # taken, merged once, given back
     assert not leases.is_held(spark, path)
     assert terms() == []
-    assert differences(spark, caught_up) == []
+    assert differences(caught_up) == []
 
 
 def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up: Settings) -> None:
@@ -225,9 +225,9 @@ def every_stream(session_settings: Settings, tmp_path: Path) -> Settings:
     return old_lakes.unpack(session_settings, tmp_path)
 
 
-def every_difference(spark: SparkSession, settings: Settings) -> list[str]:
-    judged = old_lakes.judged(old_lakes.bronze_of(spark, settings), settings)
-    return old_lakes.gold_differences(spark, settings, judged, NOW)
+def every_difference(settings: Settings) -> list[str]:
+    judged = old_lakes.judged(old_lakes.bronze_of(settings), settings)
+    return old_lakes.gold_differences(settings, judged, NOW)
 
 
 def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
@@ -239,7 +239,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
         (CALL_RECORDS, "analytics = NULL, metrics_events = 9"),
     )
     damages = [damage_rows(spark, every_stream, table, change) for table, change in changes]
-    assert len(every_difference(spark, every_stream)) >= sum(map(sum, damages))
+    assert len(every_difference(every_stream)) >= sum(map(sum, damages))
 
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
         (done,) = rebuild_gold(spark, table, every_stream, Span())
@@ -247,7 +247,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     # A call that was missing comes back as an open one, which the wall clock closes.
     pipeline.run_layers(spark, every_stream, "gold", stream=CALLS, now=NOW)
 
-    assert every_difference(spark, every_stream) == []
+    assert every_difference(every_stream) == []
 
 
 def damage_rows(
@@ -290,7 +290,7 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     done = rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
-    assert every_difference(spark, every_stream) == []
+    assert every_difference(every_stream) == []
     with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
         rebuild_gold(spark, PRODUCT_SALES, every_stream, Span(START))
 
@@ -305,7 +305,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(
     )
     fill(spark, lake_settings, [[*everybody(0), spent("u1", near, "3"), spent("u1", far, "5")]])
     pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
-    assert len(pipeline.rows_of(spark, lake_settings, SILVER)) == 17
+    assert len(pipeline.rows_of(lake_settings, SILVER)) == 17
     now = datetime.now(UTC)
 
     for settings, rows in ((wide, 18), (narrow, 16)):
@@ -315,7 +315,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(
         assert behind(spark, TRANSACTIONS, settings, ends) == []
         rebuild_gold(spark, USER_TRANSACTIONS_5M, settings, Span())
 
-        assert len(pipeline.rows_of(spark, settings, SILVER)) == rows
-        assert differences(spark, settings) == []
+        assert len(pipeline.rows_of(settings, SILVER)) == rows
+        assert differences(settings) == []
         cut = recompute.cut_of(spark, USER_TRANSACTIONS_5M, settings)
         assert cut.merged["transactions"].count() == rows

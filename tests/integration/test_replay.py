@@ -82,8 +82,8 @@ def caught_up(
     settings = session_settings.model_copy(update={"lake": lake, "max_bytes_per_batch": "1"})
     pipeline.land(spark, settings, CUTS, landed_at=LANDED)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
-    assert in_silver(spark, settings) == [0, 1, 2]
-    assert letters(spark, settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
+    assert in_silver(settings) == [0, 1, 2]
+    assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
     return settings
 
 
@@ -94,28 +94,28 @@ def settings(caught_up: Settings, tmp_path: Path) -> Settings:
     return caught_up.model_copy(update={"lake": str(tmp_path / "lake")})
 
 
-def in_silver(spark: SparkSession, settings: Settings) -> list[int]:
-    return sorted(row["offset"] for row in pipeline.rows_of(spark, settings, SILVER))
+def in_silver(settings: Settings) -> list[int]:
+    return sorted(row["offset"] for row in pipeline.rows_of(settings, SILVER))
 
 
-def letter_rows(spark: SparkSession, settings: Settings) -> dict[int, Row]:
-    rows = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+def letter_rows(settings: Settings) -> dict[int, Row]:
+    rows = pipeline.rows_of(settings, DEAD_LETTERS)
     found = {row["offset"]: row for row in rows}
     assert len(found) == len(rows), "two letters for one record"
     return found
 
 
-def letters(spark: SparkSession, settings: Settings) -> dict[int, str]:
-    return {offset: row["status"] for offset, row in sorted(letter_rows(spark, settings).items())}
+def letters(settings: Settings) -> dict[int, str]:
+    return {offset: row["status"] for offset, row in sorted(letter_rows(settings).items())}
 
 
-def gold_differences(spark: SparkSession, settings: Settings, offsets: list[int]) -> list[str]:
+def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
     """In what both gold tables are not what these records make."""
     clean = [
         Metric("s", "m", value, event_time_us=pipeline.micros(at))
         for value, at in (BY_OFFSET[offset] for offset in offsets)
     ]
-    minutes, summaries = (pipeline.rows_of(spark, settings, name) for name in (GOLD, SUMMARIES))
+    minutes, summaries = (pipeline.rows_of(settings, name) for name in (GOLD, SUMMARIES))
     return verdicts.window_differences(minutes, clean, settings) + verdicts.window_differences(
         summaries, clean, settings, METRICS_SUMMARY_10M
     )
@@ -146,7 +146,7 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(
 
     assert done == Replayed(failed=4, failing={"future": 1, "late": 1, "not_json": 2})
     assert pipeline.version_of(settings, SILVER) == version
-    found = letter_rows(spark, settings)
+    found = letter_rows(settings)
     assert {(row["status"], row["attempts"], row["last_attempt"]) for row in found.values()} == {
         ("open", 2, pipeline.micros(NOW))
     }
@@ -163,10 +163,10 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
     pipeline.run_layers(spark, patient, "silver", "gold", stream=METRICS)
 
     assert (done, again) == (Replayed(passed=1), Replayed())
-    assert letters(spark, settings) == {3: "open", 4: "replayed", 5: "open", 6: "open"}
-    assert [row["attempts"] for row in letter_rows(spark, settings).values()].count(1) == 3
-    assert in_silver(spark, settings) == [0, 1, 2, 4]
-    assert gold_differences(spark, settings, [0, 1, 2, 4]) == []
+    assert letters(settings) == {3: "open", 4: "replayed", 5: "open", 6: "open"}
+    assert [row["attempts"] for row in letter_rows(settings).values()].count(1) == 3
+    assert in_silver(settings) == [0, 1, 2, 4]
+    assert gold_differences(settings, [0, 1, 2, 4]) == []
 
 
 def test_two_replays_at_the_same_time_let_a_record_in_once(
@@ -207,8 +207,8 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
     assert sorted(one.passed for one in done) == [0, 1]
     assert sorted(one.there_already for one in done) == [0, 1]
     assert conflicts
-    assert in_silver(spark, settings) == [0, 1, 2, 4]
-    assert letters(spark, settings)[4] == "replayed"
+    assert in_silver(settings) == [0, 1, 2, 4]
+    assert letters(settings)[4] == "replayed"
 
 
 def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
@@ -219,13 +219,13 @@ def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
         patch.setattr(tables, "amend", crash(tables.amend, 1, after=False))
         with pytest.raises(CrashError):
             replay(spark, [METRICS], patient, Selection(), NOW)
-    assert in_silver(spark, settings) == [0, 1, 2, 4]
-    assert letters(spark, settings)[4] == "open"
+    assert in_silver(settings) == [0, 1, 2, 4]
+    assert letters(settings)[4] == "open"
 
     assert discard(spark, [METRICS], settings, Selection(rule="future"), NOW) == Discarded(there_already=1)
 
-    assert letters(spark, settings)[4] == "replayed"
-    assert in_silver(spark, settings) == [0, 1, 2, 4]
+    assert letters(settings)[4] == "replayed"
+    assert in_silver(settings) == [0, 1, 2, 4]
 
 
 def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(
@@ -236,7 +236,7 @@ def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(
     done = replay(spark, [METRICS], settings, Selection(rule="not_json"), NOW)
 
     assert done == Replayed(failed=1, gone=1, failing={"not_json": 1})
-    assert letters(spark, settings)[6] == "open"
+    assert letters(settings)[6] == "open"
 
 
 def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
@@ -250,7 +250,7 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
 
     assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
     assert pipeline.version_of(settings, DEAD_LETTERS) == version
-    assert letters(spark, settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
+    assert letters(settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
     assert replay(spark, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
 
 
@@ -270,7 +270,7 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
         selection = Selection(offset=offset)
         assert replay(spark, [METRICS], settings, selection, NOW, allow_late=True).passed == 1
         pipeline.run_layers(spark, settings, "gold", stream=METRICS)
-        assert gold_differences(spark, settings, counted) == []
+        assert gold_differences(settings, counted) == []
 
     path = str(pipeline.path_of(settings, GOLD))
     feed = spark.read.format("delta").option("readChangeFeed", "true")
@@ -312,14 +312,14 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
         patch.setattr(tables, "append", crash(tables.append, 1, after=True))
         with pytest.raises(CrashError):
             take_all(first)
-    assert (in_silver(spark, first), 3 in letters(spark, first)) == ([], first_s == 300)
+    assert (in_silver(first), 3 in letters(first)) == ([], first_s == 300)
 
     take_all(then)
     versions = pipeline.versions(then, [SILVER, DEAD_LETTERS])
     take_all(then)
 
-    assert in_silver(spark, then) == [0]
-    assert letters(spark, then) == {1: "open", 2: "open", 3: "open", 4: "open"}
+    assert in_silver(then) == [0]
+    assert letters(then) == {1: "open", 2: "open", 3: "open", 4: "open"}
     assert pipeline.versions(then, [SILVER, DEAD_LETTERS]) == versions
 
 
@@ -354,7 +354,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
     spark: SparkSession, settings: Settings
 ) -> None:
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
-    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(spark, settings, SILVER)}
+    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: None, 2: None}
 
     done = rebuild_silver(spark, stream, patient, Landed(), NOW)
@@ -363,10 +363,10 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
     again = rebuild_silver(spark, stream, patient, Landed(), NOW)
     assert (done, again) == (EXPECTED, Rebuilt(judged=7))
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
-    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(spark, settings, SILVER)}
+    environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: "prod", 4: None}
-    assert letters(spark, settings) == LETTERS_AFTER
-    found = letter_rows(spark, settings)[2]
+    assert letters(settings) == LETTERS_AFTER
+    found = letter_rows(settings)[2]
     assert [reason["rule"] for reason in found["reasons"]] == ["too_high"]
     assert (found["value"], found["batch"], found["attempts"]) == (CUTS[0][2].value, None, 1)
     passed_over = pipeline.run_layers(spark, patient, "silver", "gold", stream=stream)
@@ -383,11 +383,11 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
             patch.setattr(tables, write, crash(getattr(tables, write), 1, after=True))
             with pytest.raises(CrashError):
                 rebuild_silver(spark, stream, patient, Landed(), NOW)
-        clean, dead = in_silver(spark, settings), letters(spark, settings)
+        clean, dead = in_silver(settings), letters(settings)
         assert set(clean) | {at for at, status in dead.items() if status == "open"} == set(range(7)), write
 
-    assert in_silver(spark, settings) == [0, 1, 4]
-    assert letters(spark, settings) == LETTERS_AFTER
+    assert in_silver(settings) == [0, 1, 4]
+    assert letters(settings) == LETTERS_AFTER
     assert rebuild_silver(spark, stream, patient, Landed(), NOW) == Rebuilt(judged=7)
 
 
@@ -401,9 +401,9 @@ def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
     assert rebuild_silver(spark, STREAM, patient, Landed(until=LANDED), NOW) == Rebuilt()
     there = rebuild_silver(spark, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
     assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
-    assert in_silver(spark, settings) == [0, 1, 2, 4, 5]
+    assert in_silver(settings) == [0, 1, 2, 4, 5]
     back = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
 
     assert (back.judged, back.removed, back.newly_refused) == (6, 1, 1)
-    assert in_silver(spark, settings) == [0, 1, 2, 5]
-    assert letters(spark, settings) == {3: "discarded", 4: "open", 5: "replayed", 6: "open"}
+    assert in_silver(settings) == [0, 1, 2, 5]
+    assert letters(settings) == {3: "discarded", 4: "open", 5: "replayed", 6: "open"}

@@ -194,14 +194,12 @@ def run_copies(
         last = {one.query: one.batch for one in done}
         assert {one.query: one.batch for one in again} == last, "not every last micro-batch was run again"
     landed = {
-        source.table: _as_landed(
-            pipeline.rows_of(spark, settings, f"bronze.{source.table}"), cuts[source.table]
-        )
+        source.table: _as_landed(pipeline.rows_of(settings, f"bronze.{source.table}"), cuts[source.table])
         for source in stream.sources
     }
 
     def rows() -> dict[str, list[Row]]:
-        return {name: pipeline.rows_of(spark, settings, name) for name in _tables(stream)}
+        return {name: pipeline.rows_of(settings, name) for name in _tables(stream)}
 
     def at(moment: datetime) -> dict[str, list[Row]]:
         pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=moment)

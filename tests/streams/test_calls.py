@@ -96,7 +96,7 @@ class Line:
             pipeline.send(self.settings, records, source)
         now = START + timedelta(seconds=now_s)
         done = pipeline.run_layers(self.spark, self.settings, *LAYERS, stream=CALLS, now=now)
-        rows = by_user(pipeline.rows_of(self.spark, self.settings, GOLD))
+        rows = by_user(pipeline.rows_of(self.settings, GOLD))
         return Chapter(done, self._newly_sent(), rows, pipeline.version_of(self.settings, GOLD))
 
     def _newly_sent(self) -> dict[str, list[Message]]:

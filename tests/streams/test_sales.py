@@ -97,8 +97,8 @@ def story(
     take(third, Raw(b'{"product":"product1","value":', key=b"product1"))
     take(*others, *PENS, sold("ink", "1e4"), sold("ink", -9000))
     take(*MORE_PENS)
-    told.sales = pipeline.rows_of(spark, settings, "gold.product_sales")
-    told.letters = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+    told.sales = pipeline.rows_of(settings, "gold.product_sales")
+    told.letters = pipeline.rows_of(settings, DEAD_LETTERS)
     return told
 
 
@@ -214,16 +214,16 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew(
 
     pipeline.land(spark, settings, [first, second], landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
-    assert notified(spark, settings) == {("pen", 1): Decimal(2500), ("ink", 6): Decimal(2000)}
+    assert notified(settings) == {("pen", 1): Decimal(2500), ("ink", 6): Decimal(2000)}
     pipeline.land(spark, settings, [[at(3, tombstone("pen"))]], landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
 
-    assert notified(spark, settings) == {
+    assert notified(settings) == {
         ("pen", 1): Decimal(2500),
         ("pen", 5): Decimal(2100),
         ("ink", 6): Decimal(2000),
     }
-    assert totals(pipeline.rows_of(spark, settings, "gold.product_sales")) == {
+    assert totals(pipeline.rows_of(settings, "gold.product_sales")) == {
         "pen": (Decimal(2100), 2),
         "ink": (Decimal(2001), 2),
     }
@@ -233,6 +233,6 @@ def at(offset: int, record: Raw) -> Raw:
     return replace(record, offset=offset)
 
 
-def notified(spark: SparkSession, settings: Settings) -> dict[tuple[str, int], Decimal]:
-    rows = pipeline.rows_of(spark, settings, "gold.sales_notifications")
+def notified(settings: Settings) -> dict[tuple[str, int], Decimal]:
+    rows = pipeline.rows_of(settings, "gold.sales_notifications")
     return {(row["product"], row["offset"]): row["value"] for row in rows}

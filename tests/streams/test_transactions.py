@@ -95,7 +95,7 @@ def story(
         spent("bob", 12.5),
     )
     take(spent("ann", "2.70", 1000))
-    told.letters = pipeline.rows_of(spark, settings, DEAD_LETTERS)
+    told.letters = pipeline.rows_of(settings, DEAD_LETTERS)
     with pytest.raises(LakehouseError) as caught:
         take(spent("croesus", "6e28"), spent("croesus", "6e28"))
     told.failure = str(caught.value)
