@@ -18,14 +18,11 @@ from lakehouse import checkpoints, tables
 from lakehouse.columns import Columns
 from lakehouse.execution import are_few, by_reference, execute_for
 from lakehouse.judging import HEADERS
+from lakehouse.kafka_source import source_options
 from lakehouse.layer import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import TableSpec, Transaction
-
-# A task reads only what is there, but the fetch that a consumer sends ahead finds nothing more, and until the
-# broker has answered that, by default after 500 ms, it answers no other question of the consumer.
-_FETCH_WAIT_MS = "10"
 
 SCHEMA = (
     StructType()
@@ -70,15 +67,13 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
     def records() -> DataFrame:
         return (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+            .options(**source_options(settings.kafka_bootstrap_servers))
             .option("subscribe", settings.topic(source.topic))
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "true")
             .option("includeHeaders", "true")
             .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-            .option("kafka.isolation.level", "read_committed")
             .option("kafka.max.poll.records", "10000")
-            .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
             .load()
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -114,12 +115,12 @@ def land(
     With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets go up from
     `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
     """
-    path = tables.ensure(spark, settings.lake, bronze.spec(source))
-    for cut in cuts:
+    path, application = tables.ensure(spark, settings.lake, bronze.spec(source)), uuid.uuid4().hex
+    for number, cut in enumerate(cuts):
         rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
         first_offset += len(cut)
         frame = spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
-        frame.write.format("delta").mode("append").save(path)
+        tables.append(frame, path, tables.Transaction(application, number))
 
 
 def landed(

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, cuts, data_losses, tables
 from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
+from lakehouse.kafka_source import source_options
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.topics import offset_ranges
@@ -63,11 +64,10 @@ def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ra
     )
     return (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+        .options(**source_options(settings.kafka_bootstrap_servers))
         .option("subscribe", topic)
         .option("startingOffsets", starts)
         .option("endingOffsets", ends)
-        .option("kafka.isolation.level", "read_committed")
         .load()
     )
 

@@ -75,13 +75,9 @@ class Subject:
         examples: list[Difference] = []
         found = missing
         for frame in different:
-            kept = frame.persist()
-            try:
-                found += (count := kept.count())
-                if count:
-                    examples += _examples(kept)
-            finally:
-                kept.unpersist()
+            some = _first(frame, EXAMPLES + 1)
+            found += len(some) if len(some) <= EXAMPLES else frame.count()
+            examples += some
         return self.found(rows, found, examples, notes)
 
     def found(
@@ -92,8 +88,8 @@ class Subject:
         return Check(self.stream, self.name, self.subject, rows, differences, shown, tuple(notes))
 
 
-def _examples(different: DataFrame) -> list[Difference]:
+def _first(different: DataFrame, count: int) -> list[Difference]:
     keys = [name for name in different.columns if name != "what"]
-    rows = different.select(*keys, F.col("what")).limit(EXAMPLES)
+    rows = different.select(*keys, F.col("what")).limit(count)
     answer = Answer(rows.schema, rows.collect(), truncated=False)
     return [Difference(dict(zip(keys, row[:-1], strict=True)), str(row[-1])) for row in plain_rows(answer)]
