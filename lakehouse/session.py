@@ -105,9 +105,10 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
 
 def is_small(lake: str) -> bool:
     """Tell whether a lake lies on this machine and has so few bytes that every command is over soon."""
-    root, found = Path(lake.removeprefix("file://")), 0
-    if "://" in str(root):
+    scheme, is_url, rest = lake.partition(":/")
+    if is_url and scheme != "file":
         return False
+    root, found = f"/{rest.lstrip('/')}" if is_url else lake, 0
     for directory, _, names in os.walk(root):
         for name in names:
             with contextlib.suppress(OSError):  # a running layer removes files
