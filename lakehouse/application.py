@@ -22,7 +22,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.stopping import stopping_on_signals
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
-from lakehouse.topics import create_topics, offset_ranges, require_broker
+from lakehouse.topics import create_topics, describe_topic, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
 INTERRUPTED = 130
@@ -100,12 +100,10 @@ def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[
     """Tell whether Kafka has so few records, landed or not, that catching up is over soon."""
     if "bronze" not in layers:
         return True
-    ranges = (
-        offset_ranges(settings.kafka_bootstrap_servers, settings.topic(source.topic)).values()
-        for stream in streams
-        for source in stream.sources
-    )
-    return sum(end - first for topic in ranges for first, end in topic) <= _FEW_WAITING
+    sources = (source for stream in streams for source in stream.sources)
+    topics = (describe_topic(settings.kafka_bootstrap_servers, settings.topic(one.topic)) for one in sources)
+    records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
+    return sum(records) <= _FEW_WAITING
 
 
 def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], None]) -> Gate:

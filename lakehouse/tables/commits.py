@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.columns import Columns
-from lakehouse.tables.log import last_batch, noted_files
+from lakehouse.tables.log import last_batch, log_of, noted_files
 from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
@@ -153,9 +153,8 @@ class Commit:
 def begin(spark: SparkSession, path: str) -> Commit:
     """Begin a commit to the table at the path, as it is now."""
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
     none = jvm.scala.Option.empty()
-    return Commit(spark, path, log.startTransaction(none, none))
+    return Commit(spark, path, log_of(spark, path).startTransaction(none, none))
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
@@ -165,7 +164,7 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
     """
     jvm: Any = spark._jvm
     delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
-    txn = delta.DeltaLog.forTable(spark._jsparkSession, path).startTransaction(none, none)
+    txn = log_of(spark, path).startTransaction(none, none)
     txn.updateMetadataForNewTable(
         delta.actions.Metadata(
             str(uuid.uuid4()),

@@ -13,11 +13,16 @@ from lakehouse import storage
 from lakehouse.tables.specs import DataFile, Transaction
 
 
+def log_of(spark: SparkSession, path: str) -> Any:
+    """Return Delta's own object of the table's log."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+
+
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
     """Return Delta's own object of the table, as of now or of a version; it is -1 where there is no table."""
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    unset = jvm.scala.Option.empty()
+    log, unset = log_of(spark, path), jvm.scala.Option.empty()
     if version is None:
         return log.update(False, unset, unset)  # noqa: FBT003
     return log.getSnapshotAt(version, unset, unset, False)  # noqa: FBT003

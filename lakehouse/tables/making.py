@@ -40,20 +40,21 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     cannot be created, where it was made under other values of the settings, keys or windows it depends on,
     and where a column was removed, renamed or given a type that does not hold its values.
     """
-    path = _ensure_made(spark, lake, spec)
-    if not _is_as_declared(spark, path, spec):
-        _refuse_other_settings(spark, path, spec)
-        _evolve(spark, path, spec, Refused.TO_A_WRITER)
-        _note_properties(spark, path, spec)
-    return path
+    return _ensure(spark, lake, spec, Refused.TO_A_WRITER)
 
 
 def ensure_source(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     """Do as `ensure` does for one who only reads the table: it may have more columns and wider types."""
+    return _ensure(spark, lake, spec, Refused.TO_A_READER)
+
+
+def _ensure(spark: SparkSession, lake: str, spec: TableSpec, refused: Refused) -> str:
     path = _ensure_made(spark, lake, spec)
     if not _is_as_declared(spark, path, spec):
         _refuse_other_settings(spark, path, spec)
-        _evolve(spark, path, spec, Refused.TO_A_READER)
+        _evolve(spark, path, spec, refused)
+        if refused is Refused.TO_A_WRITER:
+            _note_properties(spark, path, spec)
     return path
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import storage
 from lakehouse.execution import are_few, executing_for
-from lakehouse.tables.log import read_commit, size_bytes, version_of
+from lakehouse.tables.log import log_of, read_commit, size_bytes, version_of
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
 _YOUNG = 20  # commits, each of which is read
@@ -94,10 +94,10 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     so long ago have been removed by VACUUM.
     """
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    history = log_of(spark, path).history()
     moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
     # The commit that stood at the time, else the oldest one there is.
-    stood = log.history().getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, False, True)  # noqa: FBT003
+    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, False, True)  # noqa: FBT003
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", stood.getVersion()).load(path)
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
