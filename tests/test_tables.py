@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.tables import TableSpec
+from lakehouse.tables import TableSpec, commits
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), fixed={"grace_s": "5"}
@@ -67,6 +67,18 @@ def test_a_log_with_something_else_in_it_is_left_alone_and_the_way_out_is_named(
         tables.ensure(spark, str(tmp_path), SPEC)
 
     assert found.read_text() == "mine"
+
+
+def test_a_table_that_somebody_has_made_since_one_looked_is_left_as_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+
+    commits.create(spark, path, SPEC.schema, {})
+
+    table = DeltaTable(path)
+    assert table.version() == 0
+    assert table.metadata().configuration["lakehouse.grace_s"] == "5"
 
 
 def test_a_table_that_several_create_at_once_is_created_once(spark: SparkSession, tmp_path: Path) -> None:

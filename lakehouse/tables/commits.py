@@ -160,11 +160,14 @@ def begin(spark: SparkSession, path: str) -> Commit:
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
     """Commit version 0 of a table without rows; its directory may have the beginnings of a log.
 
-    Raises Py4JJavaError where somebody else has made the table meanwhile.
+    A table that is there by now is left as it is. Raises Py4JJavaError where somebody else makes one at the
+    same moment.
     """
     jvm: Any = spark._jvm
     delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
     txn = log_of(spark, path).startTransaction(none, none)
+    if txn.readVersion() >= 0:
+        return
     txn.updateMetadataForNewTable(
         delta.actions.Metadata(
             str(uuid.uuid4()),
