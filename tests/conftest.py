@@ -117,6 +117,14 @@ def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Se
     )
 
 
+@pytest.fixture(scope="module")
+def module_settings(
+    session_settings: Settings, services: Endpoints, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    """Settings with a lake and topics for all tests of a file."""
+    return settings_for(session_settings, services, tmp_path_factory.mktemp("module"))
+
+
 @pytest.fixture
 def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Path) -> MakeSettings:
     """Make settings with a lake, topics and a Redis database of the test's own; keywords go over them."""

@@ -13,12 +13,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.local.services import Endpoints
 from lakehouse.maintenance import Cleared, clear_state
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
 from tests import pipeline
-from tests.conftest import settings_for
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
 
 START = pipeline.utc("2026-03-01T00:00:00")
@@ -61,15 +59,8 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(
-    spark: SparkSession,
-    session_settings: Settings,
-    services: Endpoints,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Story:
-    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("maintenance")).model_copy(
-        update={"allowed_lateness_s": 3600, "max_bytes_per_batch": "1"}
-    )
+def story(spark: SparkSession, module_settings: Settings) -> Story:
+    settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "max_bytes_per_batch": "1"})
     found: dict[str, list[Cleared]] = {}
 
     def land(first_offset: int, *events: Raw) -> None:

@@ -37,24 +37,25 @@ def streamed(rows: DataFrame, checkpoint: Path) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("reader", [tables.read_stream, tables.read_change_stream])
 @pytest.mark.parametrize(
-    ("happened", "rows"),
+    ("happened", "rows", "reader"),
     [
-        pytest.param([], [0, 1, 2, 3], id="nothing"),
-        pytest.param(["UPDATE {} SET n = 9 WHERE n = 1"], [0, 2, 3, 9], id="an update"),
-        pytest.param(["DELETE FROM {} WHERE n = 1"], [0, 2, 3], id="a delete"),
-        pytest.param(["OPTIMIZE {}"], [0, 1, 2, 3], id="compaction"),
-        pytest.param(["ALTER TABLE {} ADD COLUMN word string"], [0, 1, 2, 3], id="another schema"),
+        pytest.param("", [0, 1, 2, 3], tables.read_change_stream, id="nothing"),
+        pytest.param("UPDATE {} SET n = 9 WHERE n = 1", [0, 2, 3, 9], tables.read_stream, id="an update"),
+        pytest.param("DELETE FROM {} WHERE n = 1", [0, 2, 3], tables.read_change_stream, id="a delete"),
+        pytest.param("OPTIMIZE {}", [0, 1, 2, 3], tables.read_stream, id="compaction"),
+        pytest.param(
+            "ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], tables.read_stream, id="another schema"
+        ),
     ],
 )
 def test_a_stream_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
-    spark: SparkSession, tmp_path: Path, reader: Reader, happened: list[str], rows: list[int]
+    spark: SparkSession, tmp_path: Path, reader: Reader, happened: str, rows: list[int]
 ) -> None:
     path = tables.ensure(spark, str(tmp_path), SPEC)
     appended(spark, path, 0, 1)
-    for statement in happened:
-        spark.sql(statement.format(f"delta.`{path}`"))
+    if happened:
+        spark.sql(happened.format(f"delta.`{path}`"))
 
     first = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
     nothing = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")

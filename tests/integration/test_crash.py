@@ -35,6 +35,7 @@ from lakehouse.stopping import Stop
 from tests import batches, pipeline, verdicts
 from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
 from tests.conftest import MakeSettings
+from tests.crashing import CrashError, crash_at
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
@@ -45,10 +46,6 @@ LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
 QUERIES: dict[LayerName, str] = {"bronze": BRONZE, "silver": SILVER, "gold": GOLD}
 ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
-
-
-class CrashError(Exception):
-    """What stands in for the end of the process."""
 
 
 def event(at: datetime, service: str = "s", value: float = 1.0) -> Raw:
@@ -115,22 +112,6 @@ def gold_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[
 
 
 # A crash before, between and after the writes.
-
-
-def crash_at(write: Callable[..., int], number: int, *, after: bool) -> Callable[..., int]:
-    """A write that works as it does, but for one that fails: before it does anything, or once it is done."""
-    calls = 0
-
-    def crashing(*arguments: object, **named: object) -> int:
-        nonlocal calls
-        calls += 1
-        if calls != number:
-            return write(*arguments, **named)
-        if after:
-            write(*arguments, **named)
-        raise CrashError
-
-    return crashing
 
 
 @pytest.fixture(scope="module")

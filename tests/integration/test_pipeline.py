@@ -25,10 +25,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.local.services import Endpoints
 from lakehouse.runner import BatchDone, run
 from lakehouse.samples import spread_times
 from lakehouse.samples.metrics import samples
@@ -143,35 +141,22 @@ def widen(settings: Settings, partitions: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def story(
-    spark: SparkSession,
-    services: Endpoints,
-    session_settings: Settings,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Story:
-    settings = session_settings.model_copy(
-        update={
-            "lake": str(tmp_path_factory.mktemp("story")),
-            "kafka_bootstrap_servers": services.kafka,
-            "redis_url": SecretStr(services.redis),
-            "topics": {SOURCE.topic: f"story-{time.time_ns()}"},
-        }
-    )
+def story(spark: SparkSession, module_settings: Settings) -> Story:
     prime_ms = int(time.time() * 1000)
-    told = Story(spark, settings, prime_ms)
+    told = Story(spark, module_settings, prime_ms)
     told.tell("prime", [event("prime", prime_ms), event("prime", prime_ms - 8 * DAY_MS)])
     now_ms = int(time.time() * 1000)  # close to the times that Kafka gives: prime may take a minute
     times = spread_times(5000, end_ms=now_ms - 1000, span_s=900)
     sampled = samples(5000, times, seed=11, malformed=0.03, late=0.05, duplicates=0.02)
-    send_in_transaction(settings, event("aborted", prime_ms), KafkaProducer.abort_transaction)
-    send_in_transaction(settings, event("committed", prime_ms), KafkaProducer.commit_transaction)
+    send_in_transaction(module_settings, event("aborted", prime_ms), KafkaProducer.abort_transaction)
+    send_in_transaction(module_settings, event("committed", prime_ms), KafkaProducer.commit_transaction)
     told.tell("samples", [*(Raw(one.value, one.key) for one in sampled), *by_hand(now_ms)])
     told.tell("nothing", [])
     told.tell("refused", [Raw(b"not JSON", key=b"x"), event("prime", prime_ms - 8 * DAY_MS)])
     told.tell("later", [event("later", now_ms + 180_000)])
     told.tell("late", [event(HOT, now_ms // 60_000 * 60_000 - 120_000, value=-5.0)])
     for query in (BRONZE, SILVER, GOLD):
-        pipeline.forget_last_commit(settings, query)
+        pipeline.forget_last_commit(module_settings, query)
     told.tell("again", [])
     return told
 

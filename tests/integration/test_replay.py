@@ -33,6 +33,7 @@ from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests import pipeline, verdicts
 from tests.batches import rows_between, silver_of, take
+from tests.crashing import CrashError, crash_at
 from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
 from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
 
@@ -42,10 +43,6 @@ NOW = pipeline.utc("2026-03-21T00:00:00")
 SUMMARIES = "gold.metrics_summary_10m"
 NOT_JSON = Raw(b"not JSON")
 PATIENT = {"future_tolerance_s": 3600}
-
-
-class CrashError(Exception):
-    """What stands in for the end of the process."""
 
 
 def event(at: datetime, value: float = 1.0, **more: str) -> Raw:
@@ -119,22 +116,6 @@ def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
     return verdicts.window_differences(minutes, clean, settings) + verdicts.window_differences(
         summaries, clean, settings, METRICS_SUMMARY_10M
     )
-
-
-def crash(write: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-    """A write that works as it does, but for one that fails: before it does anything, or once it is done."""
-    calls = 0
-
-    def crashing(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls != number:
-            return write(*arguments, **named)
-        if after:
-            write(*arguments, **named)
-        raise CrashError
-
-    return crashing
 
 
 def test_letters_that_still_fail_gain_an_attempt_and_are_open(
@@ -216,7 +197,7 @@ def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
 ) -> None:
     patient = settings.model_copy(update=PATIENT)
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "amend", crash(tables.amend, 1, after=False))
+        patch.setattr(tables, "amend", crash_at(tables.amend, 1, after=False))
         with pytest.raises(CrashError):
             replay(spark, [METRICS], patient, Selection(), NOW)
     assert in_silver(settings) == [0, 1, 2, 4]
@@ -309,7 +290,7 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
         take(silver_of(spark, settings), rows, 0, now=LANDED)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "append", crash(tables.append, 1, after=True))
+        patch.setattr(tables, "append", crash_at(tables.append, 1, after=True))
         with pytest.raises(CrashError):
             take_all(first)
     assert (in_silver(first), 3 in letters(first)) == ([], first_s == 300)
@@ -380,7 +361,7 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
     for write in ("insert_missing", "replace", "amend"):
         with monkeypatch.context() as patch:
-            patch.setattr(tables, write, crash(getattr(tables, write), 1, after=True))
+            patch.setattr(tables, write, crash_at(getattr(tables, write), 1, after=True))
             with pytest.raises(CrashError):
                 rebuild_silver(spark, stream, patient, Landed(), NOW)
         clean, dead = in_silver(settings), letters(settings)

@@ -18,12 +18,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.layer import LAYERS
-from lakehouse.local.services import Endpoints
 from lakehouse.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.streams.calls import CALLS
 from tests import pipeline
-from tests.conftest import settings_for
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
@@ -113,12 +111,7 @@ class Line:
 
 
 @pytest.fixture(scope="module")
-def story(
-    spark: SparkSession,
-    session_settings: Settings,
-    services: Endpoints,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Chapter]:
+def story(spark: SparkSession, module_settings: Settings) -> dict[str, Chapter]:
     """Six runs; each user's calls are a tale of their own.
 
     first       ann on both sides; one, and all kinds of payloads, on one side; late, early, two and long
@@ -128,7 +121,7 @@ def story(
     corrected   what comes after closing: late's other side, early's beginning, what is between two's calls
     nothing     no record, and nothing that is due
     """
-    line = Line(spark, settings_for(session_settings, services, tmp_path_factory.mktemp("calls")))
+    line = Line(spark, module_settings)
     return {
         "first": line.take(
             40,

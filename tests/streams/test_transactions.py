@@ -14,11 +14,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
-from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import TRANSACTIONS
 from tests import pipeline
-from tests.conftest import settings_for
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 SOURCE = TRANSACTIONS.sources[0]
@@ -68,14 +66,8 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(
-    spark: SparkSession,
-    session_settings: Settings,
-    services: Endpoints,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Story:
-    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("transactions"))
-    told = Story()
+def story(spark: SparkSession, module_settings: Settings) -> Story:
+    settings, told = module_settings, Story()
 
     def take(*records: Raw) -> None:
         """Send the records and run every layer."""
