@@ -114,7 +114,7 @@ class _Place:
         self._paths = silver.ensure(spark, source, settings)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
-        landed = tables.read_now(self._spark, self._paths.bronze).where(span.condition())
+        landed = tables.read(self._spark, self._paths.bronze).where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
             return Rebuilt()
@@ -142,9 +142,9 @@ class _Place:
         `standing` is silver's row, null where it has none; `id`, `status` and `said` are the letter's.
         """
         names = clean_schema(self._source.contract).names
-        clean = tables.read_now(self._spark, self._paths.clean).where(within(ranges))
+        clean = tables.read(self._spark, self._paths.clean).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
-        dead = tables.read_now(self._spark, self._paths.dead).where(within(ranges))
+        dead = tables.read(self._spark, self._paths.dead).where(within(ranges))
         letters = dead.where(F.col("job") == self._origin.job).select(
             *_KEYS, "id", "status", F.col("reasons").alias("said")
         )

@@ -164,12 +164,12 @@ class _Place:
             letters.unpersist()
 
     def _letters(self) -> DataFrame:
-        letters = tables.read_now(self._spark, self._paths.dead).where(self._selected)
+        letters = tables.read(self._spark, self._paths.dead).where(self._selected)
         return letters.select("id", *_KEYS, "status", "reasons")
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
         """Close the letters whose rows are in silver; return how many these are, and the open others."""
-        clean = tables.read_now(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
+        clean = tables.read(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
         count = there.count()
         if count:
@@ -182,7 +182,7 @@ class _Place:
         return tables.amend(letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges, "t"))
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        rows = tables.read_now(self._spark, self._paths.bronze).where(within(ranges))
+        rows = tables.read(self._spark, self._paths.bronze).where(within(ranges))
         front = None if allow_late else Greatest(self._paths.clean, "event_time").value(self._spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)

@@ -70,7 +70,7 @@ def query_name(source: Source) -> str:
 
 def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
     """Keep the bronze rows whose records have no dead letter, whatever its status."""
-    letters = tables.read_now(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
+    letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 

@@ -1,4 +1,4 @@
-"""Streams of a table's rows: what they begin with, whatever has happened to the table before."""
+"""Rows of a table, as of a version and as a stream, whatever has happened to the table before or since."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import TableSpec, Transaction, reading
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), change_feed=True, stats=("n",)
@@ -77,3 +77,27 @@ def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
         Path(path, "_delta_log", f"{version:020}.json").unlink()
 
     assert streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint") == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_rows_read_are_those_of_a_version_whatever_is_written_later(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr(reading, "FEW_FILES", 0)
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+    appended(spark, path, 0, 1)
+    before = tables.read(spark, path)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE n = 1")
+    after = tables.read(spark, path)
+    appended(spark, path, 2)
+
+    frames = (tables.read_version(spark, path, 0), before, after, tables.read(spark, path))
+    assert [sorted(row.n for row in frame.collect()) for frame in frames] == [
+        [],
+        [0, 1, 2, 3],
+        [0, 2, 3],
+        [0, 2, 3, 4, 5],
+    ]
+    assert before.where("n > 1").groupBy("n").count().count() == 2

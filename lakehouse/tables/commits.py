@@ -21,13 +21,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.columns import Columns
-from lakehouse.tables.log import last_batch, log_of, noted_files
+from lakehouse.tables.log import FEW_FILES, frame_of, last_batch, log_of, noted_files, scala_seq
 from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
 FILE = "_file"
 _UNKNOWN_ROWS = 1_000_000  # of a file without statistics, to be on the safe side
-_FEW_FILES = 16  # to look for fewer with their statistics costs more than to read them
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Commit:
         They count as read, and with few files all of the table does.
         """
         files = noted_files(self.snapshot)
-        if files is not None and len(files) <= _FEW_FILES:
+        if files is not None and len(files) <= FEW_FILES:
             self._txn.readWholeTable()
         else:
             found = self._filtered(F.lit(True) if where is None else where)  # noqa: FBT003
@@ -96,17 +95,12 @@ class Commit:
         """Return the files that may have rows for which the condition holds, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
         condition = rows._jdf.queryExecution().analyzed().condition()
-        return self._txn.filterFiles(_seq(self.spark, [condition]), True)  # noqa: FBT003 - with numbers of rows
+        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # noqa: FBT003 - with numbers of rows
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
         """Return the rows of the files, or of those that are named, with the file's name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
-        return self._frame(chosen).withColumn(FILE, F.col("_metadata.file_name"))
-
-    def _frame(self, files: Iterable[Any]) -> DataFrame:
-        log, none = self._txn.deltaLog(), self._jvm.scala.Option.empty()
-        frame = log.createDataFrame(self.snapshot, _seq(self.spark, files), False, none)  # noqa: FBT003
-        return DataFrame(frame, self.spark)
+        return frame_of(self.spark, self.snapshot, chosen).withColumn(FILE, F.col("_metadata.file_name"))
 
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
@@ -123,7 +117,7 @@ class Commit:
         counts = list(map(_records, added))
         if None not in counts:
             return sum(count or 0 for count in counts)
-        return self._frame(added).count()  # of a table that keeps no statistics
+        return frame_of(self.spark, self.snapshot, added).count()  # of a table that keeps no statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Take the named files out of the table."""
@@ -137,13 +131,13 @@ class Commit:
         if transaction is None:
             # A Scala object, which py4j reaches by the field that holds it.
             manual = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-            return int(self._txn.commit(_seq(self.spark, self._actions), manual))
+            return int(self._txn.commit(scala_seq(self.spark, self._actions), manual))
         application, version = transaction.application, transaction.version
         noted = delta.actions.SetTransaction(application, version, some.apply(int(time.time() * 1000)))
         modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
         mode = modes.Update() if self._removes else modes.Append()
         update = delta.DeltaOperations.StreamingUpdate(mode, application, version, some.empty())
-        return int(self._txn.commit(_seq(self.spark, [noted, *self._actions]), update))
+        return int(self._txn.commit(scala_seq(self.spark, [noted, *self._actions]), update))
 
     @property
     def _jvm(self) -> Any:
@@ -175,13 +169,13 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
             None,
             delta.actions.Format("parquet", _map(spark, {})),
             schema.json(),
-            _seq(spark, []),
+            scala_seq(spark, []),
             _map(spark, properties),
             jvm.scala.Option.apply(int(time.time() * 1000)),
         )
     )
     made = delta.DeltaOperations.CreateTable(txn.metadata(), False, False, none)  # noqa: FBT003
-    txn.commit(_seq(spark, []), made)
+    txn.commit(scala_seq(spark, []), made)
 
 
 def _map(spark: SparkSession, values: Mapping[str, str]) -> Any:
@@ -191,15 +185,6 @@ def _map(spark: SparkSession, values: Mapping[str, str]) -> Any:
     for name, value in values.items():
         found.put(name, value)
     return jvm.PythonUtils.toScalaMap(found)
-
-
-def _seq(spark: SparkSession, values: Iterable[Any]) -> Any:
-    """Return a Scala Seq of Java objects."""
-    jvm: Any = spark._jvm
-    found = jvm.java.util.ArrayList()
-    for value in values:
-        found.add(value)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
 
 def _records(file: Any) -> int | None:

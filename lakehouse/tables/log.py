@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from pyspark.sql.types import StructType
 
 from lakehouse import storage
 from lakehouse.tables.specs import DataFile, Transaction
+
+FEW_FILES = 16
+"""To look for fewer by their statistics costs more than to read them, if they are small."""
 
 
 def log_of(spark: SparkSession, path: str) -> Any:
@@ -92,13 +96,30 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 def noted_files(snapshot: Any) -> list[Any] | None:
     """Return Delta's own objects of the files that a version's checksum names; null where it names none.
 
-    Delta names all the files of a table there as long as they are few.
+    Delta names all the files of a table there as long as they are few. Asked for them itself, the snapshot
+    goes through the log in Spark jobs.
     """
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
         return None
     files = checksum.get().allFiles().get()
     return [files.apply(place) for place in range(files.size())]
+
+
+def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:
+    """Return the rows of some of a snapshot's files, Delta's own objects of which are given."""
+    none = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
+    frame = snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, files), False, none)  # noqa: FBT003
+    return DataFrame(frame, spark)
+
+
+def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
+    """Return a Scala Seq of Java objects."""
+    jvm: Any = spark._jvm
+    found = jvm.java.util.ArrayList()
+    for value in values:
+        found.add(value)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:

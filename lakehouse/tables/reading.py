@@ -10,7 +10,16 @@ from pyspark.sql import functions as F
 
 from lakehouse import storage
 from lakehouse.execution import are_few, executing_for
-from lakehouse.tables.log import log_of, read_commit, size_bytes, version_of
+from lakehouse.tables.log import (
+    FEW_FILES,
+    frame_of,
+    log_of,
+    noted_files,
+    read_commit,
+    size_bytes,
+    snapshot,
+    version_of,
+)
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
 _YOUNG = 20  # commits, each of which is read
@@ -25,8 +34,12 @@ def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """Return the table's rows as of now."""
-    return spark.read.format("delta").load(path)
+    """Return the table's rows as of this moment, which the frame keeps to whatever is written later.
+
+    Raises Spark's AnalysisException where there is no table.
+    """
+    version = version_of(spark, path)
+    return spark.read.format("delta").load(path) if version < 0 else read_version(spark, path, version)
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
@@ -35,17 +48,18 @@ def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
 
 
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
-    """Return the table's rows as of a version."""
-    return spark.read.format("delta").option("versionAsOf", version).load(path)
+    """Return the table's rows as of a version.
 
-
-def read_now(spark: SparkSession, path: str) -> DataFrame:
-    """Return the table's rows as of this moment, which the frame keeps to whatever is written later.
-
-    A frame of `read` looks at the table anew each time that it is computed, and Spark computes it anew when a
-    table that it reads has been merged into, though it is persisted.
+    Of a small table all files are read: for those that may have the rows that are wanted Delta looks in Spark
+    jobs.
     """
-    return read_version(spark, path, version_of(spark, path))
+    found = snapshot(spark, path, version)
+    checksum = found.checksumOpt()
+    if checksum.isDefined() and are_few(size_bytes=int(checksum.get().tableSizeBytes())):
+        files = noted_files(found)
+        if files is not None and len(files) <= FEW_FILES:
+            return frame_of(spark, found, files)
+    return spark.read.format("delta").option("versionAsOf", version).load(path)
 
 
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
