@@ -35,12 +35,11 @@ def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
     )
 
 
-def within(ranges: Sequence[OffsetRange], alias: str = "") -> Column:
-    """Select the rows whose coordinates lie in one of the ranges; `alias` names their table in a join."""
-    prefix = alias and f"{alias}."
-    return reduce(Column.__or__, (_within(one, prefix) for one in ranges), F.lit(False))  # noqa: FBT003
+def within(ranges: Sequence[OffsetRange]) -> Column:
+    """Select the rows whose coordinates lie in one of the ranges."""
+    return reduce(Column.__or__, map(_within, ranges), F.lit(False))  # noqa: FBT003
 
 
-def _within(one: OffsetRange, prefix: str) -> Column:
-    place = (F.col(f"{prefix}topic") == one.topic) & (F.col(f"{prefix}partition") == one.partition)
-    return place & F.col(f"{prefix}offset").between(one.first, one.last)
+def _within(one: OffsetRange) -> Column:
+    place = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)
+    return place & F.col("offset").between(one.first, one.last)

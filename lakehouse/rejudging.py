@@ -122,7 +122,7 @@ class _Place:
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
-            self._write(work, found, within(ranges_of(work), "t"))
+            self._write(work, found, within(ranges_of(work)))
             return Rebuilt(
                 judged=judged.count(),
                 inserted=found.inserted,

@@ -179,7 +179,7 @@ class _Place:
     def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         given_up = {"status": F.lit(DISCARDED)}
         is_open = F.col("t.status") == OPEN
-        return tables.amend(letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges, "t"))
+        return tables.amend(letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges))
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._spark, self._paths.bronze).where(within(ranges))
@@ -191,7 +191,7 @@ class _Place:
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         rows = filter_clean(judged).drop("id")
-        return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges, "t"))
+        return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
         """Close the letters of rows that passed, and say in the others why they still do not."""
@@ -218,7 +218,7 @@ class _Place:
             ("id",),
             pending if where is None else pending & where,
             {**values, **attempt},
-            within=within(ranges, "t"),
+            within=within(ranges),
         )
 
 

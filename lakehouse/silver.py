@@ -102,7 +102,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
                 origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
                 letters = to_dead_letters(filter_dead(judged), origin)
                 if resumed:  # under the transaction it would be skipped
-                    tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters), "t"))
+                    tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters)))
                 else:
                     tables.append(letters, dead_path, transaction)
             if rows > refused:

@@ -205,6 +205,20 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
     return both.select(columns.changes).select("_row.*", CHANGE_TYPE)
 
 
+def amended_rows(
+    rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
+) -> DataFrame:
+    """Return what to write instead of the table's rows `t` of a frame, in which `hit` rows get new values.
+
+    `names` are the table's columns. Which of the rows written have a `_change_type` is as in `changed_rows`.
+    """
+    before = F.struct(*(F.col(f"t.{name}") for name in names))
+    after = F.struct(*(values.get(name, F.col(f"t.{name}")).alias(name) for name in names))
+    both = rows.select(before.alias("_old"), F.when(hit, after).alias("_new"), F.lit(False).alias("_gone"))  # noqa: FBT003
+    changes = _merging(tuple(names), ()).changes
+    return both.select(changes).select("_row.*", CHANGE_TYPE)
+
+
 @dataclass(frozen=True)
 class _Merging:
     """The columns of a merge, made once: both sides' rows by key, and what becomes of a pair."""

@@ -14,7 +14,6 @@ from delta.exceptions import (
     ConcurrentWriteException,
     MetadataChangedException,
 )
-from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
@@ -23,14 +22,14 @@ from lakehouse import schema_changes
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
-from lakehouse.tables.commits import FILE, Candidates, Commit, begin, changed_rows
-from lakehouse.tables.reading import read
+from lakehouse.tables.commits import FILE, Candidates, Commit, amended_rows, begin, changed_rows
 from lakehouse.tables.specs import Transaction
 
 T = TypeVar("T")
 
 _ATTEMPTS = 5
 _REWRITTEN_BYTES = 128 << 10  # so little is written anew sooner than it is searched
+_GIVEN = "_given"
 
 
 # In Java they have an ancestor in common, in Python they have none.
@@ -142,11 +141,26 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
     """Insert the rows whose key the table does not have and return how many; a rerun inserts none.
 
     Of several that insert at once one comes first, and the others look again. `within` is a condition on the
-    table's row `t` that holds for all that have one of the keys; it spares files. `rows` has one row a key
+    table's rows that holds for all that have one of the keys; it spares files. `rows` has one row a key
     and should be persisted.
     """
-    merge = _merge_into(rows, path, keys, within).whenNotMatchedInsertAll()
-    return _affected(merge, "num_inserted_rows")
+
+    def insert() -> int:
+        commit = begin(rows.sparkSession, path)
+        near = commit.candidates(within)
+        with executing_for(rows.sparkSession, few=are_few(rows=near.rows)):
+            there = commit.rows(near).select(*keys)
+            missing = rows.join(there, list(keys), "left_anti").persist()
+            try:
+                count = missing.count()
+                if count:
+                    commit.write(_as_in(commit.schema, missing, path))
+                    commit.finish(None)
+                return count
+            finally:
+                missing.unpersist()
+
+    return again_on_conflict(insert)
 
 
 def amend(
@@ -164,8 +178,50 @@ def amend(
     true stay as they are; it is for the caller to see that a rerun finds none. `within` is as in
     `insert_missing`.
     """
-    merge = _merge_into(rows, path, keys, within).whenMatchedUpdate(where, dict(values))
-    return _affected(merge, "num_updated_rows")
+    given = rows.withColumn(_GIVEN, F.lit(True)).alias("s")  # noqa: FBT003
+    same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
+
+    def matched(standing: DataFrame) -> DataFrame:
+        return standing.alias("t").join(F.broadcast(given), same, "left")
+
+    return again_on_conflict(
+        lambda: _set_where(
+            begin(rows.sparkSession, path), within, matched, F.col(f"s.{_GIVEN}") & where, values
+        )
+    )
+
+
+def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, Column]) -> int:
+    """Set columns in the rows that `where` selects and return how many.
+
+    It is for the caller to see that a rerun finds none.
+    """
+
+    def matched(standing: DataFrame) -> DataFrame:
+        return standing.alias("t")
+
+    return again_on_conflict(lambda: _set_where(begin(spark, path), where, matched, where, values))
+
+
+def _set_where(
+    commit: Commit,
+    within: Column,
+    matched: Callable[[DataFrame], DataFrame],
+    where: Column,
+    values: Mapping[str, Column],
+) -> int:
+    """Set columns in the rows `t` of what `matched` makes of the table's for which `where` is true."""
+    near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))  # noqa: FBT003
+    with executing_for(commit.spark, few=are_few(rows=near.rows)):
+        found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
+        if found:
+            names = [row[FILE] for row in found]
+            types = {column.name: column.dataType for column in commit.schema}
+            cast = {name: value.cast(types[name]) for name, value in values.items()}
+            commit.write(amended_rows(matched(commit.rows(near, names)), list(types), hit, cast))
+            commit.remove(near, names)
+            commit.finish(None)
+    return sum(row["count"] for row in found)
 
 
 def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) -> int:
@@ -173,43 +229,17 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
 
     `within` is as in `insert_missing`.
     """
-    return _affected(_put(rows, path, keys, within), "num_affected_rows")
 
+    def put() -> int:
+        commit = begin(rows.sparkSession, path)
+        return upsert(rows, commit, commit.candidates(within), keys, None)
 
-def _put(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> DeltaMergeBuilder:
-    columns: dict[str, str | Column] = {name: F.col(f"s.{name}") for name in rows.columns if name != DELETED}
-    merge, stays = _merge_into(rows, path, keys, within), F.lit(True)  # noqa: FBT003
-    if DELETED in rows.columns:
-        stays = ~F.coalesce(f"s.{DELETED}", F.lit(False))  # noqa: FBT003
-        merge = merge.whenMatchedDelete(~stays)
-    return merge.whenMatchedUpdate(set=columns).whenNotMatchedInsert(stays, columns)
-
-
-def _merge_into(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> DeltaMergeBuilder:
-    same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
-    table = DeltaTable.forPath(rows.sparkSession, path).alias("t")
-    return table.merge(rows.alias("s"), same & within)
-
-
-def _affected(merge: DeltaMergeBuilder, metric: str) -> int:
-    found: list[DataFrame] = []
-    again_on_conflict(lambda: found.append(merge.execute()))
-    return int(found[-1].select(metric).collect()[0][0])
-
-
-def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, Column]) -> None:
-    """Set columns in the rows that `where` selects; it is for the caller to see that a rerun finds none."""
-    table = DeltaTable.forPath(spark, path)
-    again_on_conflict(lambda: table.update(where, dict(values)))
+    return again_on_conflict(put)
 
 
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
-    spent = where & F.col(columns[0]).isNotNull()
-    rows = read(spark, path).where(spent).count()
-    if rows:
-        update(spark, path, spent, dict.fromkeys(columns, F.lit(None)))
-    return rows
+    return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))
 
 
 def set_property(spark: SparkSession, path: str, name: str, value: str | None) -> None:

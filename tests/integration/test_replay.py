@@ -162,15 +162,15 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
         both.wait(300)
         return insert(*arguments, **named)
 
-    def counting(write: Callable[[], object]) -> None:
-        def attempt() -> object:
+    def counting(write: Callable[[], int]) -> int:
+        def attempt() -> int:
             try:
                 return write()
             except ConcurrentAppendException as conflict:
                 conflicts.append(conflict)
                 raise
 
-        again(attempt)
+        return again(attempt)
 
     monkeypatch.setattr(tables, "insert_missing", together)
     monkeypatch.setattr(tables.writing, "again_on_conflict", counting)
