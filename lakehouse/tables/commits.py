@@ -129,9 +129,12 @@ class Commit:
         """Make all visible and return the table's new version; the transaction becomes part of it."""
         delta, some = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option
         if transaction is None:
-            # A Scala object, which py4j reaches by the field that holds it.
-            manual = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-            return int(self._txn.commit(scala_seq(self.spark, self._actions), manual))
+            # Not ManualUpdate, after which Delta works the checksum out by replaying the log.
+            none = [some.empty()] * 8
+            append = self._jvm.org.apache.spark.sql.SaveMode.Append
+            done = delta.DeltaOperations
+            operation = done.Update(some.empty()) if self._removes else done.Write(append, *none)
+            return int(self._txn.commit(scala_seq(self.spark, self._actions), operation))
         application, version = transaction.application, transaction.version
         noted = delta.actions.SetTransaction(application, version, some.apply(int(time.time() * 1000)))
         modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
