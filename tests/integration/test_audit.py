@@ -184,12 +184,13 @@ def test_every_record_and_every_row_is_compared(damaged: Damaged) -> None:
     rows = {(check.stream, check.name): 0 for check in damaged.report.checks}
     for check in damaged.report.checks:
         rows[check.stream, check.name] += check.compared
-    for stream in STREAMS:
-        assert rows[stream.name, "landed"] == rows[stream.name, "books"] == 2 * LAKE_EVENTS
-        assert rows[stream.name, "files"] >= 2
-        assert rows[stream.name, "gold"] > 0
-        assert rows[stream.name, "redis"] > 0
-        assert rows[stream.name, "exported"] > 0
+    events = {stream.name: 2 * LAKE_EVENTS for stream in STREAMS}
+    landed, books = ({name: rows[name, check] for name in events} for check in ("landed", "books"))
+    assert landed == books == events
+    assert min(rows[name, "files"] for name in events) >= 2
+    readable = events.keys() - {"sales"}  # whose gold has lost a file
+    for check in ("gold", "redis", "exported"):
+        assert min(rows[name, check] for name in readable) > 0, check
 
 
 def calls_subject(damaged: Damaged) -> str:
