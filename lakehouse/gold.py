@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -318,16 +319,17 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as they are now, held by the driver, null for none.
+    """Return the rows as they are now, held by the driver's JVM, null for none.
 
     Timestamps go through it as numbers: as times without a zone an hour of each autumn would be ambiguous.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
-    numbered = rows.withColumns({name: F.unix_micros(name) for name in times})
-    found = numbered.collect()
-    if not found:
+    numbered = rows.withColumns({name: F.unix_micros(name) for name in times})._jdf
+    found = numbered.collectAsList()
+    if found.isEmpty():
         return None
-    held = rows.sparkSession.createDataFrame(found, numbered.schema)
+    session: Any = rows.sparkSession._jsparkSession
+    held = DataFrame(session.createDataFrame(found, numbered.schema()), rows.sparkSession)
     return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
 
 

@@ -24,6 +24,7 @@ from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, wa
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, Source, Stream, WallClock
 from tests import pipeline
+from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +96,7 @@ class Folding:
             return self._clean[source.table][0]
         reached = self._accepted.get(source.table)
         watermark = watermark_of(reached, self.settings.allowed_lateness_s)
-        frame = self._spark.createDataFrame(rows, bronze.SCHEMA)
+        frame = local_frame(self._spark, rows, bronze.SCHEMA)
         judged = judge(frame, source, watermark, self.settings).localCheckpoint()
         clean = filter_clean(judged)
         self._dead.append(filter_dead(judged))

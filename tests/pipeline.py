@@ -29,6 +29,7 @@ from lakehouse.stream import Source, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.topics import create_topics
 from lakehouse.triggers import AVAILABLE_NOW
+from tests.frames import local_frame
 
 SOURCE = METRICS.sources[0]
 STREAM = replace(METRICS, gold=(METRICS_1M,))
@@ -119,7 +120,7 @@ def land(
     for number, cut in enumerate(cuts):
         rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
         first_offset += len(cut)
-        frame = spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
+        frame = local_frame(spark, rows, bronze.SCHEMA).coalesce(1)
         tables.append(frame, path, tables.Transaction(application, number))
 
 

@@ -19,6 +19,7 @@ from lakehouse import bronze, payloads
 from lakehouse.judging import judge
 from lakehouse.settings import Settings
 from lakehouse.stream import Contract, Field, FieldType, Source
+from tests.frames import local_frame
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MONEY = Contract(
@@ -40,7 +41,7 @@ def judged(
     rows = [
         (key, value, None, "t", 0, offset, LANDED, 0, LANDED) for offset, (key, value) in enumerate(records)
     ]
-    frame = spark.createDataFrame(rows, bronze.SCHEMA)
+    frame = local_frame(spark, rows, bronze.SCHEMA)
     return judge(frame, Source("t", "t", contract), None, settings).orderBy("offset").collect()
 
 

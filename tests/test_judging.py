@@ -22,6 +22,7 @@ from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, wa
 from lakehouse.settings import Settings
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
 from lakehouse.streams.metrics import METRICS
+from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 
 SOURCE = METRICS.sources[0]
@@ -63,7 +64,7 @@ def bronze_rows(spark: SparkSession, values: Iterable[bytes | None]) -> DataFram
         )
         for offset, value in enumerate(values)
     ]
-    return spark.createDataFrame(rows, bronze.SCHEMA)
+    return local_frame(spark, rows, bronze.SCHEMA)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from lakehouse import bronze
 from lakehouse.judging import judge
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
+from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.pipeline import micros
 from tests.poison import KINDS, Kind, endless, valid
@@ -54,7 +55,7 @@ def test_each_kind_is_refused_by_exactly_its_rules(
         sent.append((None, *valid(table, rng, NOW_MS)))
     rows = [(key, value, None, "any", 0, offset, NOW, 0, NOW) for offset, (_, value, key) in enumerate(sent)]
 
-    judged = judge(spark.createDataFrame(rows, bronze.SCHEMA), SOURCES[table], None, session_settings)
+    judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], None, session_settings)
     found = {
         row.offset: {one.rule for one in row.reasons} for row in judged.select("offset", "reasons").collect()
     }

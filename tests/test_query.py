@@ -22,6 +22,7 @@ from lakehouse.errors import QueryError
 from lakehouse.query import ask, register, specs
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from tests.frames import local_frame
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -47,7 +48,7 @@ def lake(
         ("api", "latency", 12.5, None, NOON, "metrics-events", 0, 0),
         ("Zürich", "errors", 1.0, "prod", NOON, "metrics-events", 0, 1),
     ]
-    clean = spark.createDataFrame(rows, silver.spec(source, settings).schema)
+    clean = local_frame(spark, rows, silver.spec(source, settings).schema)
     tables.append(clean, path, tables.Transaction("test", 0))
     tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings))
     return settings

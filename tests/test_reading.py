@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.tables import TableSpec, Transaction, reading
+from tests.frames import local_frame
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), change_feed=True, stats=("n",)
@@ -21,7 +22,7 @@ Reader = Callable[..., DataFrame]
 def appended(spark: SparkSession, path: str, *versions: int) -> None:
     """Append two rows a version: 0 and 1, 2 and 3 and so on."""
     for version in versions:
-        rows = spark.createDataFrame([(2 * version,), (2 * version + 1,)], SPEC.schema).coalesce(1)
+        rows = local_frame(spark, [(2 * version,), (2 * version + 1,)], SPEC.schema).coalesce(1)
         tables.append(rows, path, Transaction("test", version))
 
 

@@ -99,7 +99,7 @@ def keep(spark: SparkSession, lake: str, run_id: str, at: datetime, reports: Seq
     path = tables.ensure(spark, lake, RESULTS)
     key = ("run_id", "table", "expectation")
     tables.insert_missing(
-        spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("t.checked_at") == F.lit(at)
+        spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("checked_at") == F.lit(at)
     )
 
 

@@ -185,12 +185,12 @@ def test_every_record_and_every_row_is_compared(damaged: Damaged) -> None:
     for check in damaged.report.checks:
         rows[check.stream, check.name] += check.compared
     events = {stream.name: 2 * LAKE_EVENTS for stream in STREAMS}
-    landed, books = ({name: rows[name, check] for name in events} for check in ("landed", "books"))
+    landed, books = ({name: rows[name, kind] for name in events} for kind in ("landed", "books"))
     assert landed == books == events
     assert min(rows[name, "files"] for name in events) >= 2
     readable = events.keys() - {"sales"}  # whose gold has lost a file
-    for check in ("gold", "redis", "exported"):
-        assert min(rows[name, check] for name in readable) > 0, check
+    for kind in ("gold", "redis", "exported"):
+        assert min(rows[name, kind] for name in readable) > 0, kind
 
 
 def calls_subject(damaged: Damaged) -> str:

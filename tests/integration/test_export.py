@@ -38,6 +38,7 @@ from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.triggers import AVAILABLE_NOW
 from tests.conftest import MakeSettings
+from tests.frames import local_frame
 from tests.pipeline import await_, read_topic
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
@@ -117,7 +118,7 @@ class Export:
 
     def put(self, *states: State) -> None:
         """Insert or update rows in one commit, as gold does."""
-        rows = self.spark.createDataFrame([state.row() for state in states], METRICS_1M.schema).coalesce(1)
+        rows = local_frame(self.spark, (state.row() for state in states), METRICS_1M.schema).coalesce(1)
         tables.replace(rows, self.path, METRICS_1M.keys, within=F.lit(True))
 
     def delete(self, state: State) -> None:

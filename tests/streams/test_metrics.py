@@ -18,6 +18,7 @@ from lakehouse.stream import Front
 from lakehouse.streams.metrics import CONTRACT, METRICS_1M
 from lakehouse.windows import due_windows
 from tests.chance import chance
+from tests.frames import local_frame
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -82,14 +83,14 @@ class Gold:
             )
             for n, e in enumerate(events)
         ]
-        return self.spark.createDataFrame(rows, clean_schema(CONTRACT))
+        return local_frame(self.spark, rows, clean_schema(CONTRACT))
 
     def table(self) -> DataFrame:
         rows = [
             tuple(moment(row[name]) if name in TIMES else row[name] for name in METRICS_1M.schema.names)
             for row in self.rows.values()
         ]
-        return self.spark.createDataFrame(rows, METRICS_1M.schema)
+        return local_frame(self.spark, rows, METRICS_1M.schema)
 
     @staticmethod
     def collect(frame: DataFrame) -> Table:
