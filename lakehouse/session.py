@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
 from lakehouse.jvm import remember_names
-from lakehouse.local.jars import class_archive, require_jars
+from lakehouse.local.jars import class_archive, jars_directory, require_jars
 from lakehouse.settings import Settings
 
 PROPERTIES = Path(__file__).with_name("spark.properties")
@@ -123,6 +123,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     options = _read_properties(PROPERTIES)
+    del options["spark.driver.defaultJavaOptions"]  # the archive by its path in the checkout
     options["spark.driver.extraJavaOptions"] += (
         f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
     )
@@ -137,8 +138,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.jars": ",".join(map(str, jars)),
-        # The driver has them from its start, as classes that the archive may hold.
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, jars)),
+        # As a wildcard, which puts them into the same order under spark-submit; the archive is of one order.
+        "spark.driver.extraClassPath": str(jars_directory() / "spark" / "*"),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
         "spark.ui.showConsoleProgress": "false",

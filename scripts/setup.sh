@@ -51,7 +51,7 @@ scripts/jars.sh "$PWD/$venv"
 
 # What Spark's start loads, as one archive: for this Java and these jars.
 archive=$venv/share/lakehouse/classes.jsa
-made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/local/jars.sha256 | sha256sum)
+made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/local/jars.sha256 lakehouse/spark.properties | sha256sum)
 if [ ! -f "$archive" ] || [ "$(cat "$archive.for" 2>/dev/null)" != "$made_for" ]; then
   echo "setup: archiving the classes of Spark's start (about a minute)"
   rm -f "$archive"

@@ -244,10 +244,10 @@ def busy_cuts(seed: int) -> list[list[Raw]]:
     return [
         [
             event(START + timedelta(seconds=rng.randrange(3600)), rng.choice(services), rng.random())
-            for _ in range(400)
+            for _ in range(100)
         ]
         + [REFUSED] * 5
-        for _ in range(5)
+        for _ in range(4)
     ]
 
 
