@@ -35,15 +35,17 @@ class Validator:
         self._definitions: dict[str, ValidationDefinition] = {}
         self._views: dict[str, list[Row]] = {}
 
-    def failures(self, table: str, lake: Lake) -> set[str]:
-        """Return the names of the expectations that the table does not meet in this lake."""
+    def failures(self, table: str, lake: Lake, only: str | None = None) -> set[str]:
+        """Return the names of the expectations, or the `only` one, that a table does not meet in a lake."""
         own = table.replace(".", "_", 1)
         for view, rows in lake.items():
             if self._views.get(view) != list(rows):
                 frame(self._spark, view, rows).createOrReplaceTempView(view)
                 self._views[view] = list(rows)
         batch = {"dataframe": self._spark.table(own)}
-        results = self._definition(table).run(batch_parameters=batch, result_format="BOOLEAN_ONLY").results
+        results = (
+            self._definition(table, only).run(batch_parameters=batch, result_format="BOOLEAN_ONLY").results
+        )
         raised = [result.exception_info for result in results if _has_raised(result.exception_info)]
         assert not raised, raised
         return {
@@ -56,12 +58,14 @@ class Validator:
         for view in (*self._views, BATCH_VIEW):
             self._spark.catalog.dropTempView(view)
 
-    def _definition(self, table: str) -> ValidationDefinition:
-        if table not in self._definitions:
-            batch = self._source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("all")
-            suite = self._context.suites.add(suite_of(table))
-            self._definitions[table] = ValidationDefinition(name=table, data=batch, suite=suite)
-        return self._definitions[table]
+    def _definition(self, table: str, only: str | None) -> ValidationDefinition:
+        name = table if only is None else f"{table}: {only}"
+        if name not in self._definitions:
+            batch = self._source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
+            expectations = [one for one in suite_of(table).expectations if only in {None, one.description}]
+            suite = self._context.suites.add(ExpectationSuite(name=name, expectations=expectations))
+            self._definitions[name] = ValidationDefinition(name=name, data=batch, suite=suite)
+        return self._definitions[name]
 
 
 @pytest.fixture(scope="package")
