@@ -144,11 +144,12 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
     table's rows that holds for all that have one of the keys; it spares files. `rows` has one row a key
     and should be persisted.
     """
+    given = rows.count()
 
     def insert() -> int:
         commit = begin(rows.sparkSession, path)
         near = commit.candidates(within)
-        with executing_for(rows.sparkSession, few=are_few(rows=near.rows)):
+        with executing_for(rows.sparkSession, few=are_few(rows=max(given, near.rows))):
             there = commit.rows(near).select(*keys)
             missing = rows.join(there, list(keys), "left_anti").persist()
             try:
@@ -160,7 +161,7 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
             finally:
                 missing.unpersist()
 
-    return again_on_conflict(insert)
+    return again_on_conflict(insert) if given else 0
 
 
 def amend(
@@ -176,13 +177,14 @@ def amend(
 
     `where` and `values` are over the table's row `t` and the other one `s`. Rows for which `where` is not
     true stay as they are; it is for the caller to see that a rerun finds none. `within` is as in
-    `insert_missing`.
+    `insert_missing`. `rows` should be persisted.
     """
-    given = rows.withColumn(_GIVEN, F.lit(True)).alias("s")  # noqa: FBT003
+    few = are_few(rows=rows.count())
+    given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")  # noqa: FBT003
     same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
 
     def matched(standing: DataFrame) -> DataFrame:
-        return standing.alias("t").join(F.broadcast(given), same, "left")
+        return standing.alias("t").join(F.broadcast(given) if few else given, same, "left")
 
     return again_on_conflict(
         lambda: _set_where(

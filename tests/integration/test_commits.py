@@ -65,6 +65,56 @@ def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
     ]
 
 
+@pytest.mark.parametrize("files", [2, 20])
+def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
+    spark: SparkSession, table: str, files: int
+) -> None:
+    """One of the table's rows is there twice, and one of the others is given twice."""
+    old = spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v"))
+    old.unionByName(old.where("k = 3")).write.format("delta").mode("append").save(table)
+    given = spark.sql(
+        "SELECT * FROM VALUES (3L, 'a'), (5L, 'b'), (5L, 'b'), (7L, 'c'), (99L, 'd') AS r(k, w)"
+    )
+
+    def amend() -> int:
+        where, values = F.col("t.v").eqNullSafe("old") & (F.col("s.w") != "c"), {"v": F.col("s.w")}
+        return tables.amend(given, table, ["k"], where, values, within=F.expr("k BETWEEN 3 AND 99"))
+
+    assert (amend(), amend()) == (3, 0)
+
+    assert tables.version_of(spark, table) == 2
+    expected = [(k, {3: "a", 5: "b"}.get(k, "old")) for k in [*range(40), 3]]
+    assert rows_of(tables.read(spark, table)) == sorted(expected)
+    assert feed_of(spark, table, 2) == [
+        ("update_postimage", 3, "a"),
+        ("update_postimage", 3, "a"),
+        ("update_postimage", 5, "b"),
+        ("update_preimage", 3, "old"),
+        ("update_preimage", 3, "old"),
+        ("update_preimage", 5, "old"),
+    ]
+
+
+@pytest.mark.parametrize("files", [2, 20])
+def test_what_is_missing_is_inserted_and_what_a_condition_selects_is_set(
+    spark: SparkSession, table: str, files: int
+) -> None:
+    spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v")).write.format(
+        "delta"
+    ).mode("append").save(table)
+    given = spark.sql("SELECT * FROM VALUES (3L, 'new'), (41L, 'new') AS r(k, v)")
+
+    inserted = [tables.insert_missing(given, table, ["k"], F.expr("k IN (3, 41)")) for _ in range(2)]
+    changed = [tables.clear(spark, table, ["v"], F.expr("k >= 39")) for _ in range(2)]
+
+    assert (inserted, changed) == ([1, 0], [2, 0])
+    assert tables.version_of(spark, table) == 3
+    assert rows_of(tables.read(spark, table).where("k < 39")) == [(k, "old") for k in range(39)]
+    assert tables.read(spark, table).where("k >= 39").orderBy("k").collect() == [(39, None), (41, None)]
+    operations = spark.sql(f"DESCRIBE HISTORY delta.`{table}` LIMIT 2").collect()
+    assert [row.operation for row in operations] == ["UPDATE", "WRITE"]
+
+
 def test_a_repeated_upsert_and_one_without_rows_commit_nothing(spark: SparkSession, table: str) -> None:
     assert put(spark, table, [(1, "a"), (2, "b")], 0) == 2
     assert feed_of(spark, table, 1) == [("insert", 1, "a"), ("insert", 2, "b")]

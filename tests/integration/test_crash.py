@@ -238,7 +238,7 @@ def wait_for(
         time.sleep(0.002)
 
 
-def busy_cuts(seed: int) -> list[list[Raw]]:
+def busy_cuts(seed: int, cuts: int) -> list[list[Raw]]:
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
     services = [f"s{n}" for n in range(20)]
     return [
@@ -247,7 +247,7 @@ def busy_cuts(seed: int) -> list[list[Raw]]:
             for _ in range(100)
         ]
         + [REFUSED] * 5
-        for _ in range(4)
+        for _ in range(cuts)
     ]
 
 
@@ -280,7 +280,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
 ) -> None:
     """Wherever the process is once a moment is reached, a file is all that the test goes by."""
     settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
-    cuts = busy_cuts(7)
+    cuts = busy_cuts(7, len(moments) + 2)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
     if layer == "gold":
         pipeline.run_layers(spark, settings, "silver")
