@@ -19,7 +19,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.errors import ServiceError
@@ -267,6 +267,24 @@ def by_key(messages: Sequence[Message]) -> dict[str, list[str | None]]:
     for key, value in messages:
         grouped[key].append(value)
     return grouped
+
+
+def test_a_row_lands_where_any_other_producer_sends_a_record_with_its_key(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    """And where it names another key to go by, with the records of that one."""
+    keys = [*(f"key-{number}" for number in range(20)), "größe", "検索"]
+    with closing(KafkaProducer(bootstrap_servers=services.kafka, acks="all")) as producer:
+        chosen = {key: producer.send(topic, b"other", key=key.encode()).get(30).partition for key in keys}
+    assert set(chosen.values()) == set(range(PARTITIONS))
+
+    rows = [replace(change(f"{key} and more", "1"), partition_by=key) for key in keys]
+    make_kafka_sink().write([*changes(*((key, "1") for key in keys)), *rows], FIRST)
+
+    landed = {
+        one.key.decode(): one.partition for one in read_topic(services.kafka, topic) if one.value == b"1"
+    }
+    assert landed == chosen | {f"{key} and more": partition for key, partition in chosen.items()}
 
 
 def test_deletes_leave_as_tombstones_and_text_as_utf8(
