@@ -99,22 +99,14 @@ def _put_table_right(
             right = right.join(wrong.where(~leaves), keys, "left_semi")
             path = tables.path_of(settings.lake, "gold", table.name)
             rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)  # noqa: FBT003
-            _upsert(rows, path, keys)
+            rows.persist()
+            try:
+                tables.replace(rows, path, keys, within=F.lit(True))  # noqa: FBT003
+            finally:
+                rows.unpersist()
         return Rebuilt(table.name, anew.count(), changed, deleted)
     finally:
         wrong.unpersist()
-
-
-def _upsert(rows: DataFrame, path: str, keys: list[str]) -> None:
-    def upsert() -> None:
-        commit = tables.begin(rows.sparkSession, path)
-        tables.upsert(rows, commit, commit.candidates(None), keys, None)
-
-    rows = rows.persist()
-    try:
-        tables.again_on_conflict(upsert)
-    finally:
-        rows.unpersist()
 
 
 def _within(table: KeptTable, span: Span) -> Column:

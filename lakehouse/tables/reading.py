@@ -38,8 +38,8 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
     Raises Spark's AnalysisException where there is no table.
     """
-    version = version_of(spark, path)
-    return spark.read.format("delta").load(path) if version < 0 else read_version(spark, path, version)
+    found = snapshot(spark, path)
+    return spark.read.format("delta").load(path) if found.version() < 0 else _rows_of(spark, path, found)
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
@@ -48,18 +48,22 @@ def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
 
 
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
-    """Return the table's rows as of a version.
+    """Return the table's rows as of a version."""
+    return _rows_of(spark, path, snapshot(spark, path, version))
+
+
+def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
+    """Return the rows of a snapshot.
 
     Of a small table all files are read: for those that may have the rows that are wanted Delta looks in Spark
     jobs.
     """
-    found = snapshot(spark, path, version)
     checksum = found.checksumOpt()
     if checksum.isDefined() and are_few(size_bytes=int(checksum.get().tableSizeBytes())):
         files = noted_files(found)
         if files is not None and len(files) <= FEW_FILES:
             return frame_of(spark, found, files)
-    return spark.read.format("delta").option("versionAsOf", version).load(path)
+    return spark.read.format("delta").option("versionAsOf", found.version()).load(path)
 
 
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:

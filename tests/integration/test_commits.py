@@ -35,6 +35,12 @@ def put(
     return tables.upsert(frame.persist(), commit, candidates, ["k"], Transaction("query", number))
 
 
+def fill(spark: SparkSession, table: str, files: int, *, twice: str = "false") -> None:
+    """Append the keys 0 to 39 in files of their own, those that a condition selects once more."""
+    rows = spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v"))
+    rows.unionByName(rows.where(twice)).write.format("delta").mode("append").save(table)
+
+
 def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
     return sorted((row.k, row.v) for row in frame.collect())
 
@@ -49,9 +55,7 @@ def feed_of(spark: SparkSession, table: str, version: int) -> list[tuple[str, in
 def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
     spark: SparkSession, table: str, files: int
 ) -> None:
-    spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v")).write.format(
-        "delta"
-    ).mode("append").save(table)
+    fill(spark, table, files)
 
     assert put(spark, table, [(3, "new"), (7, ""), (41, "more"), (99, "")], 0, near="k <= 41") == 4
 
@@ -70,8 +74,7 @@ def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
     spark: SparkSession, table: str, files: int
 ) -> None:
     """One of the table's rows is there twice, and one of the others is given twice."""
-    old = spark.range(0, 40, 1, files).select(F.col("id").alias("k"), F.lit("old").alias("v"))
-    old.unionByName(old.where("k = 3")).write.format("delta").mode("append").save(table)
+    fill(spark, table, files, twice="k = 3")
     given = spark.sql(
         "SELECT * FROM VALUES (3L, 'a'), (5L, 'b'), (5L, 'b'), (7L, 'c'), (99L, 'd') AS r(k, w)"
     )
@@ -98,9 +101,7 @@ def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
 def test_what_is_missing_is_inserted_and_what_a_condition_selects_is_set(
     spark: SparkSession, table: str
 ) -> None:
-    spark.range(0, 40, 1, 20).select(F.col("id").alias("k"), F.lit("old").alias("v")).write.format(
-        "delta"
-    ).mode("append").save(table)
+    fill(spark, table, 20)
     given = spark.sql("SELECT * FROM VALUES (3L, 'new'), (41L, 'new') AS r(k, v)")
 
     inserted = [tables.insert_missing(given, table, ["k"], F.expr("k IN (3, 41)")) for _ in range(2)]

@@ -91,9 +91,8 @@ def rounds(
     windows = pipeline.frame_of(spark, lake_settings, GOLD)
     assert windows.agg(F.sum("count")).first()[0] == len(cuts) * (RECORDS - 1)  # type: ignore[index]
     if request.param == "interpreted":
-        assert (
-            sum(one.compiled for one in found[0].values()) < 30
-        )  # generated code would be a hundred classes
+        cold = sum(one.compiled for one in found[0].values())
+        assert cold < 30  # generated code would be a hundred classes
     return found[warming:]
 
 

@@ -178,18 +178,18 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
 ) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
     monkeypatch.setattr(leases, "_RENEWED_EVERY_S", 0.05)
-    upsert, held = tables.upsert, list[bool]()
+    replace, held = tables.replace, list[bool]()
 
     def terms() -> list[str]:
         return [name for name in storage.names(spark, f"{path}/_lakehouse_lease") if name[0] != "."]
 
-    def after_a_renewal(*arguments: Any) -> object:
+    def after_a_renewal(*arguments: Any, **named: Any) -> object:
         first = max(terms())
         await_(lambda: max(terms()) > first)
         held.append(leases.is_held(spark, path))
-        return upsert(*arguments)
+        return replace(*arguments, **named)
 
-    monkeypatch.setattr(tables, "upsert", after_a_renewal)
+    monkeypatch.setattr(tables, "replace", after_a_renewal)
     damage(spark, caught_up, "user_id = 'u1'")
     version = pipeline.version_of(caught_up, GOLD)
 
@@ -281,7 +281,7 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     spark.sql(f"UPDATE delta.`{paths['sales_notifications']}` SET value = 1 WHERE product = 'chair'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "upsert", crash_at(tables.upsert, 1, after=True))
+        patch.setattr(tables, "replace", crash_at(tables.replace, 1, after=True))
         with pytest.raises(CrashError):
             rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
     done = rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
