@@ -71,7 +71,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     sent: list[int] = []
 
     def layers(over: threading.Event) -> None:
-        trigger = "1 second"
+        trigger = "3 seconds"
         run(spark, [STREAM], ["bronze", "silver", "gold"], settings, trigger=trigger, stop=Stop(over))
 
     def sending(over: threading.Event) -> None:

@@ -156,6 +156,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_live_run_exports_by_itself_as_soon_as_the_data_is_right(gated: Gated) -> None:
     stop = Stop()
     running = threading.Thread(target=gated.run_live, args=(stop,))

@@ -249,8 +249,14 @@ def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done, ask: Callable
     assert ended.stderr == "only the first 3 rows are shown; --limit N shows more\n"
 
 
-def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(done: Done) -> None:
-    ended = finish([LAKEHOUSE, "sql", "SELECT * FROM gold.metrics_1h"], done.place.environment)
+@pytest.mark.parametrize(
+    "is_process", [pytest.param(False, id="here"), pytest.param(True, id="process", marks=pytest.mark.soak)]
+)
+def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(
+    done: Done, ask: Callable[..., Ended], *, is_process: bool
+) -> None:
+    statement = "SELECT * FROM gold.metrics_1h"
+    ended = finish([LAKEHOUSE, "sql", statement], done.place.environment) if is_process else ask(statement)
 
     assert ended.returncode == 1
     said = [line for line in ended.stderr.splitlines() if not line.lower().startswith("warning: ")]
