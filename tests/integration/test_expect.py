@@ -115,6 +115,7 @@ def damage(spark: SparkSession, settings: Settings, name: str) -> dict[str, Any]
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_every_suite_holds_on_what_the_pipeline_makes(
     spark: SparkSession,
     filled_lake: Settings,

@@ -455,6 +455,7 @@ def test_a_crash_after_all_shards_and_before_the_progress_sends_nothing_twice(
 # An emptied Redis.
 
 
+@pytest.mark.soak
 def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export) -> None:
     export.put(*(State("auth", window) for window in range(3)), State("cart", 0))
     stop, failures = Stop(), list[LakehouseError]()

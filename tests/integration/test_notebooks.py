@@ -155,6 +155,7 @@ def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     lake: Settings, execute: Execute
 ) -> None:

@@ -292,6 +292,7 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
         rebuild_gold(spark, PRODUCT_SALES, every_stream, Span(START))
 
 
+@pytest.mark.soak
 def test_gold_follows_a_rebuild_of_silver_under_other_settings(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
