@@ -133,11 +133,17 @@ def _first_files(spark: SparkSession, path: str, position: Position) -> list[str
 
 
 def _added(commit: list[dict[str, Any]]) -> list[str]:
-    return [action["add"]["path"] for action in commit if "add" in action]
+    """Return the files of new rows; those that compaction has written hold rows that were there before."""
+    return [str(file["path"]) for file in _changing("add", commit)]
 
 
 def _rewrites(commit: list[dict[str, Any]]) -> bool:
-    return any("remove" in action and action["remove"].get("dataChange", True) for action in commit)
+    return bool(_changing("remove", commit))
+
+
+def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the commit's actions of a kind that change what rows there are."""
+    return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
 
 
 def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
@@ -149,8 +155,9 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
         return position.version if read >= len(tables.files(spark, path, position.version)) else None
     if not read:
         return position.version - 1
-    kinds = [kind for action in tables.read_commit(spark, path, position.version) for kind in action]
-    files = kinds.count("cdc") or kinds.count("add") + kinds.count("remove")
+    commit = tables.read_commit(spark, path, position.version)
+    changes = sum("cdc" in action for action in commit)
+    files = changes or len(_changing("add", commit)) + len(_changing("remove", commit))
     return position.version if read >= files else position.version - 1
 
 

@@ -99,6 +99,28 @@ def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
     assert offsets_of(cuts.read_up_to(spark, path, place)) == offsets_of(tables.read(spark, path))
 
 
+def test_compaction_brings_no_rows_that_a_reader_has_not_read(
+    spark: SparkSession, lake_settings: Settings, path: str
+) -> None:
+    given = stream(spark, lake_settings, path)
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    place = position(spark, lake_settings, path, max(given))
+    assert not cuts.has_unread(spark, path, place, tables.version_of(spark, path) + 1)
+
+    append(spark, path, 20)
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE offset IN (5, 25)")
+
+    assert offsets_of(cuts.read_up_to(spark, path, place)) == [n for n in range(20) if n != 5]
+    assert cuts.has_unread(spark, path, place, tables.version_of(spark, path) + 1)
+    given = stream(spark, lake_settings, path)
+    assert set().union(*given.values()) == set(range(20, 30))
+    for number, place in ((n, position(spark, lake_settings, path, n)) for n in given):
+        assert offsets_of(cuts.read_up_to(spark, path, place)) == [
+            n for n in range(30) if n not in (5, 25)
+        ], number
+
+
 def test_the_change_feed_has_been_read_up_to_a_version_once_all_its_files_have(
     spark: SparkSession, tmp_path: Path
 ) -> None:

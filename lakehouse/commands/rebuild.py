@@ -52,6 +52,14 @@ def rebuild(
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Of silver: let in what is only late as well.")
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Of gold: take rows that silver has no record of away even if they are more than "
+            f"{rebuilding.MOST_TAKEN_AWAY:.0%} of a table.",
+        ),
+    ] = False,
 ) -> None:
     """Make rows anew from the layer below, and write those that differ; the streams may run meanwhile.
 
@@ -63,7 +71,7 @@ def rebuild(
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
     with start_session(settings, "lakehouse rebuild") as spark:
         if layer is Layer.GOLD:
-            _rebuild_gold(spark, streams, settings, rebuilding.Span(since, until), console)
+            _rebuild_gold(spark, streams, settings, rebuilding.Span(since, until), console, force=force)
             return
         landed = rejudging.Landed(since, until)
         for one in streams:
@@ -71,7 +79,7 @@ def rebuild(
             _say(done, one, console)
             if done.inserted or done.changed or done.removed:
                 _await_gold(spark, one, settings)
-                _rebuild_gold(spark, [one], settings, rebuilding.Span(), console)
+                _rebuild_gold(spark, [one], settings, rebuilding.Span(), console, force=force)
 
 
 def _say(done: rejudging.Rebuilt, stream: Stream, console: Console) -> None:
@@ -104,10 +112,12 @@ def _rebuild_gold(
     settings: Settings,
     span: rebuilding.Span,
     console: Console,
+    *,
+    force: bool,
 ) -> None:
     for stream in streams:
         for table in stream.gold:
-            for done in rebuilding.rebuild_gold(spark, table, settings, span):
+            for done in rebuilding.rebuild_gold(spark, table, settings, span, force=force):
                 console.print(
                     f"gold.{done.table}: {done.rows:,} rows made anew from silver; {done.changed:,} put "
                     f"right, {done.deleted:,} taken away, the others untouched",

@@ -129,8 +129,11 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     one = spark.table(gold).where("count = 1").withColumn("service_id", F.lit("nobody"))
     one.write.format("delta").mode("append").save(str(pipeline.path_of(settings, GOLD)))
 
-    done = lakehouse("rebuild", "gold", "--stream", "metrics")
+    refused = lakehouse("rebuild", "gold", "--stream", "metrics")
+    done = lakehouse("rebuild", "gold", "--stream", "metrics", "--force")
 
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: gold.metrics_1m would lose 1 of its 3 rows")
     assert done.returncode == 0, done.stderr
     made = "2 rows made anew from silver"
     assert done.stdout.splitlines() == [

@@ -132,16 +132,35 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
     spark.sql(f"DELETE FROM {gold} WHERE user_id = 'u0'")
     spark.sql(f"INSERT INTO {gold} SELECT * FROM {gold} WHERE user_id = 'u2'")
     spark.sql(
-        f"INSERT INTO {gold} SELECT 'nobody', window_start, window_end, total_amount, count "
-        f"FROM {gold} WHERE user_id = 'u3'"
+        f"INSERT INTO {gold} SELECT 'not ' || user_id, window_start, window_end, total_amount, count "
+        f"FROM {gold} WHERE user_id IN ('u1', 'u3')"
     )
 
-    (done,) = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+    version = pipeline.version_of(caught_up, GOLD)
+    with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* with --force"):
+        rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+    assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
+    (done,) = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span(), force=True)
 
     # Doubled rows leave first and come again: once deleted, once changed.
-    assert (done.changed, done.deleted) == (2 * WINDOWS, 2 * WINDOWS)
+    assert (done.changed, done.deleted) == (2 * WINDOWS, 3 * WINDOWS)
     assert differences(caught_up) == []
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
+
+
+def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(
+    spark: SparkSession, caught_up: Settings
+) -> None:
+    fill(spark, caught_up, [everybody(2)], first_offset=1000)
+    pipeline.run_layers(spark, caught_up, "silver", "gold", stream=TRANSACTIONS)
+    silver = f"delta.`{pipeline.path_of(caught_up, SILVER)}`"
+    spark.sql(f"OPTIMIZE {silver}")
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
+
+    spark.sql(f"DELETE FROM {silver} WHERE user_id = 'u1' AND amount = 1.25")
+
+    done = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+    assert done == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
 
 def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
@@ -245,7 +264,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     assert len(every_difference(every_stream)) >= sum(map(sum, damages))
 
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
-        (done,) = rebuild_gold(spark, table, every_stream, Span())
+        (done,) = rebuild_gold(spark, table, every_stream, Span(), force=True)
         assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
     # A call that was missing comes back as an open one, which the wall clock closes.
     pipeline.run_layers(spark, every_stream, "gold", stream=CALLS, now=NOW)
