@@ -1,4 +1,7 @@
-"""All four streams at once in one application; with a process for each layer they run in test_chaos."""
+"""All four streams at once in one live process.
+
+They catch up in test_every_stream; in test_chaos each layer has a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,7 @@ def is_sent(here: Place) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_all_streams_run_side_by_side_in_one_application(
     services: Endpoints, session_settings: Settings, tmp_path: Path
 ) -> None:

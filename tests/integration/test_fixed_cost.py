@@ -21,7 +21,6 @@ LANDED = pipeline.utc("2026-05-04T12:00:00")
 RECORDS = 40
 ROUNDS = [
     pytest.param((True, 2, 3), id="interpreted"),
-    pytest.param((False, 2, 3), id="generated"),
     pytest.param((False, 3, 10), id="generated, ten rounds", marks=pytest.mark.soak),
 ]
 """How they are executed, the rounds that warm the pipeline up, and those that are counted."""

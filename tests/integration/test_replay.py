@@ -235,6 +235,7 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
     assert replay(spark, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
 
 
+@pytest.mark.soak
 def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has_cleared(
     spark: SparkSession, settings: Settings
 ) -> None:
