@@ -66,6 +66,11 @@ _OF_ONE_PAIR = st.builds(
 CASES = st.lists(_SAID, min_size=1, max_size=12) | st.lists(_OF_ONE_PAIR, min_size=2, max_size=12)
 
 
+def chain() -> list[Said]:
+    """Events of both sides that neighbour each other in one long call."""
+    return [Said(SIDES[n % 2], ("a", "b"), n * GAP_S * 1_000_000, str(n), n % 2) for n in range(9)]
+
+
 def one_side_first(cases: Sequence[Sequence[Said]]) -> list[Copy[Said]]:
     """Every case twice, all of one side in the first micro-batch and all of the other in the last."""
     copies = []
@@ -90,7 +95,7 @@ def to_raw(copy: str, said: Said) -> tuple[str, Raw]:
 
 @pytest.fixture(scope="module")
 def copies() -> Sequence[Copy[Said]]:
-    cases = generated(CASES, 110)
+    cases = [*generated(CASES, 109), chain()]
     return [*copies_of(cases, seed=7), *one_side_first(cases)]
 
 

@@ -61,7 +61,8 @@ def copies() -> Sequence[Copy[Spent]]:
         Spent("", "1", START_MS, 0),
         Spent("a", "1", START_MS + LATE_MS, 0),
     ]
-    return copies_of([*generated(CASES, 110), by_hand], seed=5)
+    many = [Spent("a", "1.000000001", START_MS + number, number % 2) for number in range(12)]
+    return copies_of([*generated(CASES, 109), many, by_hand], seed=5)
 
 
 @pytest.fixture(scope="module", params=WAYS)
