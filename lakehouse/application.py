@@ -18,10 +18,10 @@ from lakehouse.layer import LAYERS, Allow, Gate, LayerName
 from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import BatchDone, run
 from lakehouse.session import is_small, start_session
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import Settings
 from lakehouse.stopping import stopping_on_signals
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS, choose
+from lakehouse.streams import STREAMS, choose, read_settings
 from lakehouse.topics import create_topics, describe_topic, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
@@ -135,7 +135,7 @@ def job(layer: LayerName) -> None:
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
     ) -> None:
-        run_layers(load_settings(), [layer], stream or [], trigger, Console(), allow=allow or ())
+        run_layers(read_settings(), [layer], stream or [], trigger, Console(), allow=allow or ())
 
     main.__doc__ = f"Run the {layer} layer until stopped or caught up."
     app = typer.Typer(add_completion=False)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -24,10 +26,34 @@ ENV_PREFIX = "LAKEHOUSE_"
 CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
 CACHE_VARIABLE = "LAKEHOUSE_CACHE"
 DEFAULT_CONFIG = Path("lakehouse.toml")
+_CENTURY_S = 36_525 * 24 * 3600
+
+
+# What Kubernetes tells every container of a service that is called lakehouse or lakehouse-something.
+_OF_KUBERNETES = re.compile(
+    r"LAKEHOUSE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _readable(url: SecretStr) -> SecretStr:
+    """Refuse a URL in which a password would be taken for something else, without saying any of it."""
+    text = url.get_secret_value()
+    try:
+        parts = urlsplit(text)
+        is_clear = parts.port is None or parts.port > 0
+    except ValueError:
+        is_clear = False
+    else:
+        is_clear &= parts.scheme == "unix" or "@" not in parts.path + parts.query + parts.fragment
+    if not is_clear:
+        raise ValueError(
+            "it cannot be read as a URL; in a password / ? # @ and % are written %2F %3F %23 %40 and %25"
+        )
+    return url
 
 
 class Settings(BaseSettings):
@@ -48,7 +74,13 @@ class Settings(BaseSettings):
         default="",
         description="host:port of the broker. Default: the running local broker, else 127.0.0.1:9092.",
     )
-    redis_url: SecretStr = Field(
+    lake_has_one_writer: bool = Field(
+        default=False,
+        description=(
+            "Of a lake on s3a://, which is refused without it: one application alone ever writes there."
+        ),
+    )
+    redis_url: Annotated[SecretStr, AfterValidator(_readable)] = Field(
         default=SecretStr(""),
         description="redis:// URL. Default: the running local Redis, else redis://127.0.0.1:6379/0.",
     )
@@ -69,6 +101,7 @@ class Settings(BaseSettings):
     allowed_lateness_s: int = Field(
         default=7 * 24 * 3600,
         ge=0,
+        le=_CENTURY_S,
         description=(
             "How far behind the greatest event time of its silver table a record may be and be accepted. One "
             "watermark serves all producers: one lagging by more than this is late as a whole."
@@ -77,11 +110,13 @@ class Settings(BaseSettings):
     grace_s: int = Field(
         default=60,
         ge=0,
+        le=_CENTURY_S,
         description="How long past a window's end, in event time, its row stays provisional (not is_final).",
     )
     future_tolerance_s: int = Field(
         default=300,
         ge=0,
+        le=_CENTURY_S,
         description="How far an event time may be ahead of the record's landing before it is invalid.",
     )
     quantile_k: int = Field(
@@ -106,11 +141,13 @@ class Settings(BaseSettings):
     call_gap_s: int = Field(
         default=60,
         ge=0,
+        le=_CENTURY_S,
         description="How far apart two neighbouring events of one call may be, in event time.",
     )
     call_grace_s: int = Field(
         default=180,
         ge=0,
+        le=_CENTURY_S,
         description="How long after the gap, by the wall clock, a call waits for events before it closes.",
     )
     max_records_per_batch: int = Field(
@@ -122,11 +159,15 @@ class Settings(BaseSettings):
         description="Size of the Delta files that one silver, gold or export micro-batch takes at most.",
     )
     redis_ttl_s: int = Field(
-        default=24 * 3600, ge=1, description="How long a row stays in Redis after its last change."
+        default=24 * 3600,
+        ge=1,
+        le=_CENTURY_S,
+        description="How long a row stays in Redis after its last change.",
     )
     expect_fresh_s: int = Field(
         default=24 * 3600,
         ge=1,
+        le=_CENTURY_S,
         description="How old the newest row of a table may be before an expectation warns.",
     )
     expect_dead_letter_rate: float = Field(
@@ -160,6 +201,12 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over what `load_settings` passes in, which is the file."""
         del settings_cls, dotenv_settings, file_secret_settings
+        environment: Any = env_settings
+        environment.env_vars = {
+            name: value
+            for name, value in environment.env_vars.items()
+            if not _is_of_kubernetes(name.upper(), value or "")
+        }
         return env_settings, init_settings
 
     def topic(self, default_name: str) -> str:
@@ -181,7 +228,14 @@ def load_settings() -> Settings:
         raise SettingsError(_explain(error, path)) from None
     except UnreadableSetting as error:
         raise SettingsError(f"{error}; a table is JSON in the environment") from None
-    return _with_defaults(settings)
+    settings = _with_defaults(settings)
+    if urlsplit(settings.lake).scheme in {"s3", "s3a", "s3n"} and not settings.lake_has_one_writer:
+        raise SettingsError(
+            f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
+            "store for S3 only knows those of its own process. Set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one "
+            "application alone ever writes there (`lakehouse run all`, and no writing command beside it)"
+        )
+    return settings
 
 
 def services_file(home: Path) -> Path:
@@ -191,12 +245,21 @@ def services_file(home: Path) -> Path:
 
 def _refuse_unknown_variables() -> None:
     known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE, CACHE_VARIABLE}
-    unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
+    unknown = sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith(ENV_PREFIX) and name not in known and not _is_of_kubernetes(name, value)
+    )
     if unknown:
         raise SettingsError(
             f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
             f"known: {', '.join(sorted(known))}"
         )
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    is_link = name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value)
+    return bool(is_link or _OF_KUBERNETES.fullmatch(name))
 
 
 def _read_config() -> tuple[Path, dict[str, Any]]:

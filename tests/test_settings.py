@@ -11,6 +11,7 @@ from pydantic import SecretStr, ValidationError
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.streams import read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -223,9 +224,9 @@ def test_the_home_is_absolute_and_knows_the_users_home(
 
 
 def test_the_lake_may_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_LAKE", "s3a://bucket/lake")
+    monkeypatch.setenv("LAKEHOUSE_LAKE", "gs://bucket/lake")
 
-    assert load_settings().lake == "s3a://bucket/lake"
+    assert load_settings().lake == "gs://bucket/lake"
 
 
 def test_running_services_are_the_default_endpoints(directory: Path) -> None:
@@ -275,3 +276,70 @@ def test_every_setting_says_what_it_is_for() -> None:
     undocumented = [name for name, field in Settings.model_fields.items() if not field.description]
 
     assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hun/ter2@cache:6379/0",
+        "redis://:hun#ter2@cache:6379/0",
+        "redis://:hun?ter2@cache:6379/0",
+        "redis://user:12/34@cache:6379/0",
+        "redis://cache:ter2/0",
+        "redis://[hunter2/0",
+    ],
+)
+def test_a_password_that_spoils_the_redis_url_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
+
+    with pytest.raises(SettingsError, match=r"redis_url: .*%2F") as caught:
+        load_settings()
+
+    for part in ("hun", "ter2", "12", "34"):
+        assert part not in str(caught.value)
+
+
+def test_an_escaped_password_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "redis://:hun%2Fter%402@cache:6379/0"
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
+    assert load_settings().redis_url.get_secret_value() == url
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "LAKEHOUSE_REDIS_PORT": "tcp://10.0.0.1:6379",
+        "LAKEHOUSE_REDIS_SERVICE_HOST": "10.0.0.1",
+        "LAKEHOUSE_REDIS_SERVICE_PORT": "6379",
+        "LAKEHOUSE_REDIS_SERVICE_PORT_REDIS": "6379",
+        "LAKEHOUSE_REDIS_PORT_6379_TCP": "tcp://10.0.0.1:6379",
+        "LAKEHOUSE_REDIS_PORT_6379_TCP_ADDR": "10.0.0.1",
+        "LAKEHOUSE_PORT": "tcp://10.0.0.2:80",
+        "LAKEHOUSE_SERVICE_HOST": "10.0.0.2",
+        "LAKEHOUSE_KAFKA_PORT": "19092",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    settings = load_settings()
+
+    assert (settings.redis_port, settings.kafka_port) == (0, 19092)
+
+
+@pytest.mark.parametrize("lake", ["s3a://bucket/lake", "s3://bucket/lake"])
+def test_a_lake_on_s3_is_for_one_writer_and_says_so(monkeypatch: pytest.MonkeyPatch, lake: str) -> None:
+    monkeypatch.setenv("LAKEHOUSE_LAKE", lake)
+    with pytest.raises(SettingsError, match="LAKEHOUSE_LAKE_HAS_ONE_WRITER=true"):
+        load_settings()
+
+    monkeypatch.setenv("LAKEHOUSE_LAKE_HAS_ONE_WRITER", "true")
+    assert load_settings().lake == lake
+
+
+def test_a_topic_that_no_stream_has_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-event": "prod.metrics"}')
+    with pytest.raises(SettingsError, match=r"no stream has metrics-event; known: .*metrics-events"):
+        read_settings()
+
+    monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-events": "prod.metrics"}')
+    assert read_settings().topic("metrics-events") == "prod.metrics"

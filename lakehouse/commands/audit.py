@@ -15,8 +15,7 @@ from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import TableError
 from lakehouse.runner import utc_now
 from lakehouse.session import start_session
-from lakehouse.settings import load_settings
-from lakehouse.streams import choose
+from lakehouse.streams import choose, read_settings
 
 app = typer.Typer(add_completion=False)
 
@@ -30,7 +29,7 @@ def audit_command(
 
     Runs beside the streams and writes nothing. Exit code 1 where anything differs.
     """
-    settings, streams, console = load_settings(), choose(stream or []), Console()
+    settings, streams, console = read_settings(), choose(stream or []), Console()
     progress = Console(stderr=True)
 
     def on_check(check: Check) -> None:

@@ -19,8 +19,7 @@ from lakehouse.readable import parse_moment
 from lakehouse.replaying import discard as discard_letters
 from lakehouse.replaying import replay as replay_letters
 from lakehouse.session import start_session
-from lakehouse.settings import load_settings
-from lakehouse.streams import choose
+from lakehouse.streams import choose, read_settings
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
 Since = Annotated[
@@ -77,7 +76,7 @@ def list_(
         offset=offset,
         id_=id_,
     )
-    settings = load_settings()
+    settings = read_settings()
     with start_session(settings, "lakehouse dead-letters list") as spark:
         letters = read_letters(spark, settings).where(selection.condition())
         chosen = letters if status is Status.ALL else letters.where(F.col("status") == status.value)
@@ -97,7 +96,7 @@ def show(
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show everything about one letter: the whole raw record, and every reason with its message."""
-    settings = load_settings()
+    settings = read_settings()
     with start_session(settings, "lakehouse dead-letters show") as spark:
         found = find_letter(read_letters(spark, settings), letter)
         if format_ is Format.JSON:
@@ -136,7 +135,7 @@ def replay(
         id_=id_,
         everything=all_,
     )
-    settings, streams = load_settings(), choose(stream or [])
+    settings, streams = read_settings(), choose(stream or [])
     with start_session(settings, "lakehouse dead-letters replay") as spark:
         now = datetime.now(UTC)
         done = replay_letters(spark, streams, settings, selection, now, allow_late=allow_late)
@@ -168,7 +167,7 @@ def discard(
         id_=id_,
         everything=all_,
     )
-    settings, streams = load_settings(), choose(stream or [])
+    settings, streams = read_settings(), choose(stream or [])
     with start_session(settings, "lakehouse dead-letters discard") as spark:
         done = discard_letters(spark, streams, settings, selection, datetime.now(UTC))
         report.print_discarded(done, Console())

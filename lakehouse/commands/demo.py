@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lakehouse.demo import EVENTS
 from lakehouse.demo import demo as run_demo
-from lakehouse.settings import load_settings
+from lakehouse.streams import read_settings
 
 app = typer.Typer()
 
@@ -18,4 +18,4 @@ app = typer.Typer()
 )
 def demo() -> None:
     """Run the demo; it stops what it started and can be run again."""
-    run_demo(load_settings(), Console())
+    run_demo(read_settings(), Console())

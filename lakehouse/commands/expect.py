@@ -23,8 +23,8 @@ from lakehouse.quality.subjects import Lake, Subject, chosen, subjects
 from lakehouse.readable import parse_moment
 from lakehouse.runner import utc_now
 from lakehouse.session import start_session
-from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import STREAMS
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS, read_settings
 
 app = typer.Typer(add_completion=False)
 
@@ -58,7 +58,7 @@ def expect(
     under LAKEHOUSE_HOME. Exit code 1 where an expectation of severity fail does not hold, 2 where one could
     not be looked at.
     """
-    settings, console = load_settings(), Console()
+    settings, console = read_settings(), Console()
     now = utc_now()
     moment = None if since is None else parse_moment(since, now)
     every = subjects(STREAMS, settings)

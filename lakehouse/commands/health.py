@@ -10,7 +10,7 @@ from rich.console import Console
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.quality.results import gates
 from lakehouse.session import start_session
-from lakehouse.settings import load_settings
+from lakehouse.streams import read_settings
 
 app = typer.Typer(add_completion=False)
 
@@ -21,7 +21,7 @@ def health(format_: FormatOption = Format.TABLE) -> None:
 
     Gates are those of `lakehouse run all --gate`, as last noted. Exit code 1 where one is closed.
     """
-    settings, console = load_settings(), Console()
+    settings, console = read_settings(), Console()
     with start_session(settings, "lakehouse health") as spark:
         states = sorted(gates(spark, settings.lake).values(), key=lambda state: state.stream)
     if format_ is Format.JSON:

@@ -8,8 +8,7 @@ from rich.console import Console
 from lakehouse.application import StreamOption
 from lakehouse.maintenance import clear_state
 from lakehouse.session import start_session
-from lakehouse.settings import load_settings
-from lakehouse.streams import choose
+from lakehouse.streams import choose, read_settings
 
 app = typer.Typer(add_completion=False)
 
@@ -20,7 +19,7 @@ def maintain(stream: StreamOption = None) -> None:
 
     No column that users read changes. May run at any time, beside the layers too; a rerun finds nothing more.
     """
-    settings, streams, console = load_settings(), choose(stream or []), Console()
+    settings, streams, console = read_settings(), choose(stream or []), Console()
     with start_session(settings, "lakehouse maintain") as spark:
         for cleared in clear_state(spark, streams, settings):
             when = (

@@ -19,7 +19,7 @@ from rich.console import Console
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.loads import Load, send
-from lakehouse.settings import load_settings
+from lakehouse.streams import read_settings
 from lakehouse.topics import require_broker
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
         duplicates=run.duplicates,
         shape=shape,
     )
-    settings = load_settings()
+    settings = read_settings()
     load.samples(settings)  # refuses shares that do not fit before anything is asked of the broker
     require_broker(settings.kafka_bootstrap_servers)
 

@@ -17,9 +17,9 @@ from lakehouse.errors import TableError
 from lakehouse.readable import parse_moment
 from lakehouse.runner import utc_now
 from lakehouse.session import start_session
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams import choose
+from lakehouse.streams import choose, read_settings
 
 From = Annotated[
     str | None,
@@ -66,7 +66,7 @@ def rebuild(
     A row that is right is not touched. Silver judges every record again by today's rules and settings, and
     gold follows where silver has changed. Killed in the middle it leaves whole commits; run it again.
     """
-    settings, streams, console = load_settings(), choose(stream or []), Console()
+    settings, streams, console = read_settings(), choose(stream or []), Console()
     now = utc_now()
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
     with start_session(settings, "lakehouse rebuild") as spark:

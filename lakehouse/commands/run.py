@@ -11,7 +11,7 @@ from rich.console import Console
 from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
 from lakehouse.errors import SettingsError
 from lakehouse.layer import LAYERS
-from lakehouse.settings import load_settings
+from lakehouse.streams import read_settings
 
 app = typer.Typer()
 
@@ -41,4 +41,4 @@ def run(
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    run_layers(load_settings(), layers, stream or [], trigger, Console(), allow=allow or (), gated=gate)
+    run_layers(read_settings(), layers, stream or [], trigger, Console(), allow=allow or (), gated=gate)

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from lakehouse.local import services
-from lakehouse.settings import load_settings
+from lakehouse.streams import STREAMS, read_settings
+from lakehouse.topics import create_topics
 
 if TYPE_CHECKING:
     from lakehouse.local.services import Endpoints, State
@@ -27,16 +28,20 @@ app = typer.Typer(
 
 @app.command()
 def up() -> None:
-    """Start Kafka and Redis in the background, and wait until both answer.
+    """Start Kafka and Redis in the background, wait until both answer, and make the topics of every stream.
 
     Safe to repeat: what already runs is left as it is. Ports are LAKEHOUSE_KAFKA_PORT and
     LAKEHOUSE_REDIS_PORT (0, the default: the last run's, else free ones); data and logs are under
     LAKEHOUSE_HOME. Both listen on 127.0.0.1 only.
     """
-    console = _console()
+    console, settings = _console(), read_settings()
     began = time.monotonic()
     with console.status("starting the local services"):
-        endpoints = services.start(load_settings(), on_progress=lambda message: _say(console, message))
+        endpoints = services.start(settings, on_progress=lambda message: _say(console, message))
+        topics = [settings.topic(name) for stream in STREAMS for name in stream.topics]
+        made = create_topics(endpoints.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    if made:
+        _say(console, f"topics made: {', '.join(made)}")
     _say(
         console, f"Kafka at {endpoints.kafka}, Redis at {endpoints.redis} ({time.monotonic() - began:.1f} s)"
     )
@@ -51,7 +56,7 @@ def down() -> None:
     """
     console = _console()
     with console.status("stopping the local services"):
-        stopped = services.stop(load_settings(), on_progress=lambda message: _say(console, message))
+        stopped = services.stop(read_settings(), on_progress=lambda message: _say(console, message))
     if not stopped:
         _say(console, "nothing was running")
 
@@ -60,7 +65,7 @@ def down() -> None:
 def status() -> None:
     """Show what runs and where. Exit code 0 if everything runs, 3 if not."""
     console = _console()
-    found = services.status(load_settings())
+    found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)
     for heading in ("service", "state", "pid", "endpoint"):
         table.add_column(heading, no_wrap=True)
@@ -86,7 +91,7 @@ def _say(console: Console, message: str) -> None:
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
     """Say so when the settings point the other commands elsewhere than to what was just started."""
-    settings = load_settings()
+    settings = read_settings()
     if settings.kafka_bootstrap_servers != endpoints.kafka:
         _say(
             console,

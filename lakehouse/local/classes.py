@@ -25,8 +25,8 @@ from lakehouse.local.jars import class_archive
 from lakehouse.query import ask, register
 from lakehouse.runner import run
 from lakehouse.session import build_session
-from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import STREAMS
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS, read_settings
 from lakehouse.triggers import AVAILABLE_NOW
 
 _EVENTS = 200
@@ -35,7 +35,7 @@ _EVENTS = 200
 def make_archive(archive: Path) -> None:
     """Run silver and gold of every stream over a few samples, and archive the classes that took."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
-        settings = load_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
+        settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
         options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"}
         spark = build_session(settings, "lakehouse classes", options=options)
         _land(spark, settings)

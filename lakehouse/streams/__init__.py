@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakehouse.errors import SettingsError
+from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
 from lakehouse.streams.calls import CALLS
 from lakehouse.streams.metrics import METRICS
@@ -24,3 +25,13 @@ def choose(names: Sequence[str]) -> tuple[Stream, ...]:
     if unknown:
         raise SettingsError(f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     return tuple(stream for stream in STREAMS if not names or stream.name in names)
+
+
+def read_settings() -> Settings:
+    """Return the settings, as `load_settings` does; refuses names of topics that no stream has, too."""
+    settings = load_settings()
+    known = {topic for stream in STREAMS for topic in stream.topics}
+    unknown = sorted(settings.topics.keys() - known)
+    if unknown:
+        raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return settings
