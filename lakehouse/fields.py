@@ -27,6 +27,9 @@ SPARK_TYPES: dict[FieldType, DataType] = {
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
 _JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number", FieldType.DECIMAL: "a number"}
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
+_NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
+MOST_MAGNITUDE = 1e140
+"""The greatest magnitude of a double: squares of such values, and sums of those, are doubles too."""
 
 
 def type_column(column: str) -> str:
@@ -45,15 +48,30 @@ def written_decimal(text: Column, field: Field) -> Column:
     Of a name that is there twice the last one counts. A quote behind a backslash is part of a string, and
     any other quoted name before a colon is a key.
     """
-    name = re.escape(field.name)
-    pattern = rf'(?s).*(?<!\\)"{name}"[ \t\r\n]*:[ \t\r\n]*({_FITS})[ \t\r\n]*[,}}]'
-    return F.regexp_extract(text, pattern, 1).try_cast(DECIMAL)
+    return F.regexp_extract(text, _under(field.name, _FITS), 1).try_cast(DECIMAL)
+
+
+def _under(name: str, literal: str) -> str:
+    """Return the pattern of a literal, its first group, under a name in a JSON text."""
+    space = r"[ \t\r\n]*"
+    return rf'(?s).*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
+
+
+def _exactly(literal: Column) -> Column:
+    """Return a JSON number in any spelling as a decimal; null where decimal(38,9) does not hold all of it."""
+    whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
+    digits = F.concat(whole, fraction)
+    significant = F.regexp_replace(digits, "0+$", "")
+    shift = F.when(exponent == "", F.lit(0)).otherwise(exponent.try_cast("bigint"))
+    places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
+    zero = F.lit(0).cast(DECIMAL)  # whatever its exponent
+    return F.when(significant == "", zero).when(places <= DECIMAL.scale, literal.try_cast(DECIMAL))
 
 
 def is_proven(value: Column, field: Field) -> Column:
     """Tell whether a value that Spark's parser has typed can only come from the JSON type of the field."""
     if field.type is FieldType.DOUBLE:
-        return value.isNotNull() & ~F.isnan(value) & ~value.isin(float("inf"), float("-inf"))
+        return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
         return F.col(exact_column(field.column)).cast("double") == value
     if field.type is FieldType.JSON:
@@ -73,18 +91,23 @@ def proven(typed: Column, field: Field) -> Column:
     return F.col(exact_column(field.column)) if field.type is FieldType.DECIMAL else typed
 
 
-def looked_up(variant: Column, field: Field) -> Column:
-    """Return the value of a field from its variant; null where it is none of the field's type."""
+def looked_up(variant: Column, text: Column, field: Field) -> Column:
+    """Return the value of a field from its variant; null where it is none of the field's type.
+
+    `text` is the record. Of a number with an exponent, or with too many digits, the variant has a double, and
+    the number is read from the text; one that is not found there, because its name is escaped or is a nested
+    object's too, has no value.
+    """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
         return payloads.from_variant(variant, kind)
     if field.type is FieldType.DECIMAL:
-        text = F.try_variant_get(variant, "$", "string")
-        decimal = text.try_cast(DECIMAL)
-        # A number with an exponent or too many digits has become a double.
-        same = decimal.cast("double") == F.try_variant_get(variant, "$", "double")
-        exact = F.when(kind.isin("DOUBLE", "FLOAT"), same).otherwise(text.rlike(f"^{_FITS}$"))
-        return F.when(_is_number(kind) & exact, decimal)
+        plain = F.try_variant_get(variant, "$", "string")
+        literal = F.regexp_extract(text, _under(field.name, _NUMBER), 1)
+        is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
+        return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _exactly(literal))).when(
+            _is_number(kind) & plain.rlike(f"^{_FITS}$"), plain.try_cast(DECIMAL)
+        )
     return F.try_variant_get(variant, "$", SPARK_TYPES[field.type].simpleString())
 
 
@@ -136,4 +159,7 @@ def _unusable_number(value: Column, field: Field) -> Column:
         return F.when(value.isNull(), reason("beyond_decimal", field.column, F.lit(message)))
     infinite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
     message = f"{field.name} is beyond the range of a double"
-    return F.when(infinite, reason("not_finite", field.column, F.lit(message)))
+    beyond = f"{field.name} must be from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}"
+    return F.when(infinite, reason("not_finite", field.column, F.lit(message))).when(
+        F.abs(value) > MOST_MAGNITUDE, reason("beyond_magnitude", field.column, F.lit(beyond))
+    )

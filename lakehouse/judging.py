@@ -14,8 +14,9 @@ the input, row for row.
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
 | wrong_type | a field of another JSON type than the contract's |
 | not_finite | a number too great for a double |
-| beyond_decimal | a number that decimal(38,9) does not hold exactly |
-| bad_timestamp | no instant: not epoch milliseconds of the years 1 to 9999, not ISO 8601 with an offset |
+| beyond_magnitude | a double beyond ±1e140, whose square would leave no room for sums |
+| beyond_decimal | a number that decimal(38,9) does not hold exactly, to the last digit that is written |
+| bad_timestamp | no instant of the years 1900 to 9998 in epoch milliseconds or ISO 8601 with an offset |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
 
@@ -39,6 +40,7 @@ from lakehouse import fields
 from lakehouse.columns import Columns
 from lakehouse.execution import by_reference
 from lakehouse.fields import json_name, reason, type_column
+from lakehouse.moments import shifted
 from lakehouse.settings import Settings
 from lakehouse.stream import Contract, FieldType, Source
 
@@ -68,9 +70,10 @@ _STRICT_JSON = {
     "columnNameOfCorruptRecord": "_corrupt_record",
 }
 
-# Years 1 to 9999, what a timestamp can hold and every reader can print.
+# Years 1900 to 9998: every reader can print them, a window or a lateness further is still an instant, and
+# none of them is of another calendar or of a local mean time.
 _BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # what the variant of an integer beyond a long is
-_MIN_EPOCH_MS, _MAX_EPOCH_MS = -62_135_596_800_000, 253_402_300_799_999
+_MIN_EPOCH_MS, _MAX_EPOCH_MS = -2_208_988_800_000, 253_370_764_799_999
 _ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
 _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # which ISO 8601 allows and Spark's cast does not
 
@@ -229,7 +232,8 @@ def _fields(contract: Contract) -> Iterator[dict[str, Column]]:
         variant = F.col("_record").getField(field.name)
         columns[type_column(field.column)] = F.schema_of_variant(variant)
         proven = fields.proven(F.col("_typed").getField(field.name), field)
-        value = F.when(F.col("_proven"), proven).otherwise(fields.looked_up(variant, field))
+        looked_up = fields.looked_up(variant, F.col("_rest").cast("string"), field)
+        value = F.when(F.col("_proven"), proven).otherwise(looked_up)
         if field.name == contract.tombstone:
             value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
         columns[field.column] = value
@@ -252,8 +256,9 @@ def _event_time(stamp: Column) -> Column:
     millis = F.try_variant_get(stamp, "$", "bigint")
     text = F.try_variant_get(stamp, "$", "string")
     iso = F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp")
+    of_record = F.unix_millis("_timestamp").between(_MIN_EPOCH_MS, _MAX_EPOCH_MS)
     return (
-        F.when(kind.isNull() | (kind == "VOID"), F.col("_timestamp"))
+        F.when(kind.isNull() | (kind == "VOID"), F.when(of_record, F.col("_timestamp")))
         .when((kind == "BIGINT") & millis.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS), F.timestamp_millis(millis))
         .when(
             (kind == "STRING")
@@ -275,19 +280,21 @@ def _without_value(contract: Contract, in_time: tuple[Column, ...]) -> Column:
         .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a tombstone's key is not UTF-8")))
         .when(text == "", reason("key_empty", column, F.lit("a tombstone's key is empty")))
     )
-    return F.array(wrong_key, *in_time)
+    return F.array(wrong_key, _event_time_reason(contract), *in_time)
 
 
 def _event_time_reason(contract: Contract) -> Column:
     kind = F.col("_type_event_time")
     stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
-    message = f"{contract.event_time} must be epoch milliseconds (an integer) or ISO 8601 with an offset"
-    wrong = F.concat(F.lit(message + ", not "), json_name(kind))
+    kinds = "epoch milliseconds (an integer) or ISO 8601 with an offset"
+    message = f"{contract.event_time} must be {kinds}, of the years 1900 to 9998"
+    of_record = f"without {contract.event_time} the Kafka record's own must be of the years 1900 to 9998"
+    wrong = F.concat(F.lit(f"{contract.event_time} must be {kinds}, not "), json_name(kind))
     return F.when(
         F.col("event_time").isNull(),
-        F.when(stamp_like, reason("bad_timestamp", "event_time", F.lit(message))).otherwise(
-            reason("wrong_type", "event_time", wrong)
-        ),
+        F.when(stamp_like, reason("bad_timestamp", "event_time", F.lit(message)))
+        .when(kind.isNull() | (kind == "VOID"), reason("bad_timestamp", "event_time", F.lit(of_record)))
+        .otherwise(reason("wrong_type", "event_time", wrong)),
     )
 
 
@@ -318,4 +325,4 @@ def late_reason(watermark: Column) -> Column:
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
     """Return the watermark of a stream whose greatest accepted event time is `front`; none has none."""
-    return None if front is None else front - timedelta(seconds=allowed_lateness_s)
+    return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from lakehouse import statistics
 from lakehouse.columns import Columns
 from lakehouse.execution import by_reference
+from lakehouse.moments import shifted
 from lakehouse.settings import Settings
 from lakehouse.stream import Front
 
@@ -82,7 +83,8 @@ class StatisticsWindows:
 
     def unsettled_from(self, front: Front, settings: Settings) -> datetime | None:
         """Return the window start after which no row was final before the micro-batch."""
-        return front.before and front.before - timedelta(seconds=settings.grace_s + self.windows.length_s)
+        final_after = timedelta(seconds=settings.grace_s + self.windows.length_s)
+        return front.before and shifted(front.before, -final_after)
 
     def keyed(self, clean: DataFrame) -> DataFrame:
         """Add to each clean row the start of its window."""

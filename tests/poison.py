@@ -74,9 +74,23 @@ _WRONG_TYPES = {
     _DOUBLE: ('"12.5"', '"NaN"', '""', "true", "false", "{}", '{"a":1}', "[]", "[1]"),
 }
 _WRONG_TYPES |= {_DECIMAL: _WRONG_TYPES[_DOUBLE], _AMOUNT: _WRONG_TYPES[_DOUBLE], _ANY: ()}
-_OUT_OF_RANGE = {
-    _DOUBLE: ("not_finite", ("1e400", "-1e400", "1.7976931348623159e308", "1" * 320)),
-    _DECIMAL: ("beyond_decimal", ("1e30", "1" + "0" * 29, "-1e29", "0.1234567891", "1e-10", "1e400")),
+_OUT_OF_RANGE: dict[str, Mapping[str, tuple[str, ...]]] = {
+    _DOUBLE: {
+        "not_finite": ("1e400", "-1e400", "1.7976931348623159e308", "1" * 320),
+        "beyond_magnitude": ("1.1e140", "-1.7e308"),
+    },
+    _DECIMAL: {
+        "beyond_decimal": (
+            "1e30",
+            "1" + "0" * 29,
+            "-1e29",
+            "0.1234567891",
+            "1e-10",
+            "1e400",
+            "1.00000000000000000001e3",
+            "0." + "1" * 40,
+        )
+    },
 }
 _OUT_OF_RANGE[_AMOUNT] = _OUT_OF_RANGE[_DECIMAL]
 _WRONG_TYPES_OF_A_TIME = ("true", "1.5", "1767225600000.0", "1.7e12", "{}", '{"a":1}', "[]", "[1]", "1" * 39)
@@ -90,8 +104,10 @@ _BAD_TIMES = (
     '"2023-02-29T00:00:00Z"',
     '"2026-01-01T23:59:60Z"',
     '"10000-01-01T00:00:00Z"',
-    "253402300800000",
-    "-62135596800001",
+    '"0001-01-01T00:00:00Z"',
+    '"9999-12-31T23:59:59Z"',
+    "253370764800000",
+    "-62135596800000",
     "9223372036854775808",
 )
 
@@ -251,9 +267,9 @@ def _field_kinds(table: _Table) -> Iterator[Kind]:
     for one in table.fields:
         for text in _WRONG_TYPES[one.type]:
             yield table.replaced("a wrong JSON type", one.name, text, "wrong_type")
-        rule, texts = _OUT_OF_RANGE.get(one.type, ("", ()))
-        for text in texts:
-            yield table.replaced("beyond the range", one.name, text, rule)
+        for rule, texts in _OUT_OF_RANGE.get(one.type, {}).items():
+            for text in texts:
+                yield table.replaced("beyond the range", one.name, text, rule)
         if one.type == _AMOUNT:
             for text in ("0", "-0.0", "-12.5", "-0.000000001"):
                 yield table.replaced("not positive", one.name, text, "not_positive")
@@ -276,8 +292,8 @@ def _time_kinds(table: _Table) -> Iterator[Kind]:
         yield table.replaced("a wrong JSON type", "timestamp", text, "wrong_type")
     for text in _BAD_TIMES:
         yield table.replaced("a bad timestamp", "timestamp", text, "bad_timestamp")
-    yield table.replaced("the future", "timestamp", '"9999-12-31T23:59:59.999Z"', "future")
-    yield table.replaced("the future", "timestamp", "253402300799999", "future")
+    yield table.replaced("the future", "timestamp", '"9998-12-31T23:59:59.999Z"', "future")
+    yield table.replaced("the future", "timestamp", "253370764799999", "future")
 
     def tomorrow(rng: Random, time_ms: int) -> Bytes:
         ahead_ms = time_ms + rng.randint(_DAY_MS, 300 * _DAY_MS)
@@ -296,7 +312,7 @@ def _time_kinds(table: _Table) -> Iterator[Kind]:
         "two fields and the future",
         lambda _, r: _dump(
             {name: text for name, text in r.items() if name != table.text_field}
-            | {table.fields[1].name: "null", "timestamp": '"9999-12-31T23:59:59Z"'}
+            | {table.fields[1].name: "null", "timestamp": '"9998-12-31T23:59:59Z"'}
         ),
         "missing_field",
         "null_field",

@@ -65,6 +65,17 @@ DECIMALS: Mapping[bytes, Decimal | str] = {
     amount("1e3"): Decimal(1000),
     amount("1E+28"): Decimal(10**28),
     amount("-2.5e-3"): Decimal("-0.0025"),
+    amount("100e-2"): Decimal(1),
+    amount("0e99"): Decimal(0),
+    amount("1234567890123456789e0"): Decimal(1234567890123456789),  # no double has it
+    amount("0.12345678912345678900e+9"): Decimal("123456789.123456789"),
+    amount("12.5" + "0" * 40): Decimal("12.5"),
+    amount("-" + LARGEST + "0" * 20): Decimal("-" + LARGEST),
+    b'{"more":{"x":1},"a.b":1e3}': Decimal(1000),
+    b'{"a\\u002eb":12.5}': Decimal("12.5"),
+    b'{"a\\u002eb":1e3}': "beyond_decimal",  # its digits are not found
+    amount("1.0000000001e0"): "beyond_decimal",
+    amount("12.5" + "0" * 40 + "1"): "beyond_decimal",
     amount("0.0000000001"): "beyond_decimal",
     amount("12.0000000001"): "beyond_decimal",
     amount("0.1" + "0" * 20 + "1"): "beyond_decimal",

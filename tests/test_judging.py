@@ -233,6 +233,10 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
         for text in ("1e400", "-1e400", "1.7976931348623159e308", "1" * 320)
     },
     **{
+        f"value is {text[:24]}": (record(value=text), [("beyond_magnitude", "value")])
+        for text in ("1.0000000000000002e140", "-1.0000000000000002e140", "1.7e308", "2" + "0" * 140)
+    },
+    **{
         f"timestamp is {text}": (record(timestamp=text), [("bad_timestamp", "event_time")])
         for text in (
             '""',
@@ -263,7 +267,15 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
             '"10000-01-01T00:00:00Z"',
             '"0000-12-31T23:59:59Z"',
             '"0001-01-01T00:00:00+02:00"',
+            '"0001-01-01T00:00:00Z"',
+            '"1582-10-10T00:00:00Z"',
+            '"1900-01-01T00:00:00+00:01"',
+            '"1899-12-31T23:59:59.999999Z"',
+            '"9998-12-31T23:59:59-00:01"',
+            '"9999-01-01T00:00:00Z"',
             '"9999-12-31T23:59:59-18:00"',
+            "-2208988800001",
+            "253370764800000",
             '"\u0662\u0660\u0662\u0666-01-01T00:00:00Z"',
             "-62135596800001",
             "253402300800000",
@@ -286,7 +298,7 @@ WRONG_FIELDS: dict[str, tuple[bytes, list[tuple[str, str | None]]]] = {
         ],
     ),
     "one field missing and a date ahead": (
-        record(serviceId="absent", value="null", timestamp='"9999-12-31T23:59:59.999999Z"'),
+        record(serviceId="absent", value="null", timestamp='"9998-12-31T23:59:59.999999Z"'),
         [("missing_field", "service_id"), ("null_field", "value"), ("future", "event_time")],
     ),
     "the last of two keys is wrong": (VALID[:-1] + b',"value":"x"}', [("wrong_type", "value")]),
@@ -366,9 +378,9 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
             ("3.14159265358979323846264338327950288419716939937510", 3.141592653589793),
             ("9007199254740993", 9007199254740992.0),
             ("12345678901234567890", 12345678901234567890.0),
-            ("1" + "0" * 300, 1e300),
-            ("1.7976931348623157e308", 1.7976931348623157e308),
-            ("-1.7976931348623157e308", -1.7976931348623157e308),
+            ("1" + "0" * 140, 1e140),
+            ("1e140", 1e140),
+            ("-1e140", -1e140),
             ("5e-324", 5e-324),
             ("1e-400", 0.0),
         )
@@ -381,7 +393,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
             ("1767225600001", MIDNIGHT + 1000),
             ("0", 0),
             ("-1", -1000),
-            ("-62135596800000", -62_135_596_800_000_000),
+            ("-2208988800000", -2_208_988_800_000_000),
             ('"2026-01-01T00:00:00Z"', MIDNIGHT),
             ('"2026-01-01T00:00Z"', MIDNIGHT),
             ('"2026-01-01T00:00+02:00"', MIDNIGHT - 7_200_000_000),
@@ -394,8 +406,7 @@ ACCEPTED: dict[str, tuple[bytes, dict[str, Any]]] = {
             ('"2026-01-01T00:00:00.123456999Z"', MIDNIGHT + 123_456),
             ('"1969-12-31T23:59:59.999999Z"', -1),
             ('"2024-02-29T00:00:00Z"', micros(datetime(2024, 2, 29, tzinfo=UTC))),
-            ('"1582-10-10T00:00:00Z"', micros(datetime(1582, 10, 10, tzinfo=UTC))),
-            ('"0001-01-01T00:00:00Z"', -62_135_596_800_000_000),
+            ('"1900-01-01T00:00:00Z"', micros(datetime(1900, 1, 1, tzinfo=UTC))),
         )
     },
     "nested in an unknown field": (record(more="[" * 900 + "]" * 900), {}),
@@ -463,7 +474,10 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
         ],
         [
             "value is beyond the range of a double",
-            "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset",
+            (
+                "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
+                "of the years 1900 to 9998"
+            ),
         ],
         [
             (
@@ -521,7 +535,7 @@ def test_a_late_record_that_is_broken_has_both_reasons(judge_values: Judge) -> N
 
 
 def test_without_a_watermark_nothing_is_late(judge_values: Judge) -> None:
-    (verdict,) = judge_values([record(timestamp="-62135596800000")], watermark=None)
+    (verdict,) = judge_values([record(timestamp="-2208988800000")], watermark=None)
 
     assert verdict.reasons == []
 

@@ -18,10 +18,11 @@ MINUTE_US = 60 * SECOND_US
 
 _EVENT_TIME = "timestamp"
 _STEP, _BEYOND = Decimal("1e-9"), Decimal("1e29")  # decimal(38,9)
+_MOST = 1e140
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_FIRST_MS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_FIRST_MS = (datetime(1900, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime(9998, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _ISO = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
@@ -118,7 +119,7 @@ def judge_record(
     It knows the parser's limits on surrogates and double keys within the contract's fields, not those on
     size (nesting, digits of a number, length of a name).
     """
-    event_time_us, event_time_rule = kafka_timestamp_ms * 1000, None
+    event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms)
     columns: dict[str, Any] = {}
     reasons: set[tuple[str, str | None]] = set()
     if value is None and contract.tombstone:
@@ -188,7 +189,9 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
 
 def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
     if one.kind is Kind.DOUBLE:
-        return number.double, None if math.isfinite(number.double) else "not_finite"
+        if not math.isfinite(number.double):
+            return number.double, "not_finite"
+        return number.double, "beyond_magnitude" if abs(number.double) > _MOST else None
     amount = _decimal_38_9(number)
     if amount is None:
         return None, "beyond_decimal"
@@ -198,16 +201,17 @@ def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
 def _decimal_38_9(number: Number) -> Decimal | None:
     """Return the number as decimal(38,9), None where that is not exactly what it says."""
     exact = number.decimal
-    if not exact.is_finite():
+    if not exact.is_finite() or exact.copy_abs() >= _BEYOND:
         return None
     scaled = EXACT.add(exact.quantize(_STEP, ROUND_HALF_UP, EXACT), 0)  # minus zero is zero
-    return scaled if scaled == exact and scaled.copy_abs() < _BEYOND else None
+    return scaled if scaled == exact else None
 
 
 def _event_time(stamp: object, kafka_timestamp_ms: int) -> tuple[int, str | None]:
     """Return the event time in microseconds, or the rule that it breaks."""
     if stamp is None:
-        return kafka_timestamp_ms * 1000, None
+        known = _FIRST_MS <= kafka_timestamp_ms <= _LAST_MS
+        return (kafka_timestamp_ms * 1000, None) if known else (0, "bad_timestamp")
     if isinstance(stamp, str):
         micros = _parse_iso(stamp)
         return (0, "bad_timestamp") if micros is None else (micros, None)
