@@ -17,10 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, cuts, gold, tables
+from lakehouse import checkpoints, cuts, departures, gold, tables
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.layer import Allow, BatchResult, LayerQuery
+from lakehouse.names import escaped
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender
 from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS
@@ -100,6 +101,11 @@ def message_of(table: KeptTable) -> Column:
     return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
 
 
+def group_of(table: KeptTable) -> Column:
+    """Return what a row's group is called in Redis, where the writer has keys of its own beside each."""
+    return escaped(table.export.redis.group(), ":{}")
+
+
 def _fields(newest: DataFrame, table: KeptTable) -> DataFrame:
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
@@ -109,7 +115,7 @@ def _fields(newest: DataFrame, table: KeptTable) -> DataFrame:
         F.when(~deleted, message_of(table)).alias("value"),
         F.col("_commit_version").alias("version"),
         view.row_key().alias("row_key"),
-        view.group().alias("group"),
+        group_of(table).alias("group"),
         view.member().alias("member"),
         view.order().alias("order"),
     )
@@ -130,9 +136,12 @@ class _Export:
         self._kafka = kafka
         topic, url, ttl_s = None if kafka is None else kafka.topic, settings.redis_url, settings.redis_ttl_s
         generation = tables.created_ms(spark, path)
-        self._redis = RedisSink(url.get_secret_value(), table.name, ttl_s, generation=generation)
+        moves = table.export.redis.rows_move
+        self._redis = RedisSink(
+            url.get_secret_value(), table.name, ttl_s, generation=generation, rows_move=moves
+        )
         self._shards = ShardSender(
-            table.name, settings.kafka_bootstrap_servers, topic, url, ttl_s, generation
+            table.name, settings.kafka_bootstrap_servers, topic, url, ttl_s, generation, moves
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
@@ -147,9 +156,14 @@ class _Export:
         begins = not is_filled and transaction.version == 0
         with self._redis.filling() if begins else nullcontext():
             done = self._send(leaving, transaction)
-        refilled = 0 if is_filled or begins else self._fill(feed.sparkSession, now)
+        if self._kafka is not None:
+            departures.note(feed.sparkSession, self._path, self._kafka.topic, transaction)
+        if not is_filled and not begins:
+            again = self._fill(feed.sparkSession, now)
+        else:
+            again = self._put_next(feed.sparkSession, done.put.open, now)
         sent = {} if self._kafka is None else {self._kafka.topic: done.sent}
-        return BatchResult(done.rows, {**sent, "redis": done.put + refilled})
+        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again})
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether Redis has lost rows, looking at most every five seconds; not where it is away."""
@@ -187,10 +201,27 @@ class _Export:
         return done
 
     def _fill(self, spark: SparkSession, now: datetime) -> int:
-        leaving = filter_leaving(newest_since(spark, self._path, self._table, now - self._kept), self._table)
+        """Put every row again that Redis is to have, and return how many it did not have."""
+        with self._redis.filling():
+            return self._put_again(to_changes(self._leaving_since(spark, now), self._table))
+
+    def _put_next(self, spark: SparkSession, open_: Collection[tuple[str, str]], now: datetime) -> int:
+        """Put rows again of members whose latest row was deleted: one that stands is the latest now."""
+        if not open_:
+            return 0
+        changes = to_changes(self._leaving_since(spark, now), self._table).where(F.col("value").isNotNull())
+        members = spark.createDataFrame(sorted(open_), "`group` string, member string")
+        theirs = changes.join(F.broadcast(members), ["group", "member"], "left_semi")
+        return self._put_again(theirs.orderBy("version"))
+
+    def _leaving_since(self, spark: SparkSession, now: datetime) -> DataFrame:
+        """Return the rows that Redis is to have, as they were left by the changes of the time to live."""
+        newest = newest_since(spark, self._path, self._table, now - self._kept)
+        return filter_leaving(newest, self._table)
+
+    def _put_again(self, changes: DataFrame) -> int:
         try:
-            with self._redis.filling():
-                return self._redis.write(_changes(to_changes(leaving, self._table).toLocalIterator()))
+            return self._redis.write(_changes(changes.toLocalIterator()), are_all=True).rows
         except (PySparkException, Py4JError) as error:
             if not any(sign in str(error) for sign in _FILES_GONE):
                 raise
@@ -212,7 +243,8 @@ def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings
     if table.export.topic is not None:
         topic = settings.topic(table.export.topic)
         create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
-        kafka = KafkaSink(settings.kafka_bootstrap_servers, topic, table.name)
+        noted = departures.noted(spark, path, topic)
+        kafka = KafkaSink(settings.kafka_bootstrap_servers, topic, table.name, noted=noted)
 
     def admits(allow: Collection[Allow]) -> None:
         if kafka is not None:

@@ -138,13 +138,15 @@ class RedisView:
     `group`, `lakehouse:<table>:latest:<group>`, holds under each `member` its row with the greatest
     `order`: the latest row is one HGET, a comparison across members one HGETALL. Values are JSON, the
     exported message with the generation of the table and the version of the row in it. The three are string
-    Columns over a gold row, `order` a long.
+    Columns over a gold row, `order` a long. `rows_move`: a row may get another key and order, by a commit
+    that deletes the one and puts the other, and no row of its member lies between them.
     """
 
     row_key: Callable[[], Column]
     group: Callable[[], Column]
     member: Callable[[], Column]
     order: Callable[[], Column]
+    rows_move: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ class KeptTable:
 class SideTable(KeptTable):
     """A table that is kept beside another one, in the same micro-batch.
 
-    `rows(folded)` are its new rows, read from what the other table's fold has returned, one a key.
+    `rows(folded)` are its new rows, read from what the other table's fold has returned, one a key. Its keys
+    are columns of the other table's partials.
     """
 
     rows: Callable[[DataFrame], DataFrame]
@@ -263,7 +266,9 @@ class GoldTable(KeptTable):
     key: it gets the current rows whose extent comes within `reach` of that of the partials, or which are
     due, and returns only the new and the changed ones, and those to delete, marked by DELETED.
     `astray(partials, current rows)` are the keys of rows that cannot be kept up with partials alone: they are
-    made anew from all of silver, and their partials, which have a column `recomputed`, say so there.
+    made anew from all rows of silver up to the micro-batch, and their partials, which have a column
+    `recomputed`, say so there. `total` names the column that is null where its type does not hold the sum:
+    such a row is set aside (ops.keys_set_aside), and the others go on.
     `state`, if any, is what only a fold needs; maintenance clears it where no fold can come any more.
     """
 
@@ -275,6 +280,7 @@ class GoldTable(KeptTable):
     clock: EventClock | WallClock | None = None
     reach: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
     astray: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    total: str | None = None
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, tables
+from lakehouse import cuts, departures, tables
 from lakehouse.audit.landing import read_records
-from lakehouse.audit.report import Check, Subject
+from lakehouse.audit.report import Check, Difference, Subject
 from lakehouse.export import message_of
 from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.stream import KeptTable, Stream
+from lakehouse.tables import Transaction
 from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
@@ -43,7 +44,14 @@ def check_topic(
 ) -> list[Check]:
     """Compare a gold table with the topic that its rows leave to."""
     subject = Subject(stream.name, "exported", f"gold.{table.name} → {topic}")
-    sent = _sent(spark, table, topic, settings)
+    path = tables.path_of(settings.lake, "gold", table.name)
+    group = progress_group(table.name, topic)
+    progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
+    progress = progress or departures.noted(spark, path, topic)
+    unknown = _unknown_progress(spark, table, topic, progress, settings)
+    if unknown is not None:
+        return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
+    sent = None if progress is None else _sent(spark, table, topic, progress, settings)
     if sent is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     gold = sent.gold.persist()
@@ -72,13 +80,25 @@ def exported_version(
     return cuts.version_read(spark, path, positions.get(tables.table_id(spark, path)))
 
 
-def _sent(spark: SparkSession, table: KeptTable, topic: str, settings: Settings) -> _Sent | None:
+def _unknown_progress(
+    spark: SparkSession, table: KeptTable, topic: str, progress: Transaction | None, settings: Settings
+) -> str | None:
+    """Say why nobody knows what of the table has left, null where that is known, or nothing has."""
+    query = f"export.{table.name}"
+    if progress is not None:
+        application = cuts.application(spark, settings.lake, query)
+        is_ours = progress.application == application
+        return None if is_ours else f"rows have left under another checkpoint, {progress.application}"
+    sent = any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values())
+    if sent or cuts.finished(spark, settings.lake, query) is not None:
+        return "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
+    return None
+
+
+def _sent(
+    spark: SparkSession, table: KeptTable, topic: str, progress: Transaction, settings: Settings
+) -> _Sent | None:
     path = tables.path_of(settings.lake, "gold", table.name)
-    group = progress_group(table.name, topic)
-    progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
-    application = cuts.application(spark, settings.lake, f"export.{table.name}")
-    if progress is None or progress.application != application:
-        return None
     version = exported_version(spark, table, progress.version, settings)
     if version is None:
         return None

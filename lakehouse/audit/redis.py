@@ -8,6 +8,7 @@ or was left by a table that has been made anew since: it goes by itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -18,9 +19,9 @@ from pyspark.sql import functions as F
 from lakehouse import cuts, tables
 from lakehouse.audit.exports import exported_version
 from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
-from lakehouse.export import filter_leaving, newest_since, to_changes
+from lakehouse.export import filter_leaving, group_of, newest_since, to_changes
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, as_stored, read_rows, scan_rows
+from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.stream import KeptTable, Stream
 
 _CHUNK = 1_000
@@ -46,6 +47,7 @@ def check_redis(
         )
         look.at_what_gold_has()
         look.at_what_gold_has_not()
+        look.at_latest(tables.read_version(spark, path, version))
     finally:
         newest.unpersist()
     return [subject.found(look.compared, look.differences, look.examples, [f"version {version} of gold"])]
@@ -86,6 +88,47 @@ class _Look:
         for row, text in scan_rows(self.url, self.table.name):
             if row not in known and self._is_invented(text, compared):
                 self._add(row, "in Redis, but not in gold")
+
+    def at_latest(self, gold: DataFrame) -> None:
+        """Compare the latest row of every member of a group; `gold` are the rows as of the version.
+
+        One that changes gold has made since concern, or that it has not changed within the time to live, may
+        be gone or another one.
+        """
+        keys, view = list(self.table.keys), self.table.export.redis
+        changed = self.newest.where("_change_type != 'delete'").select(*keys, "_commit_version")
+        standing = gold.where(self.table.export.leaves()).join(changed, keys, "left")
+        place = F.struct(view.order(), "_commit_version")
+        row = F.struct(view.row_key().alias("row_key"), F.col("_commit_version").alias("version"))
+        members = standing.groupBy(group_of(self.table).alias("group"), view.member().alias("member"))
+        latest = members.agg(F.max_by(row, place).alias("latest")).persist()
+        try:
+            expected = latest.select("group", "member", "latest.*").where(F.col("version") <= self.version)
+            rows = to_changes(self.newest, self.table)
+            rows = rows.join(expected, ["group", "member", "row_key", "version"], "left_semi")
+            changes = (Change(**row.asDict()) for row in rows.toLocalIterator())
+            while chunk := list(islice(changes, _CHUNK)):
+                self._compare_latest(chunk)
+            known = {(row.group, row.member) for row in latest.select("group", "member").toLocalIterator()}
+        finally:
+            latest.unpersist()
+        known |= {(row.group, row.member) for row in to_changes(self.newest, self.table).toLocalIterator()}
+        for place_of, text in scan_latest(self.url, self.table.name):
+            if place_of not in known and self._is_invented(text, range(self.version + 1)):
+                self._add_latest(*place_of, "in Redis, but not in gold")
+
+    def _compare_latest(self, changes: Sequence[Change]) -> None:
+        self.compared += len(changes)
+        found = read_latest(self.url, self.table.name, [(one.group, one.member) for one in changes])
+        for change, text in zip(changes, found, strict=True):
+            if text is None:
+                self._add_latest(change.group, change.member, f"not in Redis; gold has {change.row_key}")
+            elif text != as_stored(change, self.generation) and not self._is_newer(text, change.version):
+                what = f"gold has {change.row_key}, Redis says {text}"
+                self._add_latest(change.group, change.member, what)
+
+    def _add_latest(self, group: str, member: str, what: str) -> None:
+        self._add(f"latest:{group} {member}", what)
 
     def _add(self, row: str, what: str) -> None:
         self.differences += 1

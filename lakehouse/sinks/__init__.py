@@ -6,12 +6,24 @@ changes whole and may be given the same micro-batch again.
 
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
-from lakehouse.sinks.redis import RedisSink, as_stored, filled_key, latest_key, read_rows, row_key, scan_rows
+from lakehouse.sinks.redis import (
+    Put,
+    RedisSink,
+    as_stored,
+    filled_key,
+    latest_key,
+    read_latest,
+    read_rows,
+    row_key,
+    scan_latest,
+    scan_rows,
+)
 from lakehouse.sinks.shards import Sent, ShardSender
 
 __all__ = [
     "Change",
     "KafkaSink",
+    "Put",
     "RedisSink",
     "Sent",
     "ShardSender",
@@ -19,8 +31,10 @@ __all__ = [
     "filled_key",
     "latest_key",
     "progress_group",
+    "read_latest",
     "read_progress",
     "read_rows",
     "row_key",
+    "scan_latest",
     "scan_rows",
 ]

@@ -22,15 +22,24 @@ class KafkaSink:
     the consumer group `lakehouse-export-<table>-to-<topic>` has in partition 0 of the topic, with the
     query's identity as its metadata; that of a `shard` under a group of its own. A micro-batch that has
     been committed is not sent again. A second exporter of the same table to the same topic fences the
-    first.
+    first. `noted` is the progress that the lake knows of, for when Kafka has forgotten its own.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, table: str, *, shard: int | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        table: str,
+        *,
+        shard: int | None = None,
+        noted: Transaction | None = None,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self.topic = topic
         self._table = table
         self._group = progress_group(table, topic, shard)
         self._progress = TopicPartition(topic, 0)
+        self._noted = noted
         self._producer: KafkaProducer | None = None
         self._sent: Transaction | None = None
 
@@ -62,6 +71,7 @@ class KafkaSink:
             sent = read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
         except KafkaError as error:
             raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
+        sent = sent or self._noted
         if sent is None:
             return
         rows = f"rows of {self._table} have left for topic {self.topic}"
@@ -143,7 +153,8 @@ class KafkaSink:
             )
             # From here on nobody else can commit progress, so it is read once.
             self._producer.init_transactions()
-            self._sent = read_progress(self._bootstrap_servers, self._group, self.topic)
+            sent = read_progress(self._bootstrap_servers, self._group, self.topic)
+            self._sent = sent or self._noted
         return self._producer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -15,10 +16,28 @@ from lakehouse.errors import ServiceError
 from lakehouse.sinks.change import Change
 
 PIPELINE_ROWS = 1_000
-_PUT = Path(__file__).with_name("redis_put.lua")
+_ROW, _LATEST = (Path(__file__).with_name(f"redis_{name}.lua") for name in ("row", "latest"))
+_OLDER, _SAME, _NEW = range(3)  # what the first of the scripts says of a row
+_PURGED_AT_ONCE = 100
+_LAYOUT = "layout 2"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
+
+
+@dataclass(frozen=True)
+class Put:
+    """What became of changes: how many were new, and the groups' members that are open.
+
+    The latest row of an open member has been deleted, and one that was put long ago may be the latest now.
+    """
+
+    rows: int = 0
+    open: frozenset[tuple[str, str]] = frozenset()
+
+    def __add__(self, other: Put) -> Put:
+        """Return both together, of changes that have no member in common."""
+        return Put(self.rows + other.rows, self.open | other.open)
 
 
 class RedisSink:
@@ -26,15 +45,25 @@ class RedisSink:
 
     A version is that of the Delta commit that wrote the row, within the table's `generation`: its time of
     creation in ms, because a table that is made anew counts its commits from zero. A newer generation
-    replaces whatever an older one has left. The layout is RedisView's. A write is one script call, sent in
-    pipelines, so a reader never sees half of it. Redis being away is retried with a growing pause,
-    `retries` times: by default for half a minute.
+    replaces whatever an older one has left. The layout is RedisView's. A row is put by one script call and
+    then, by another, into its group's hash: the keys of a script are in one slot. Redis being away is
+    retried with a growing pause, `retries` times: by default for half a minute.
 
     The key `lakehouse:<table>:filled`, without a time to live, says which run of the server holds every
-    row that it should. Where it is gone, or names another run, rows may have been lost.
+    row that it should, and in which layout of the writer's own keys. Where it is gone, or says something
+    else, rows may have been lost.
     """
 
-    def __init__(self, url: str, table: str, ttl_s: int, *, generation: int, retries: int = _RETRIES) -> None:
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        ttl_s: int,
+        *,
+        generation: int,
+        rows_move: bool = False,
+        retries: int = _RETRIES,
+    ) -> None:
         retry = Retry(ExponentialWithJitterBackoff(base=0.1, cap=10), retries)
         self._client = redis.Redis.from_url(
             url, retry=retry, retry_on_error=[redis.ConnectionError, redis.TimeoutError]
@@ -45,24 +74,32 @@ class RedisSink:
             socket_timeout=_GLANCE_TIMEOUT_S,
             socket_connect_timeout=_GLANCE_TIMEOUT_S,
         )
-        self._put = self._client.register_script(_PUT.read_text(encoding="utf-8"))
+        self._put_row, self._put_latest = (
+            self._client.register_script(script.read_text(encoding="utf-8")) for script in (_ROW, _LATEST)
+        )
         self._table = table
         self._ttl_s = ttl_s
         self._generation = generation
+        self._rows_move = rows_move
 
-    def write(self, changes: Iterable[Change]) -> int:
-        """Put the rows and return how many were new; older versions than what stands are left out.
+    def write(self, changes: Iterable[Change], *, are_all: bool = False) -> Put:
+        """Put the rows, those of a member in the order of their versions; older ones than stand are left out.
 
+        Where they `are_all` rows that stand of their members, these are closed: their latest row is known.
         Raises ServiceError where Redis stays out of reach.
         """
-        written = 0
+        written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
         while chunk := list(islice(remaining, PIPELINE_ROWS)):
-            with _reported(), self._client.pipeline(transaction=False) as pipeline:
-                for change in chunk:
-                    self._put(keys=self._keys(change), args=self._arguments(change), client=pipeline)
-                written += sum(pipeline.execute())
-        return written
+            with _reported():
+                found = self._put_rows(chunk)
+                written += found.count(_NEW)
+                # One that stands may have come without its hash: a crash can lie between the two.
+                standing = [change for change, how in zip(chunk, found, strict=True) if how != _OLDER]
+                are_open = self._put_into_hashes(standing, are_all=are_all)
+                for change, is_open in zip(standing, are_open, strict=True):
+                    (open_.add if is_open else open_.discard)((change.group, change.member))
+        return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
         """Tell whether every row that should be there is; raises ServiceError where Redis is out of reach."""
@@ -81,7 +118,7 @@ class RedisSink:
         """Say that every row is there once the block has put them, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
         with _reported():
-            run = _run_of(self._client)
+            run = _place_of(self._client)
             self._client.set(name, _FILLING)
         yield
         with _reported():
@@ -94,15 +131,32 @@ class RedisSink:
 
     def _holds_all(self, client: redis.Redis) -> bool:
         found = client.get(filled_key(self._table))
-        return isinstance(found, bytes) and found.decode() == _run_of(client)
+        return isinstance(found, bytes) and found.decode() == _place_of(client)
 
-    def _keys(self, change: Change) -> list[str]:
-        latest = latest_key(self._table, change.group)
-        return [row_key(self._table, change.row_key), latest, f"{latest}:stamps", f"{latest}:expiry"]
+    def _put_rows(self, changes: Sequence[Change]) -> list[int]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for change in changes:
+                row = as_stored(change, self._generation)
+                arguments: list[str | int] = [self._generation, change.version, row, self._ttl_s]
+                self._put_row(keys=[row_key(self._table, change.row_key)], args=arguments, client=pipeline)
+            return list(pipeline.execute())
 
-    def _arguments(self, change: Change) -> list[str | int]:
-        row = as_stored(change, self._generation)
-        return [self._generation, change.version, row, change.member, change.order, self._ttl_s]
+    def _put_into_hashes(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for change in changes:
+                row = as_stored(change, self._generation) if change.value is not None else ""
+                latest = latest_key(self._table, change.group)
+                keys = [latest, f"{{{latest}}}:stamps", f"{{{latest}}}:expiry"]
+                put: list[str | int] = [self._generation, change.version, row, change.member, change.order]
+                arguments: list[str | int] = [
+                    *put,
+                    self._ttl_s,
+                    _PURGED_AT_ONCE,
+                    int(are_all),
+                    int(self._rows_move),
+                ]
+                self._put_latest(keys=keys, args=arguments, client=pipeline)
+            return list(pipeline.execute())
 
 
 def as_stored(change: Change, generation: int) -> str:
@@ -117,7 +171,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
     Raises ServiceError where Redis is out of reach.
     """
     with _reported(), redis.Redis.from_url(url) as client:
-        found = client.mget([row_key(table, row) for row in row_keys])
+        found = _get(client, [row_key(table, row) for row in row_keys])
     return [None if value is None else value.decode() for value in found]
 
 
@@ -130,9 +184,36 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
     with _reported(), redis.Redis.from_url(url) as client:
         names = client.scan_iter(f"{prefix}*", count=PIPELINE_ROWS)
         while chunk := list(islice(names, PIPELINE_ROWS)):
-            for name, value in zip(chunk, client.mget(chunk), strict=True):
+            for name, value in zip(chunk, _get(client, chunk), strict=True):
                 if value is not None:
                     yield name.decode().removeprefix(prefix), value.decode()
+
+
+def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
+    """Return the latest rows of the groups' members, in their order; null for nothing.
+
+    Raises ServiceError where Redis is out of reach.
+    """
+    with _reported(), redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as pipeline:
+        for group, member in members:
+            pipeline.hget(latest_key(table, group), member)
+        found = pipeline.execute()
+    return [None if value is None else value.decode() for value in found]
+
+
+def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the latest row of every member of every group that Redis has of the table.
+
+    Raises ServiceError where Redis is out of reach.
+    """
+    prefix = latest_key(table, "")
+    with _reported(), redis.Redis.from_url(url) as client:
+        for name in client.scan_iter(f"{prefix}*", count=PIPELINE_ROWS, _type="hash"):
+            group = name.decode().removeprefix(prefix)
+            if ":" in group:  # of the writer's own keys in a former layout, which expire
+                continue
+            for member, row in client.hscan_iter(name, count=PIPELINE_ROWS):
+                yield (group, member.decode()), row.decode()
 
 
 def row_key(table: str, row: str) -> str:
@@ -150,17 +231,28 @@ def filled_key(table: str) -> str:
     return f"lakehouse:{table}:filled"
 
 
-def _run_of(client: redis.Redis) -> str:
-    """Return what names the server's run; a server that tells nobody has the same name for ever."""
+def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
+    """Return the values of keys, which may be in any slot."""
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.get(name)
+        return list(pipeline.execute())
+
+
+def _place_of(client: redis.Redis) -> str:
+    """Return what names the server's run and the layout; a server that tells nobody has one name for ever."""
     try:
-        return str(client.info("server").get("run_id", "unknown"))
+        run = client.info("server").get("run_id", "unknown")
     except redis.ResponseError:
-        return "unknown"
+        run = "unknown"
+    return f"{run} {_LAYOUT}"
 
 
 @contextmanager
 def _reported() -> Iterator[None]:
     try:
         yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise ServiceError(f"Redis is out of reach: {error}; is LAKEHOUSE_REDIS_URL right?") from error
     except redis.RedisError as error:
-        raise ServiceError(f"export to Redis failed: {error}; is LAKEHOUSE_REDIS_URL right?") from error
+        raise ServiceError(f"Redis has refused a command of the export: {error}") from error

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 
 from pydantic import SecretStr
 from pyspark.sql import DataFrame, Row
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.kafka import KafkaSink
-from lakehouse.sinks.redis import RedisSink
+from lakehouse.sinks.redis import Put, RedisSink
 from lakehouse.tables import Transaction
 
 SHARDS = 4
@@ -27,11 +28,11 @@ SHARDED_FROM_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of a shard, or of all: rows, those sent to Kafka, those new in Redis; failure, if any."""
+    """What became of a shard, or of all: rows, those sent to Kafka, those put in Redis; failure, if any."""
 
     rows: int = 0
     sent: int = 0
-    put: int = 0
+    put: Put = field(default_factory=Put)
     failure: str | None = None
 
 
@@ -45,6 +46,7 @@ class ShardSender:
     redis_url: SecretStr
     redis_ttl_s: int
     generation: int
+    rows_move: bool = False
 
     def send(self, shards: DataFrame, transaction: Transaction) -> Sent:
         """Send the partitions of the frame, each a shard, and return what came of them together.
@@ -59,9 +61,8 @@ class ShardSender:
         for one in done:
             if one.failure is not None:
                 raise ServiceError(one.failure)
-        return Sent(
-            sum(one.rows for one in done), sum(one.sent for one in done), sum(one.put for one in done)
-        )
+        put = reduce(Put.__add__, (one.put for one in done), Put())
+        return Sent(sum(one.rows for one in done), sum(one.sent for one in done), put)
 
     def _send(self, shard: int, rows: Iterable[Row], transaction: Transaction) -> Sent:
         # A failure is returned, because Spark would wrap it in the traces of three processes.
@@ -73,7 +74,9 @@ class ShardSender:
                     kafka = KafkaSink(self.bootstrap_servers, self.topic, self.table, shard=shard)
                     sent = sinks.enter_context(closing(kafka)).write(changes, transaction)
                 url = self.redis_url.get_secret_value()
-                redis = RedisSink(url, self.table, self.redis_ttl_s, generation=self.generation)
+                redis = RedisSink(
+                    url, self.table, self.redis_ttl_s, generation=self.generation, rows_move=self.rows_move
+                )
                 put = sinks.enter_context(closing(redis)).write(changes)
         except ServiceError as error:
             return Sent(failure=str(error))

@@ -27,6 +27,8 @@ from pyspark.sql.types import StructType
 
 from lakehouse import payloads
 from lakehouse.execution import by_reference
+from lakehouse.moments import shifted
+from lakehouse.names import joined
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     DELETED,
@@ -107,7 +109,7 @@ def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
 
 def fold_calls(partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
     """Return the calls that have new events or have become due to close, and the keys that are gone."""
-    due = by_reference(F.lit(front.now - _closes_after(settings)), F.col("last_event_time"))
+    due = by_reference(F.lit(shifted(front.now, -_closes_after(settings))), F.col("last_event_time"))
     pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()  # noqa: FBT003
     standing = current.join(pairs, list(PAIR), "left").where(
         F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
@@ -224,11 +226,11 @@ def _row(values: Mapping[str, Column]) -> Column:
 
 
 def _pair() -> Column:
-    return F.concat_ws("-", *PAIR)
+    return joined(*map(F.col, PAIR), separator="-")
 
 
 def _call() -> Column:
-    return F.concat_ws(":", _pair(), F.unix_millis("ts").cast("string"))
+    return F.concat(_pair(), F.lit(":"), F.unix_millis("ts").cast("string"))
 
 
 def _message() -> Column:
@@ -271,6 +273,7 @@ CALL_RECORDS = GoldTable(
             group=lambda: F.col("user1"),
             member=lambda: F.col("user2"),
             order=lambda: F.unix_millis("ts"),
+            rows_move=True,
         ),
     ),
 )

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import statistics
+from lakehouse.names import escaped, joined
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -109,7 +110,7 @@ def _kept(
             identity=("windowStart",),
             value=lambda: statistics_message(names),
             redis=RedisView(
-                row_key=lambda: F.concat_ws(":", series(), F.unix_millis("window_start").cast("string")),
+                row_key=lambda: F.concat(series(), F.lit(":"), F.unix_millis("window_start").cast("string")),
                 group=lambda: F.col("metric_name"),
                 member=lambda: F.col(member),
                 order=lambda: F.unix_millis("window_start"),
@@ -122,7 +123,7 @@ METRICS_1M = _kept(
     "metrics_1m",
     _MINUTES,
     topic="metrics-aggregated-1m",
-    series=lambda: F.concat_ws(":", "service_id", "metric_name"),
+    series=lambda: joined(F.col("service_id"), F.col("metric_name")),
     names={"serviceId": "service_id", "metricName": "metric_name"},
     member="service_id",
     partial=_MINUTES.partial,
@@ -134,7 +135,9 @@ METRICS_SUMMARY_10M = _kept(
     "metrics_summary_10m",
     _SUMMARIES,
     topic="metrics-summary-10m",
-    series=lambda: F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric_name"),
+    series=lambda: F.concat(
+        F.lit("environment="), escaped(F.col("environment")), F.lit(":metric="), escaped(F.col("metric_name"))
+    ),
     names={"environment": "environment", "metricName": "metric_name"},
     member="environment",
     partial=partial_summaries,

@@ -27,6 +27,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import export as export_layer
 from lakehouse import gold, tables
+from lakehouse.audit import Check
+from lakehouse.audit.exports import check_topic
 from lakehouse.errors import CheckpointError, LakehouseError, ServiceError, TableError
 from lakehouse.export import newest_since
 from lakehouse.layer import Allow
@@ -182,6 +184,11 @@ class Export:
         with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
 
+    def forget_progress(self) -> None:
+        """Let Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+            admin.delete_groups([f"lakehouse-export-metrics_1m-to-{self.topic}"])
+
     def flush(self) -> None:
         with self.redis() as client:
             client.flushdb()
@@ -242,13 +249,25 @@ def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: 
         State("auth", 2).row_key: {**State("auth", 2).message(), "version": 4},
         State("検索", 0).row_key: {"deleted": True, "version": 6},
     }
-    assert export.latest() == {
-        "auth": {**State("auth", 2).message(), "version": 4},
-        "検索": {"deleted": True, "version": 6},
-    }
+    assert export.latest() == {"auth": {**State("auth", 2).message(), "version": 4}}
     # A null leaves as null, in the order of the documented fields.
     assert {tuple(value) for _, value in messages if value} == {tuple(State("auth", 0).message())}
     assert export.run() == []
+
+
+def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
+    export.put(*(State("auth", window) for window in (0, 1, 9)), State("cart", 0))
+    export.run()
+    assert export.latest()["auth"]["windowStart"] == State("auth", 9).start_ms
+
+    export.take_away(State("auth", 9))
+    export.take_away(State("cart", 0))
+    export.run()
+
+    assert export.latest() == {"auth": {**State("auth", 1).message(), "version": 1}}
+    export.put(State("cart", -1))
+    export.run()
+    assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
 
 
 def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of_versions(
@@ -373,6 +392,33 @@ def test_a_lost_checkpoint_or_an_older_one_is_refused_until_sending_again_is_all
     export.put(State("auth", 2))
     export.run()  # the new checkpoint's own progress is no other's
     assert len(export.messages()) == 6
+
+
+def test_progress_that_kafka_has_forgotten_is_known_to_the_lake(export: Export) -> None:
+    def audited() -> Check:
+        (check,) = check_topic(export.spark, METRICS, METRICS_1M, export.topic, export.settings)
+        return check
+
+    assert audited().notes == ("nothing has been exported yet",)
+    export.put(State("auth", 0))
+    export.run()
+    export.forget_progress()
+    assert (audited().compared, audited().differences) == (1, 0)
+    kept = export.checkpoint.rename(export.checkpoint.with_name("kept"))
+    with pytest.raises(CheckpointError, match="--allow resend"):
+        export.run()
+    kept.rename(export.checkpoint)
+
+    export.forget_last_commit()
+    export.put(State("auth", 1))
+    again, new = export.run()
+
+    assert [one.result.written[export.topic] for one in (again, new)] == [0, 1]
+    assert audited().differences == 0
+    export.forget_progress()
+    shutil.rmtree(Path(export.path, "_lakehouse_export"))
+    (example,) = audited().examples
+    assert example.what == "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
 
 
 def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from lakehouse.errors import ServiceError
 from lakehouse.local.redis_server import RedisServer
 from lakehouse.local.services import Endpoints
-from lakehouse.sinks import Change, KafkaSink, RedisSink
+from lakehouse.sinks import Change, KafkaSink, RedisSink, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.tables import Transaction
 from lakehouse.topics import create_topics
@@ -336,8 +339,8 @@ def reader(redis_url: str) -> Iterator[redis.Redis]:
 def make_redis_sink(redis_url: str, table: str) -> Iterator[Callable[..., RedisSink]]:
     made: list[RedisSink] = []
 
-    def make(ttl_s: int = TTL_S, generation: int = GENERATION) -> RedisSink:
-        made.append(RedisSink(redis_url, table, ttl_s, generation=generation))
+    def make(ttl_s: int = TTL_S, generation: int = GENERATION, *, rows_move: bool = False) -> RedisSink:
+        made.append(RedisSink(redis_url, table, ttl_s, generation=generation, rows_move=rows_move))
         return made[-1]
 
     yield make
@@ -375,13 +378,13 @@ def test_an_older_or_equal_version_does_not_replace_a_newer(
     sink = make_redis_sink()
     newer = window("auth", 60, 10)  # 9 < 10, though not as text
 
-    assert sink.write([newer]) == 1
-    assert sink.write([window("auth", 60, 9)]) == 0
-    assert sink.write([replace(newer, value='{"state":"forged"}')]) == 0
+    assert sink.write([newer]).rows == 1
+    assert sink.write([window("auth", 60, 9)]).rows == 0
+    assert sink.write([replace(newer, value='{"state":"forged"}')]).rows == 0
 
     assert stored(reader, table, newer) == expected(newer)
     assert latest(reader, table) == {"auth": expected(newer)}
-    assert sink.write([window("auth", 60, 11)]) == 1
+    assert sink.write([window("auth", 60, 11)]).rows == 1
     assert stored(reader, table, newer)["state"] == "v11"
 
 
@@ -391,16 +394,16 @@ def test_a_table_made_anew_replaces_the_rows_of_the_old_one_though_its_versions_
     old, new = make_redis_sink(), make_redis_sink(generation=GENERATION + 1)
     old.write([window("auth", 60, 900), window("auth", 120, 901), window("billing", 120, 902)])
 
-    assert new.write([window("auth", 60, 2)]) == 1
-    assert old.write([window("auth", 60, 903), window("auth", 180, 904)]) == 1  # the second row is new
+    assert new.write([window("auth", 60, 2)]).rows == 1
+    assert old.write([window("auth", 60, 903), window("auth", 180, 904)]).rows == 1  # the second row is new
 
     assert stored(reader, table, window("auth", 60, 2)) == expected(window("auth", 60, 2), GENERATION + 1)
     assert latest(reader, table) == {
         "auth": expected(window("auth", 60, 2), GENERATION + 1),
         "billing": expected(window("billing", 120, 902)),
     }
-    assert new.write([window("auth", 60, 2)]) == 0
-    assert new.write([window("auth", 60, 3)]) == 1
+    assert new.write([window("auth", 60, 2)]).rows == 0
+    assert new.write([window("auth", 60, 3)]).rows == 1
 
 
 def test_a_fill_stands_until_redis_loses_its_keys(
@@ -427,6 +430,12 @@ def test_a_fill_stands_until_redis_loses_its_keys(
 VERSIONS = [
     window(service, start, version, deleted=version == 8)
     for service, start, version in [
+        ("gone", 60, 2),
+        ("gone", 60, 8),
+        ("back", 180, 5),
+        ("back", 60, 6),
+        ("back", 240, 1),
+        ("back", 240, 8),
         ("auth", 60, 1),
         ("auth", 60, 3),
         ("auth", 60, 12),
@@ -456,21 +465,28 @@ DELIVERIES = st.tuples(
 def test_whatever_the_order_of_delivery_the_newest_stands(
     redis_url: str, reader: redis.Redis, delivery: tuple[list[Change], list[Change], int]
 ) -> None:
+    """What stands of a member whose latest row was deleted is put again, as the export does it."""
     order, repeated, cut = delivery
+    newest = {one.row_key: one for one in sorted(VERSIONS, key=lambda one: one.version)}
+    standing = [one for one in newest.values() if one.value is not None]
     table = f"table_{uuid.uuid4().hex}"
     with closing(RedisSink(redis_url, table, TTL_S, generation=GENERATION)) as sink:
-        sink.write(order[:cut])
-        sink.write(order[cut:] + repeated)
+        for part in (order[:cut], order[cut:] + repeated):
+            open_ = sink.write(part).open
+            again = [one for one in standing if (one.group, one.member) in open_]
+            assert sink.write(again, are_all=True).open == frozenset()
 
-    newest: dict[str, Change] = {}
-    for one in sorted(VERSIONS, key=lambda one: one.version):
-        newest[one.row_key] = one
     assert {row: stored(reader, table, one) for row, one in newest.items()} == {
         row: expected(one) for row, one in newest.items()
     }
-    last = {one.member: one for one in sorted(newest.values(), key=lambda one: (one.order, one.version))}
+    last = {one.member: one for one in sorted(standing, key=lambda one: (one.order, one.version))}
     assert latest(reader, table) == {member: expected(one) for member, one in last.items()}
-    assert {member: one.version for member, one in last.items()} == {"auth": 11, "billing": 3, "cart": 6}
+    assert {member: one.version for member, one in last.items()} == {
+        "auth": 11,
+        "back": 5,
+        "billing": 3,
+        "cart": 6,
+    }
 
 
 def test_a_late_update_of_an_older_window_reaches_its_row_and_not_the_latest(
@@ -479,7 +495,7 @@ def test_a_late_update_of_an_older_window_reaches_its_row_and_not_the_latest(
     sink = make_redis_sink()
     current, late = window("auth", 120, 5), window("auth", 60, 6)
 
-    assert sink.write([current, late]) == 2
+    assert sink.write([current, late]).rows == 2
 
     assert stored(reader, table, late) == expected(late)
     assert latest(reader, table) == {"auth": expected(current)}
@@ -491,23 +507,45 @@ def test_a_deleted_row_stays_deleted_when_an_older_version_is_replayed(
     sink = make_redis_sink()
     before, gone = window("auth", 60, 4), window("auth", 60, 5, deleted=True)
 
-    assert sink.write([before, gone]) == 2
-    assert sink.write([before]) == 0
+    assert sink.write([before, gone]).rows == 2
+    assert sink.write([before]).rows == 0
 
     assert stored(reader, table, gone) == expected(gone)
-    assert latest(reader, table) == {"auth": {"deleted": True, "generation": GENERATION, "version": 5}}
-    assert sink.write([window("auth", 60, 6)]) == 1
+    assert latest(reader, table) == {}
+    assert sink.write([window("auth", 60, 6)]).rows == 1
     assert stored(reader, table, gone)["state"] == "v6"
+    assert latest(reader, table)["auth"]["state"] == "v6"
+
+
+@pytest.mark.parametrize("rows_move", [False, True])
+def test_after_a_delete_of_the_latest_the_next_one_is_the_latest_until_all_that_stand_are_put(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink], *, rows_move: bool
+) -> None:
+    """Where rows move the one of the same commit is known to be the latest."""
+    sink, is_open = make_redis_sink(rows_move=rows_move), frozenset({("cpu", "auth")})
+    moved = [window("auth", 120, 5, deleted=True), window("auth", 60, 5)]
+    assert sink.write([window("auth", 90, 3), window("auth", 120, 4)]).open == frozenset()
+
+    assert sink.write(moved).open == (frozenset() if rows_move else is_open)
+    assert latest(reader, table) == {"auth": expected(moved[1])}
+    assert sink.write([window("auth", 60, 6)]).open == (frozenset() if rows_move else is_open)
+    assert sink.write([window("auth", 90, 3), window("auth", 60, 6)], are_all=True).open == frozenset()
+    assert latest(reader, table)["auth"]["state"] == "v3"
+
+    gone = [window("auth", 90, 7, deleted=True), window("auth", 60, 8, deleted=True)]
+    assert sink.write(gone).open == sink.write(gone).open == is_open  # a second time after a crash
+    assert latest(reader, table) == {}
+    assert sink.write([window("auth", 180, 9)]).open == frozenset()  # later than the latest has been
 
 
 def test_every_key_has_a_time_to_live_which_an_update_begins_again(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
     make_redis_sink(ttl_s=50).write([window("auth", 60, 1)])
-    keys = sorted(reader.keys(f"lakehouse:{table}:*"))
+    keys = sorted(reader.keys(f"*lakehouse:{table}:*"))
     latest_hash = latest_key(table, "cpu")
-    names = [latest_hash, f"{latest_hash}:expiry", f"{latest_hash}:stamps", row_key(table, "auth:cpu:60")]
-    assert keys == names
+    own = [f"{{{latest_hash}}}:expiry", f"{{{latest_hash}}}:stamps"]
+    assert keys == sorted([latest_hash, row_key(table, "auth:cpu:60"), *own])
     assert all(45 < reader.ttl(key) <= 50 for key in keys)
 
     make_redis_sink(ttl_s=5000).write([window("auth", 60, 2)])
@@ -534,8 +572,8 @@ def test_a_member_that_nothing_is_heard_of_leaves_the_latest_after_its_row(
 
     await_(only_others_are_left, 60)
 
-    assert sorted(reader.hkeys(f"{latest_key(table, 'cpu')}:stamps")) == ["busy", "other"]
-    assert sorted(reader.zrange(f"{latest_key(table, 'cpu')}:expiry", 0, -1)) == ["busy", "other"]
+    assert sorted(reader.hkeys(f"{{{latest_key(table, 'cpu')}}}:stamps")) == ["busy", "other"]
+    assert sorted(reader.zrange(f"{{{latest_key(table, 'cpu')}}}:expiry", 0, -1)) == ["busy", "other"]
     sink.write([quiet])
     assert latest(reader, table)["quiet"] == expected(quiet)
 
@@ -545,7 +583,7 @@ def test_everything_is_gone_after_the_time_to_live(
 ) -> None:
     make_redis_sink(ttl_s=1).write([window("auth", 60, 1), window("billing", 60, 1)])
 
-    await_(lambda: reader.keys(f"lakehouse:{table}:*") == [], 60)
+    await_(lambda: reader.keys(f"*lakehouse:{table}:*") == [], 60)
 
 
 def test_more_rows_than_one_pipeline_takes_arrive_whole(
@@ -556,7 +594,7 @@ def test_more_rows_than_one_pipeline_takes_arrive_whole(
         window("auth", 60 * number, version=number, metric=f"m{number % 3}") for number in range(1, many + 1)
     ]
 
-    assert make_redis_sink().write(iter(rows)) == many
+    assert make_redis_sink().write(iter(rows)).rows == many
 
     assert sum(1 for _ in reader.scan_iter(row_key(table, "*"), count=1000)) == many
     assert stored(reader, table, rows[-1]) == expected(rows[-1])
@@ -596,7 +634,7 @@ def test_redis_that_lost_its_scripts_is_given_them_again(
 
     reader.script_flush()
 
-    assert sink.write([window("auth", 60, 2)]) == 1
+    assert sink.write([window("auth", 60, 2)]).rows == 1
 
 
 def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
@@ -612,6 +650,67 @@ def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
     assert f"127.0.0.1:{port}" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_expired_members_leave_a_hundred_at_a_time(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    make_redis_sink(ttl_s=1).write([window(f"quiet {number}", 60, 1) for number in range(250)])
+    sink, versions = make_redis_sink(ttl_s=60), count(2)
+    sink.write([window("busy", 60, next(versions))])  # keeps the hash itself alive
+    await_(lambda: not reader.exists(row_key(table, "quiet 249:cpu:60")), 60)
+    time.sleep(2.1)  # members go up to two seconds after their rows
+
+    left = []
+    for _ in range(3):
+        sink.write([window("busy", 60, next(versions))])
+        left.append(len(latest(reader, table)))
+
+    assert left == [151, 51, 1]
+
+
+@pytest.fixture
+def one_slot_at_a_time(tmp_path: Path) -> Iterator[str]:
+    """A Redis in cluster mode that has all slots: it refuses a command or script with keys of several."""
+    server = RedisServer(home=tmp_path, configured_port=0)
+    server.data.mkdir(parents=True)
+    port = free_port(below=50_000)
+    command = [*server.command(port), "--cluster-enabled", "yes"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.1), 100)) as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+            await_(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def free_port(below: int) -> int:
+    for port in range(20_000, below):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("no port is free")
+
+
+def test_what_is_written_and_read_at_a_time_is_of_one_slot(one_slot_at_a_time: str) -> None:
+    names = ["cpu", "{cpu}:a", "a}b", "a{b", ""]
+    rows = [
+        replace(window(name, 60, 1, metric=name), group=f"g{number}") for number, name in enumerate(names)
+    ]
+    with closing(RedisSink(one_slot_at_a_time, "t", TTL_S, generation=GENERATION)) as sink, sink.filling():
+        assert sink.write(rows).rows == len(rows)
+        assert sink.write([replace(row, value=None, version=2) for row in rows]).open == {
+            (row.group, row.member) for row in rows
+        }
+        assert sink.write([replace(row, version=3) for row in rows]).rows == len(rows)
+
+    assert None not in read_rows(one_slot_at_a_time, "t", [row.row_key for row in rows])
+    assert None not in read_latest(one_slot_at_a_time, "t", [(row.group, row.member) for row in rows])
+    assert len(list(scan_rows(one_slot_at_a_time, "t"))) == len(rows)
+    assert len(list(scan_latest(one_slot_at_a_time, "t"))) == len(rows)
 
 
 def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
@@ -636,7 +735,7 @@ def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
 
     try:
         with closing(RedisSink(f"unix://{path}", "t", TTL_S, generation=GENERATION)) as sink:
-            assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]) == 2
+            assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]).rows == 2
     finally:
         restart.join(120)
         for process in started:

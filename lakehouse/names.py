@@ -1,0 +1,30 @@
+"""Names in keys: those of different rows never join to one key, whatever characters they have.
+
+A name that has none of the separators in it stands in a key as it is. In others the separators are escaped
+as in URLs, `:` as `%3A` and so on, and a percent sign, as `%25`, where it would be read as one of these
+escapes.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+_ESCAPES = {":": "%3A", "-": "%2D", "{": "%7B", "}": "%7D"}
+_READ_AS_ESCAPE = "%(?=25|3A|2D|7B|7D)"
+
+
+def escaped(name: Column, separators: str = ":") -> Column:
+    """Return the name without separators, null for null."""
+    text = F.regexp_replace(name, _READ_AS_ESCAPE, "%25")
+    for separator in separators:
+        text = F.replace(text, F.lit(separator), F.lit(_ESCAPES[separator]))
+    return text
+
+
+def joined(*names: Column, separator: str = ":") -> Column:
+    """Return a key of several names; no others join to the same, null where one of them is null."""
+    parts: list[Column] = []
+    for name in names:
+        parts += [F.lit(separator), escaped(name, separator)]
+    return F.concat(*parts[1:])
