@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from lakehouse import gold, silver, tables
 from lakehouse.answers import Answer, as_csv, as_json, plain_rows
 from lakehouse.errors import QueryError
-from lakehouse.query import ask, register, specs
+from lakehouse.query import WriteRefusedError, ask, register, specs
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests.frames import local_frame
@@ -126,6 +126,60 @@ def test_a_statement_that_fails_is_refused_in_sparks_words_without_a_stack(
     assert "\tat " not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM silver.metrics_events",
+        "/* SELECT */ delete from silver.metrics_events WHERE offset = 0",
+        "UPDATE silver.metrics_events SET value = 0",
+        "INSERT INTO silver.metrics_events SELECT * FROM silver.metrics_events",
+        "INSERT OVERWRITE silver.metrics_events SELECT * FROM silver.metrics_events",
+        "WITH one AS (SELECT * FROM silver.metrics_events) INSERT INTO silver.metrics_events TABLE one",
+        "FROM silver.metrics_events INSERT INTO silver.metrics_events SELECT *",
+        "MERGE INTO silver.metrics_events t USING (SELECT 1) s ON false WHEN MATCHED THEN DELETE",
+        "TRUNCATE TABLE silver.metrics_events",
+        "DROP TABLE silver.metrics_events",
+        "ALTER TABLE silver.metrics_events ADD COLUMN more string",
+        "CREATE TABLE silver.more AS SELECT 1 AS one",
+        "CREATE TEMPORARY VIEW more AS SELECT 1 AS one",
+        "OPTIMIZE silver.metrics_events",
+        "VACUUM silver.metrics_events",
+        "RESTORE TABLE silver.metrics_events TO VERSION AS OF 0",
+        "EXECUTE IMMEDIATE 'DELETE FROM silver.metrics_events'",
+        "BEGIN DELETE FROM silver.metrics_events; END",
+    ],
+)
+def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
+    spark: SparkSession, lake: Settings, statement: str
+) -> None:
+    register(spark, lake)
+    path = tables.path_of(lake.lake, "silver", "metrics_events")
+    version = tables.version_of(spark, path)
+
+    with pytest.raises(WriteRefusedError, match="--write"):
+        ask(spark, statement, limit=1)
+
+    assert tables.version_of(spark, path) == version
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SHOW TABLES IN silver",
+        "DESCRIBE TABLE EXTENDED silver.metrics_events",
+        "DESCRIBE HISTORY silver.metrics_events",
+        "DESCRIBE DETAIL silver.metrics_events",
+        "SHOW TBLPROPERTIES silver.metrics_events",
+        "EXPLAIN DELETE FROM silver.metrics_events",
+        "WITH one AS (SELECT 1) SELECT * FROM one UNION ALL VALUES (2)",
+        "TABLE silver.metrics_events",
+    ],
+)
+def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, statement: str) -> None:
+    register(spark, lake)
+    assert ask(spark, statement, limit=10).rows
+
+
 def test_corrections_beside_other_writers_are_made_again_until_each_has_been_made(
     spark: SparkSession, lake: Settings
 ) -> None:
@@ -136,7 +190,8 @@ def test_corrections_beside_other_writers_are_made_again_until_each_has_been_mad
     def correct() -> None:
         for _ in range(3):
             together.wait(300)
-            ask(spark, "UPDATE silver.metrics_events SET value = value + 1 WHERE offset = 0", limit=1)
+            statement = "UPDATE silver.metrics_events SET value = value + 1 WHERE offset = 0"
+            ask(spark, statement, limit=1, write=True)
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(correct) for _ in range(2)]:

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from lakehouse.answers import Answer, as_csv, as_json, as_table
 from lakehouse.errors import QueryError
-from lakehouse.query import ask, register
+from lakehouse.query import WriteRefusedError, ask, register
 from lakehouse.session import start_session
-from lakehouse.settings import load_settings
+from lakehouse.streams import read_settings
 
 app = typer.Typer()
 
@@ -30,17 +30,23 @@ def sql(
     statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows.")] = 1000,
+    *,
+    write: Annotated[
+        bool, typer.Option("--write", help="Run statements that change tables, not only those that read.")
+    ] = False,
 ) -> None:
     """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
-    Times are printed in UTC. SHOW TABLES IN gold lists what is there. A statement that corrects a table is
-    run again where a running layer has written to it in the meantime.
+    Times are printed in UTC. SHOW TABLES IN gold lists what is there. A statement that corrects a table needs
+    --write, and is run again where a running layer has written to the table in the meantime.
     """
-    settings = load_settings()
+    settings = read_settings()
     with start_session(settings, "lakehouse sql") as spark:
         register(spark, settings, statement=statement)
         try:
-            answer = ask(spark, statement, limit=limit)
+            answer = ask(spark, statement, limit=limit, write=write)
+        except WriteRefusedError:
+            raise
         except QueryError as error:
             known = register(spark, settings)
             hint = (

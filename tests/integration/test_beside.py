@@ -90,7 +90,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
         with beside(sending):
             await_(lambda: merged() == 2)
             gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
-            ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1)
+            ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1, write=True)
             (rebuilt,) = rebuild_gold(spark, METRICS_1M, settings, Span())
             assert rebuilt.changed >= 1
             assert differences(audit(spark, [STREAM], settings, utc_now())) == []

@@ -83,7 +83,7 @@ class Gated:
     def sql(self, statement: str) -> None:
         """Change gold as a user does it, who need not wait until gold is not being written."""
         gold = f"delta.`{pipeline.path_of(self.settings, GOLD)}`"
-        ask(self.spark, statement.format(gold=gold), limit=1)
+        ask(self.spark, statement.format(gold=gold), limit=1, write=True)
 
     def sql_before_the_next_look(self, statement: str) -> None:
         """Change gold just before a live run's gate looks: one that comes between look and export leaves."""

@@ -80,7 +80,7 @@ def differences(settings: Settings) -> list[str]:
 def damage(spark: SparkSession, settings: Settings, where: str) -> None:
     """Change gold by a statement of a user's, while it may be running."""
     gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
-    ask(spark, f"UPDATE {gold} SET count = count + 7 WHERE {where}", limit=1)
+    ask(spark, f"UPDATE {gold} SET count = count + 7 WHERE {where}", limit=1, write=True)
 
 
 def rebuilt(rows: int, changed: int, deleted: int = 0) -> list[Rebuilt]:
