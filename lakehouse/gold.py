@@ -11,20 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from lakehouse import leases, silver, tables
+from lakehouse import cuts, leases, silver, tables
 from lakehouse.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.moments import merged, shifted
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
 from lakehouse.tables import Candidates, Commit, Greatest, TableSpec, Transaction, from_micros
 
 _HOUR = timedelta(hours=1)
+_LOOK_EVERY = timedelta(seconds=30)
+_MOST_SPANS = 50  # more of them take longer to compare with files than they spare
 
 
 def spec(table: KeptTable, settings: Settings) -> TableSpec:
@@ -78,7 +82,7 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         | {f"gold.{name}": side_path for name, side_path in side_paths.items()}
         | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
         beside={f"gold.{name}": "true" for name in side_paths},
-        ticker=_Ticker(spark, merge, table.clock) if isinstance(table.clock, WallClock) else None,
+        ticker=_Ticker(spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
     )
 
 
@@ -86,7 +90,7 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
 class _Facts:
     """What a micro-batch's partials come to.
 
-    Clean rows, partials, the greatest event time, the span that they lie in.
+    Clean rows, partials, the greatest event time, the span that they lie in, and the hours of it.
     """
 
     rows: int
@@ -94,6 +98,16 @@ class _Facts:
     reached: datetime | None = None
     first: datetime | None = None
     last: datetime | None = None
+    hours: tuple[tuple[datetime, datetime], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """The new and changed rows, the partials that they come of, and the keys made anew, null for none."""
+
+    rows: DataFrame
+    partials: DataFrame
+    astray: DataFrame | None
 
 
 class _Merge:
@@ -157,24 +171,22 @@ class _Merge:
             astray = self._astray(partials, current) if self._may_stray(facts, front) else None
             if astray is not None:
                 execute_for(spark, few=False)  # all of silver is read
-                partials, current = self._made_anew(partials, current, astray)
+                partials, current = self._made_anew(partials, current, astray, transaction.version)
             folded = self._table.fold(partials, current, front, self._settings).persist()
             try:
-                return self._write(folded, commit, near, transaction, astray)
+                return self._write(_Folded(folded, partials, astray), commit, near, transaction)
             finally:
                 folded.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
-        if leases.is_held(spark, self._path):
-            return BatchResult(0)
         due = self._due(Front(None, now))
         waiting = tables.read(spark, self._path).where(clock.waits())
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
         rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:
             tables.update(spark, self._path, due, clock.becomes(self._settings))
-        self.next_due = None if micros is None else from_micros(micros) + clock.after(self._settings)
+        self.next_due = None if micros is None else shifted(from_micros(micros), clock.after(self._settings))
         return BatchResult(rows, {self._table.name: rows})
 
     def _facts(self, partials: DataFrame) -> _Facts:
@@ -185,10 +197,14 @@ class _Merge:
         if table.extent is not None:
             measures["first"] = F.unix_micros(F.min(table.extent[0]))
             measures["last"] = F.unix_micros(F.max(table.extent[1]))
+            hours = (F.unix_micros(F.date_trunc("hour", end)) for end in table.extent)
+            measures["hours"] = F.collect_set(F.struct(*hours))
         found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
         values = {} if found is None else found.asDict()
         rows, count = values.pop("rows", None) or 0, values.pop("partials", 0)
-        return _Facts(rows, count, **{name: from_micros(micros) for name, micros in values.items() if rows})
+        lie = tuple((from_micros(first), from_micros(last)) for first, last in values.pop("hours", ()))
+        times = {name: from_micros(micros) for name, micros in values.items() if rows}
+        return _Facts(rows, count, hours=lie, **times)
 
     def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> Front:
         if self._merged is None or facts.reached is None:
@@ -199,17 +215,24 @@ class _Merge:
     def _touched(self, facts: _Facts, front: Front, *, exactly: bool) -> Column | None:
         """Return a condition that holds for rows that the micro-batch may change, null for all of them.
 
-        It only spares rows: a fold looks again. Unless it is to be exact, times are rounded outward to hours,
-        so that generated code is the same for micro-batches of one hour.
+        It only spares rows: a fold looks again. Where a few late records lie far from the others, the hours
+        between are left out. Unless it is to be exact, times are rounded outward to hours, so that generated
+        code is the same for micro-batches of one hour.
         """
         extent, reach = self._table.extent, self._table.reach(self._settings)
         if extent is None or facts.first is None or facts.last is None:
             return None
-        first, last = facts.first - reach, facts.last + reach
+        first, last = shifted(facts.first, -reach), shifted(facts.last, reach)
         if not exactly:
-            first, last = _hour(first), _hour(last) + _HOUR
-            front = Front(front.before and _hour(front.before), _hour(front.now) + _HOUR)
-        near = (F.col(extent[0]) <= F.lit(last)) & (F.col(extent[1]) >= F.lit(first))
+            first, last = _hour(first), shifted(_hour(last), _HOUR)
+            front = Front(front.before and _hour(front.before), shifted(_hour(front.now), _HOUR))
+        spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
+        if not 1 < len(spans) <= _MOST_SPANS:
+            spans = [(first, last)]
+        begins, ends = F.col(extent[0]), F.col(extent[1])
+        near = reduce(
+            Column.__or__, ((begins <= F.lit(end)) & (ends >= F.lit(begin)) for begin, end in spans)
+        )
         return near if self._table.clock is None else near | self._due(front)
 
     def _due(self, front: Front) -> Column:
@@ -217,7 +240,8 @@ class _Merge:
         if isinstance(clock, EventClock):
             return clock.due(front, self._settings)
         if isinstance(clock, WallClock):
-            return clock.waits() & (F.col(clock.column) <= F.lit(front.now - clock.after(self._settings)))
+            latest = shifted(front.now, -clock.after(self._settings))
+            return clock.waits() & (F.col(clock.column) <= F.lit(latest))
         return F.lit(False)  # noqa: FBT003
 
     def _may_stray(self, facts: _Facts, front: Front) -> bool:
@@ -230,18 +254,25 @@ class _Merge:
         return unsettled_from is not None and facts.first <= unsettled_from
 
     def _astray(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
-        """Return the keys of rows to make anew from all of silver, null where there are none."""
+        """Return the keys of rows to make anew from silver, null where there are none."""
         if self._table.astray is None:
             return None
         return _held(self._table.astray(partials, current).select(*self._table.keys).distinct())
 
     def _made_anew(
-        self, partials: DataFrame, current: DataFrame, astray: DataFrame
+        self, partials: DataFrame, current: DataFrame, astray: DataFrame, batch: int
     ) -> tuple[DataFrame, DataFrame]:
-        """Return partials and current rows with those of the astray keys put together from all of silver."""
+        """Return partials and current rows with those of the astray keys put together from silver.
+
+        From its rows up to the micro-batch, and no later one: what comes later can be added.
+        """
         keys, spark = list(self._table.keys), partials.sparkSession
+        read = cuts.positions(spark, self._settings.lake, f"gold.{self._table.name}", batch)
         history = self._table.combine(
-            {name: tables.read(spark, path) for name, path in self._silver_paths.items()}
+            {
+                name: cuts.read_up_to(spark, path, read.get(tables.table_id(spark, path)))
+                for name, path in self._silver_paths.items()
+            }
         )
         # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
         anew = self._table.partial(history, self._settings).join(F.broadcast(astray), keys, "left_semi")
@@ -251,35 +282,40 @@ class _Merge:
 
     def _write(
         self,
-        folded: DataFrame,
+        folded: _Folded,
         commit: Commit,
         near: Candidates,
         transaction: Transaction,
-        astray: DataFrame | None,
     ) -> dict[str, int]:
         table = self._table
-        beside = {
-            side.name: self._write_side(side, side.rows(folded), transaction, astray) for side in table.sides
-        }
-        written = tables.upsert(_standing(table, folded), commit, near, table.keys, transaction)
+        beside = {side.name: self._write_side(side, folded, transaction) for side in table.sides}
+        written = tables.upsert(_standing(table, folded.rows), commit, near, table.keys, transaction)
         if written and isinstance(table.clock, WallClock):
-            self._advance_due(self._least_due(folded, table.clock))
+            self._advance_due(self._least_due(folded.rows, table.clock))
         return {table.name: written} | beside
 
-    def _write_side(
-        self, side: SideTable, rows: DataFrame, transaction: Transaction, astray: DataFrame | None
-    ) -> int:
-        path = self._side_paths[side.name]
-        if astray is not None:
-            standing = tables.read(rows.sparkSession, path).join(astray, list(self._table.keys), "left_semi")
+    def _write_side(self, side: SideTable, folded: _Folded, transaction: Transaction) -> int:
+        """Write what the micro-batch makes of a table beside this one.
+
+        Where it has been written already, and this one has not, what this one is folded with may be another:
+        the rows of the micro-batch's records are compared, as are all those of astray keys.
+        """
+        path, rows = self._side_paths[side.name], side.rows(folded.rows)
+        commit = tables.begin(rows.sparkSession, path)
+        is_again = commit.has(transaction)
+        theirs = [] if folded.astray is None else [(folded.astray, self._table.keys)]
+        theirs += [(folded.partials.select(*side.keys).distinct(), side.keys)] if is_again else []
+        if theirs:
+            every = tables.read(rows.sparkSession, path)
+            found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
+            standing = reduce(DataFrame.union, found).distinct()
             gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))  # noqa: FBT003
             changed = rows.subtract(standing.select(*rows.columns))
             rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)  # noqa: FBT003
         rows = _standing(side, rows).persist()
         try:
-            within = _extent_of(side, rows)
-            commit = tables.begin(rows.sparkSession, path)
-            return tables.upsert(rows, commit, commit.candidates(within), side.keys, transaction)
+            near = commit.candidates(_extent_of(side, rows))
+            return tables.upsert(rows, commit, near, side.keys, None if is_again else transaction)
         finally:
             rows.unpersist()
 
@@ -287,7 +323,7 @@ class _Merge:
         least = rows.where(clock.waits()).agg(F.unix_micros(F.min(clock.column)).alias("micros")).first()
         if least is None or least.micros is None:
             return None
-        return from_micros(least.micros) + clock.after(self._settings)
+        return shifted(from_micros(least.micros), clock.after(self._settings))
 
     def _advance_due(self, due: datetime | None) -> None:
         known = [moment for moment in (self.next_due, due) if moment is not None]
@@ -295,22 +331,35 @@ class _Merge:
 
 
 class _Ticker:
-    """Closes what the wall clock closes, when it is due."""
+    """Closes what the wall clock closes, when it is due.
 
-    def __init__(self, spark: SparkSession, merge: _Merge, clock: WallClock) -> None:
+    What the merge itself writes it knows of. A rebuild or a statement of a user's may have put other rows
+    there, so that a table that has changed is looked at again.
+    """
+
+    def __init__(self, spark: SparkSession, merge: _Merge, path: str, clock: WallClock) -> None:
         self._spark = spark
         self._merge = merge
+        self._path = path
         self._clock = clock
-        self._looked = False
+        self._looked: datetime | None = None
+        self._version = -1
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether a row may be due; true until the table has been looked at."""
-        return not self._looked or (self._merge.next_due is not None and self._merge.next_due <= now)
+        if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
+            return True
+        if now - self._looked < _LOOK_EVERY:
+            return False
+        return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fold the rows that are due."""
+        """Close the rows that are due; while somebody holds the table, later."""
+        if leases.is_held(self._spark, self._path):
+            return BatchResult(0)
+        self._version = tables.version_of(self._spark, self._path)
         result = self._merge.close_due(self._spark, now, self._clock)
-        self._looked = True
+        self._looked = now
         return result
 
 

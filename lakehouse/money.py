@@ -1,22 +1,52 @@
-"""Exact sums of decimal(38,9): a total beyond the range is a failure that names its key, never a wrap.
+"""Exact sums of decimal(38,9): a total that the type does not hold is null, whatever was added in between.
 
-Only aggregates add here: Spark's + gives two decimals of 38 digits a result with one decimal place less.
+Spark's own sum is null too once a sum on the way has not fitted, though a return may have brought it back. So
+where amounts have either sign those below and above 10^15 are added apart, each with room for a billion of
+them. Their sums are put together as text, because + gives two decimals of 38 digits one place less.
 """
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 from pyspark.sql import Column, WindowSpec
 from pyspark.sql import functions as F
 
 TYPE = "decimal(38,9)"
+_HIGH_FROM = Decimal(10**15)
+_DIGITS, _PLACES = 15, 9
+_HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 
 
-def total(column: str, of_what: Column, over: WindowSpec | None = None) -> Column:
+def total(column: str, over: WindowSpec | None = None) -> Column:
     """Return the sum of a column that is never null, as an aggregate or over a window.
 
-    Fails the query, naming `of_what`, where the sum does not fit.
+    Null where decimal(38,9) does not hold it.
     """
-    # try_sum is null where the sum does not fit.
-    sum_ = F.try_sum(F.col(column).cast(TYPE))
-    message = F.concat(of_what, F.lit(f" is beyond {TYPE}: 29 digits before the decimal point, 9 after it"))
-    return F.coalesce(sum_ if over is None else sum_.over(over), F.raise_error(message).cast(TYPE))
+
+    def sum_of(amount: Column) -> Column:
+        added = F.try_sum(amount)
+        return added if over is None else added.over(over)
+
+    amount = F.col(column).cast(TYPE)
+    parts = sum_of(_high(amount)), sum_of(amount % F.lit(_HIGH_FROM))
+    return F.coalesce(sum_of(amount), _put_together(*parts))
+
+
+def total_of_positive(column: str) -> Column:
+    """Return the same as an aggregate over amounts of which none is below zero; null, too, if one is null."""
+    return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
+
+
+def _high(amount: Column) -> Column:
+    return F.call_function("div", amount, F.lit(_HIGH_FROM)).cast(_HIGH)
+
+
+def _put_together(high: Column, low: Column) -> Column:
+    """Return high x 10^15 + low, to the last digit, null where that does not fit."""
+    high, low = high + _high(low), low % F.lit(_HIGH_FROM)
+    borrows = F.when((high > 0) & (low < 0), F.lit(1)).when((high < 0) & (low > 0), F.lit(-1)).otherwise(0)
+    high, low = high - borrows, (low + borrows * F.lit(_HIGH_FROM)).cast(_LOW)
+    sign = F.when((high < 0) | (low < 0), F.lit("-")).otherwise(F.lit(""))
+    padded = F.lpad(F.abs(low).cast("string"), _DIGITS + 1 + _PLACES, "0")
+    return F.concat(sign, F.abs(high).cast("string"), padded).try_cast(TYPE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -92,9 +93,18 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
 @pytest.fixture
 def no_names(spark: SparkSession) -> Iterator[None]:
     """A session that knows no table or view, before the test and after it; the tables are external."""
+    with without_names(spark):
+        yield
+
+
+@contextmanager
+def without_names(spark: SparkSession) -> Iterator[None]:
+    """The same for a block."""
     _forget_names(spark)
-    yield
-    _forget_names(spark)
+    try:
+        yield
+    finally:
+        _forget_names(spark)
 
 
 def _forget_names(spark: SparkSession) -> None:

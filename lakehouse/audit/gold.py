@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse import recompute
 from lakehouse.audit.report import Check, Subject
 from lakehouse.settings import Settings
-from lakehouse.stream import GoldTable, Stream
+from lakehouse.stream import GoldTable, KeptTable, Stream
 
 
 def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
@@ -25,5 +26,14 @@ def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: 
         subject = Subject(
             stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
         )
-        checks.append(subject.compared(found.count(), different, [f"version {cut.versions[kept.name]}"]))
+        notes = [f"version {cut.versions[kept.name]}", *_set_aside(found, kept)]
+        checks.append(subject.compared(found.count(), different, notes))
     return checks
+
+
+def _set_aside(found: DataFrame, kept: KeptTable) -> list[str]:
+    """Say how many rows have a total that its type does not hold."""
+    if not isinstance(kept, GoldTable) or kept.total is None:
+        return []
+    rows = found.where(F.col(kept.total).isNull()).count()
+    return [f"{rows:,} with a total beyond its type, see ops.keys_set_aside"] if rows else []

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
 from lakehouse import money
+from lakehouse.names import joined
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -60,10 +61,13 @@ SALES_SCHEMA = (
     .add("last_event_time", "timestamp")
     .add("partitions", MapType(IntegerType(), _STATE))
     .add("recomputed", "boolean")
+    .add("made_anew", "boolean")
 )
-"""One row per product. total, count: of the sales since its last tombstone; last_event_time, UTC: of these,
-null for none. partitions: the same by Kafka partition, with the crossings so far and the last offset merged;
-recomputed: records have come out of their order, and the row is made anew from silver ever since."""
+"""One row per product. total, count: of the sales since its last tombstone, total null where decimal(38,9)
+does not hold it; last_event_time, UTC: of these, null for none. partitions: the same by Kafka partition, with
+the crossings so far and the last offset merged. made_anew: records have come out of their order, or the total
+has come back from beyond, so that the row was made anew from silver; null in rows of earlier versions, where
+recomputed says it: those may hold records that are yet to come, and are made anew by the next one."""
 
 NOTIFICATIONS_SCHEMA = (
     StructType()
@@ -84,15 +88,16 @@ def events(clean: DataFrame, _settings: Settings) -> DataFrame:
     return clean.select(*columns, F.lit(False).alias("recomputed"))  # noqa: FBT003
 
 
-def out_of_order(partials: DataFrame, current: DataFrame) -> DataFrame:
-    """Return the products of which a record comes after one with a greater offset, now or once before.
+def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
+    """Return the products whose new records cannot be added to what their rows say.
 
-    Once made anew a total may hold records that are yet to come here, so nothing can be added to it.
+    A record comes after one with a greater offset, or a total is not known because it does not fit.
     """
     first = partials.groupBy("product", "partition").agg(F.min("offset").alias("first"))
     known = current.select("product", "recomputed", "partitions").join(first, "product")
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
-    return known.where(F.col("recomputed") | (F.col("first") <= last)).select("product")
+    is_beyond = F.exists(F.map_values("partitions"), lambda state: state.getField("total").isNull())
+    return known.where(F.col("recomputed") | (F.col("first") <= last) | is_beyond).select("product")
 
 
 def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings: Settings) -> DataFrame:
@@ -101,7 +106,7 @@ def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings:
     A partition's state stands in the sequence as one more record before the new ones.
     """
     touched = current.join(partials.select("product").distinct(), "product", "left_semi")
-    states = touched.select("product", F.explode("partitions").alias("partition", "state"))
+    states = touched.select("product", "made_anew", F.explode("partitions").alias("partition", "state"))
     standing = states.select(
         "product",
         "partition",
@@ -111,7 +116,7 @@ def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings:
         F.col("state.count").alias("sales"),
         F.col("state.crossings").alias("crossings"),
         F.lit(False).alias("is_new"),  # noqa: FBT003
-        F.lit(False).alias("recomputed"),  # noqa: FBT003
+        F.coalesce("made_anew", F.lit(False)).alias("made_anew"),  # noqa: FBT003
     )
     is_sale = F.col("value").isNotNull()
     coming = partials.select(
@@ -123,7 +128,7 @@ def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings:
         is_sale.cast("long").alias("sales"),
         F.lit(0).cast("long").alias("crossings"),
         F.lit(True).alias("is_new"),  # noqa: FBT003
-        "recomputed",
+        F.col("recomputed").alias("made_anew"),
     )
     sequence = _with_crossings(_with_totals(standing.unionByName(coming)), settings)
     return _products(_partitions(sequence)).select(*SALES_SCHEMA.names, "notifications")
@@ -149,7 +154,7 @@ def _with_totals(sequence: DataFrame) -> DataFrame:
     since = Window.partitionBy("product", "partition", "epoch").orderBy("offset")
     return sequence.withColumn("epoch", F.sum(is_tombstone.cast("long")).over(in_order)).withColumns(
         {
-            "total": money.total("value", F.concat(F.lit("the total of product "), "product"), since),
+            "total": money.total("value", since),
             "count": F.sum("sales").over(since),
             "last_event_time": F.max("event_time").over(since),
         }
@@ -157,13 +162,18 @@ def _with_totals(sequence: DataFrame) -> DataFrame:
 
 
 def _with_crossings(sequence: DataFrame, settings: Settings) -> DataFrame:
-    """Add `crossing`, the number of crossings so far, and `notified`: the record makes a notification."""
+    """Add `crossing`, the number of crossings so far, and `notified`: the record makes a notification.
+
+    A total that is not known, because it does not fit, reaches no threshold and is not below one.
+    """
     in_order = Window.partitionBy("product", "partition").orderBy("offset")
     threshold = F.lit(settings.sales_threshold)
     is_sale = F.col("is_new") & (F.col("sales") == 1)
-    before = F.coalesce(F.lag("total").over(in_order), F.lit(0))
-    above = is_sale & (F.col("total") >= threshold)
-    crosses = above & (before < threshold)
+    # The record before the first one stands at zero.
+    known = F.coalesce(F.lag("total").over(in_order) < threshold, F.lit(False))  # noqa: FBT003
+    before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < threshold).otherwise(known)
+    above = is_sale & F.coalesce(F.col("total") >= threshold, F.lit(False))  # noqa: FBT003
+    crosses = above & before
     number = F.sum(F.col("crossings") + F.col("crosses").cast("long")).over(in_order)
     numbered = sequence.withColumn("crosses", crosses).withColumn("crossing", number)
     return numbered.withColumn("notified", crosses if settings.sales_notify == "crossing" else above)
@@ -188,7 +198,7 @@ def _partitions(sequence: DataFrame) -> DataFrame:
     return sequence.groupBy("product", "partition").agg(
         F.max_by(state, "offset").alias("state"),
         F.collect_list(F.when(F.col("notified"), notification)).alias("notifications"),
-        F.bool_or("recomputed").alias("recomputed"),
+        F.bool_or("made_anew").alias("made_anew"),
     )
 
 
@@ -196,11 +206,14 @@ def _products(partitions: DataFrame) -> DataFrame:
     """Return one row a product, its partitions added up."""
     totals = partitions.withColumn("partition_total", F.col("state.total"))
     return totals.groupBy("product").agg(
-        money.total("partition_total", F.concat(F.lit("the total of product "), "product")).alias("total"),
+        F.when(F.count_if(F.col("partition_total").isNull()) == 0, money.total("partition_total")).alias(
+            "total"
+        ),
         F.sum("state.count").alias("count"),
         F.max("state.last_event_time").alias("last_event_time"),
         F.map_from_entries(F.collect_list(F.struct("partition", "state"))).alias("partitions"),
-        F.bool_or("recomputed").alias("recomputed"),
+        F.lit(False).alias("recomputed"),  # noqa: FBT003
+        F.bool_or("made_anew").alias("made_anew"),
         F.flatten(F.collect_list("notifications")).alias("notifications"),
     )
 
@@ -227,7 +240,7 @@ SALES_NOTIFICATIONS = SideTable(
         identity=None,
         value=lambda: F.struct(F.col("product"), F.col("value").cast("variant").alias("value")),
         redis=RedisView(
-            row_key=lambda: F.concat_ws(":", "product", "partition", "offset"),
+            row_key=lambda: joined(F.col("product"), F.col("partition"), F.col("offset")),
             group=lambda: F.lit("products"),
             member=lambda: F.col("product"),
             order=lambda: F.col("offset"),
@@ -243,9 +256,10 @@ PRODUCT_SALES = GoldTable(
     partial=events,
     counted=lambda: F.count(F.lit(1)),
     fold=fold_sales,
-    astray=out_of_order,
+    astray=not_to_be_added_to,
+    total="total",
     sides=(SALES_NOTIFICATIONS,),
-    comparison=Comparison(ignored=("recomputed",)),
+    comparison=Comparison(ignored=("recomputed", "made_anew")),
     fixed=fixed_notifications,
     export=Export(
         topic=None,

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import money
+from lakehouse.names import joined
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
@@ -46,7 +47,8 @@ SCHEMA = (
     .add("count", "long")
 )
 """One row per (user_id, window_start): a tumbling window of five minutes of event time,
-[window_start, window_end), UTC. count: transactions in it, at least one."""
+[window_start, window_end), UTC. count: transactions in it, at least one. total_amount: null where
+decimal(38,9) does not hold it."""
 
 
 def rules() -> tuple[Rule, ...]:
@@ -63,7 +65,7 @@ def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
     many rows as any other from there on.
     """
     return clean.groupBy("user_id", WINDOWS.start().alias("window_start")).agg(
-        _total("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")
+        money.total_of_positive("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")
     )
 
 
@@ -77,17 +79,13 @@ def fold_windows(partials: DataFrame, current: DataFrame, _front: Front, _settin
         .groupBy(*WINDOWS.keys)
         .agg(
             F.bool_or("more").alias("more"),
-            _total("total_amount").alias("total_amount"),
+            money.total_of_positive("total_amount").alias("total_amount"),
             F.sum("count").alias("count"),
         )
         .where("more")
         .withColumn("window_end", WINDOWS.end())
         .select(*SCHEMA.names)
     )
-
-
-def _total(column: str) -> Column:
-    return money.total(column, F.concat(F.lit("the total_amount of user "), "user_id"))
 
 
 def _message() -> Column:
@@ -109,13 +107,14 @@ USER_TRANSACTIONS_5M = GoldTable(
     window_s=WINDOWS.length_s,
     partial=partial_windows,
     fold=fold_windows,
+    total="total_amount",
     export=Export(
         topic="aggregated-transactions",
         key=lambda: F.col("user_id"),
         identity=("windowStart",),
         value=_message,
         redis=RedisView(
-            row_key=lambda: F.concat_ws(":", "user_id", F.unix_millis("window_start").cast("string")),
+            row_key=lambda: joined(F.col("user_id"), F.unix_millis("window_start")),
             group=lambda: F.lit("users"),
             member=lambda: F.col("user_id"),
             order=lambda: F.unix_millis("window_start"),

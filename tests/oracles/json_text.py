@@ -35,7 +35,12 @@ class Number:
 
     @property
     def decimal(self) -> Decimal:
-        """The number itself, or where it has an exponent or too many digits what its double stands for."""
+        """The number itself."""
+        return Decimal(self.text)
+
+    @property
+    def kept(self) -> Decimal:
+        """What a payload keeps: with an exponent or too many digits what its double stands for."""
         return Decimal(self.text if self._is_exact else repr(self.double))
 
     @property
@@ -88,9 +93,14 @@ def payload_meaning(text: str | None) -> object:
     return _comparable(parse(text)) if _is_json(text) else ("plain", text)
 
 
-def exact_sum(values: Iterable[Decimal]) -> Decimal:
-    """Return the sum to the last digit."""
-    return reduce(EXACT.add, values, Decimal(0))
+def exact_sum(values: Iterable[Decimal]) -> Decimal | None:
+    """Return the sum to the last digit; None where it has more than 29 of them before its point."""
+    return held(reduce(EXACT.add, values, Decimal(0)))
+
+
+def held(total: Decimal) -> Decimal | None:
+    """Return the total where decimal(38,9) holds it."""
+    return total if total.copy_abs() < Decimal("1e29") else None
 
 
 def beyond_the_parser(value: object) -> bool:
@@ -117,7 +127,7 @@ def _is_json(text: str) -> bool:
 
 def _comparable(value: object) -> object:
     if isinstance(value, Number):
-        return value.decimal
+        return value.kept
     if isinstance(value, Pairs):
         return {name: _comparable(item) for name, item in value}
     if isinstance(value, list):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tests.oracles.json_text import EXACT, exact_sum
+from tests.oracles.json_text import EXACT, exact_sum, held
 from tests.oracles.judging import Event
 
 THRESHOLD = Decimal(2000)
@@ -25,12 +25,15 @@ class Sale(Event):
 def product_sales(sales: Iterable[Sale]) -> list[dict[str, Any]]:
     """Return the rows of gold.product_sales: of each partition what came after the last tombstone."""
     counting: dict[str, list[Sale]] = defaultdict(list)
+    totals: dict[str, list[Decimal | None]] = defaultdict(list)
     for (product, _), ordered in _in_order(sales).items():
-        counting[product] += ordered[_start(ordered) :]
+        counted = ordered[_start(ordered) :]
+        counting[product] += counted
+        totals[product].append(exact_sum(sale.value for sale in counted if sale.value is not None))
     return [
         {
             "product": product,
-            "total": exact_sum(sale.value for sale in counted if sale.value is not None),
+            "total": _sum_of_totals(totals[product]),
             "count": len(counted),
             "last_event_time": max((sale.event_time_us for sale in counted), default=None),
         }
@@ -45,7 +48,8 @@ def sales_notifications(
     rows = []
     for ordered in _in_order(sales).values():
         for sale, before, total, crossing in _totals(ordered, threshold):
-            if total >= threshold and (every_update or before < threshold):
+            reaches = total is not None and total >= threshold
+            if reaches and (every_update or (before is not None and before < threshold)):
                 rows.append(
                     {
                         "product": sale.product,
@@ -59,16 +63,28 @@ def sales_notifications(
     return rows
 
 
-def _totals(ordered: Iterable[Sale], threshold: Decimal) -> Iterator[tuple[Sale, Decimal, Decimal, int]]:
-    """Yield every sale with the totals before and after it and the number of crossings so far."""
+def _sum_of_totals(totals: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the partitions' totals added up; None where one is not held, or their sum is not."""
+    known = list(totals)
+    return None if None in known else exact_sum(total for total in known if total is not None)
+
+
+def _totals(
+    ordered: Iterable[Sale], threshold: Decimal
+) -> Iterator[tuple[Sale, Decimal | None, Decimal | None, int]]:
+    """Yield every sale with the totals before and after it and the number of crossings so far.
+
+    A total that is not held is None; it has not reached the threshold, and is not below it either.
+    """
     total, crossings = Decimal(0), 0
     for sale in ordered:
         if sale.value is None:
             total = Decimal(0)
             continue
         before, total = total, EXACT.add(total, sale.value)
-        crossings += before < threshold <= total
-        yield sale, before, total, crossings
+        is_known = held(before) is not None and held(total) is not None
+        crossings += is_known and before < threshold <= total
+        yield sale, held(before), held(total), crossings
 
 
 def _in_order(sales: Iterable[Sale]) -> dict[tuple[str, int], list[Sale]]:

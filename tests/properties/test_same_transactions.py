@@ -1,7 +1,8 @@
 """What a user spent in five minutes is a function of silver: neither order nor cuts show in it.
 
 110 cases, each in two orders and three cuts; tests/properties/copies.py says how. Edges of windows,
-malformed, late and not positive amounts, amounts of 28 digits and of a billionth, to the last digit.
+malformed, late and not positive amounts, amounts of 29 digits, with totals beyond their type, and of a
+billionth, to the last digit.
 """
 
 from __future__ import annotations

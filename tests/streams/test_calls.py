@@ -16,12 +16,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from lakehouse import leases, tables
 from lakehouse.layer import LAYERS
 from lakehouse.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.streams.calls import CALLS
 from tests import pipeline
+from tests.batches import gold_of
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
@@ -285,3 +288,26 @@ def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, session_settings:
     assert [row["status"] for row in folding.rows(GOLD)].count("open") == 1
     folding.tick(now + timedelta(seconds=6))
     assert [row["status"] for row in folding.rows(GOLD)].count("open") == 0
+
+
+def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    """While the table is held nothing closes, and what is due then closes once it is not."""
+    pipeline.land(spark, lake_settings, [[said(0)]], landed_at=START, source=ANALYTICS)
+    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=CALLS, now=START)
+    ticker = gold_of(spark, lake_settings, CALLS).ticker
+    assert ticker is not None
+    path = str(pipeline.path_of(lake_settings, GOLD))
+    late, later = (START + timedelta(seconds=seconds) for seconds in (PATIENCE_S, PATIENCE_S + 31))
+
+    with leases.held(spark, path, GOLD):
+        assert ticker.tick(late).rows == 0
+        assert ticker.is_due(late)
+    assert ticker.tick(late).rows == 1
+    assert not ticker.is_due(later - timedelta(seconds=2))
+    tables.update(spark, path, F.lit(True), {"status": F.lit("open")})
+
+    assert ticker.is_due(later)
+    assert ticker.tick(later).rows == 1
+    assert [row["status"] for row in pipeline.rows_of(lake_settings, GOLD)] == ["closed"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from lakehouse import cuts, tables
 from lakehouse.layer import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams.sales import SALES
@@ -169,11 +170,20 @@ def test_a_threshold_of_ones_own_is_reached_exactly(spark: SparkSession, session
     ]
 
 
-def test_a_total_that_no_decimal_holds_is_a_failure_that_names_the_product(
+def test_a_total_that_no_decimal_holds_is_null_until_it_fits_again(
     spark: SparkSession, session_settings: Settings
 ) -> None:
-    with pytest.raises(PySparkException, match="the total of product pen is beyond"):
-        Till(spark, session_settings).take(sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28"))
+    till, much = Till(spark, session_settings), Decimal("6e28")
+
+    # The first one crosses the threshold. What is not known neither crosses it nor has been below.
+    assert till.take(sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28")) == [("pen", much)]
+    assert till.totals() == {"pen": (None, 2), "ink": (Decimal(1), 1)}
+    assert till.take(sold("pen", "6e28"), sold("ink", 1999)) == [("ink", Decimal(2000)), ("pen", much)]
+    assert till.totals() == {"pen": (None, 3), "ink": (Decimal(2000), 2)}
+    assert till.take(sold("pen", "-6e28"), sold("pen", "-6e28")) == [("ink", Decimal(2000)), ("pen", much)]
+    assert till.totals() == {"pen": (much, 5), "ink": (Decimal(2000), 2)}
+    till.take(sold("pen", "-5.25"))
+    assert till.totals()["pen"] == (Decimal("59999999999999999999999999994.75"), 6)
 
 
 def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
@@ -190,11 +200,18 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
     assert till.totals() == {"pen": (Decimal(1), 1)}
 
 
-@pytest.mark.soak
-def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew(
-    spark: SparkSession, lake_settings: Settings
+def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_once(
+    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pen's tombstone comes last and lies before 1500 and 600; the ink's sales come in their order."""
+    """The pen's tombstone lies before 1500 and 600; two more sales are in silver by then."""
+    read: list[str] = []
+    history = cuts.read_up_to
+
+    def noting(spark: SparkSession, path: str, position: cuts.Position | None) -> DataFrame:
+        read.append(path)
+        return history(spark, path, position)
+
+    monkeypatch.setattr(cuts, "read_up_to", noting)
     settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
     first = [at(4, sold("pen", 1500)), at(5, sold("pen", 600)), at(6, sold("ink", 2000))]
     second = [at(1, sold("pen", 2500)), at(2, sold("pen", 1)), at(7, sold("ink", 1))]
@@ -202,8 +219,11 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew(
     pipeline.land(spark, settings, [first, second], landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
     assert notified(settings) == {("pen", 1): Decimal(2500), ("ink", 6): Decimal(2000)}
-    pipeline.land(spark, settings, [[at(3, tombstone("pen"))]], landed_at=LANDED, source=SOURCE)
+    assert len(read) == 1
+    third = [[at(3, tombstone("pen"))], [at(8, sold("pen", 1))], [at(9, sold("pen", 2))]]
+    pipeline.land(spark, settings, third, landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+    assert len(read) == 2
 
     assert notified(settings) == {
         ("pen", 1): Decimal(2500),
@@ -211,9 +231,39 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew(
         ("ink", 6): Decimal(2000),
     }
     assert totals(pipeline.rows_of(settings, "gold.product_sales")) == {
-        "pen": (Decimal(2100), 2),
+        "pen": (Decimal(2103), 4),
         "ink": (Decimal(2001), 2),
     }
+
+
+def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
+    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The product's row is taken away between the write of its notification and its own."""
+    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
+    path, upsert = str(pipeline.path_of(settings, "gold.product_sales")), tables.upsert
+    pipeline.land(spark, settings, [[sold("pen", 1500)]], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+    written: list[str] = []
+
+    def overtaken(rows: DataFrame, commit: tables.Commit, *others: Any) -> int:
+        if commit.path == path and path not in written:
+            assert notified(settings) == {("pen", 1): Decimal(2100), ("ink", 2): Decimal(3000)}
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE product = 'pen'")
+        written.append(commit.path)
+        return upsert(rows, commit, *others)
+
+    monkeypatch.setattr(tables, "upsert", overtaken)
+    second = [sold("pen", 600), sold("ink", 3000)]
+    pipeline.land(spark, settings, [second], landed_at=LANDED, source=SOURCE, first_offset=1)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+
+    assert written.count(path) == 2
+    assert totals(pipeline.rows_of(settings, "gold.product_sales")) == {
+        "pen": (Decimal(600), 1),
+        "ink": (Decimal(3000), 1),
+    }
+    assert notified(settings) == {("ink", 2): Decimal(3000)}
 
 
 def at(offset: int, record: Raw) -> Raw:
