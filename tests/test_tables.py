@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -12,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.tables import TableSpec, commits
+from lakehouse.tables import TableSpec, Transaction, commits
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), fixed={"grace_s": "5"}
@@ -91,3 +93,33 @@ def test_a_table_that_several_create_at_once_is_created_once(spark: SparkSession
     table = DeltaTable(paths.pop())
     assert table.version() == 0
     assert [field.name for field in table.schema().fields] == ["n"]
+
+
+def test_times_are_kept_as_other_readers_know_them_beside_older_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spec = TableSpec("gold", "moments", StructType().add("at", "timestamp"), ("at",))
+    path = tables.ensure(spark, str(tmp_path), spec)
+    texts = ("1066-10-14T09:00:00Z", "2026-05-04T12:00:00.123456Z", "9998-12-31T23:59:59Z")
+    kind = "spark.sql.parquet.outputTimestampType"
+    kinds = (str(spark.conf.get(kind)), "INT96")
+    for number, written_as in enumerate(kinds):
+        spark.conf.set(kind, written_as)
+        try:
+            moments = spark.range(1).selectExpr(f"timestamp'{texts[number]}' AS at")
+            tables.append(moments, path, Transaction("test", number))
+        finally:
+            spark.conf.set(kind, kinds[0])
+    tables.append(spark.range(1).selectExpr(f"timestamp'{texts[2]}' AS at"), path, Transaction("test", 2))
+
+    rows = tables.read(spark, path).selectExpr("unix_micros(at) AS micros").collect()
+    assert sorted(row.micros for row in rows) == sorted(map(micros_of, texts))
+    files = [pq.read_metadata(file) for file in Path(path).glob("*.parquet")]
+    types = [file.row_group(0).column(0).physical_type for file in files if file.num_rows]
+    assert sorted(types) == ["INT64", "INT64", "INT96"]
+    read = DeltaTable(path).to_pyarrow_table()["at"].to_pylist()
+    assert sorted(read) == sorted(map(datetime.fromisoformat, texts))
+
+
+def micros_of(text: str) -> int:
+    return (datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

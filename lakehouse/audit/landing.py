@@ -38,8 +38,9 @@ def check_landing(spark: SparkSession, stream: Stream, source: Source, settings:
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, (first, _) in ranges.items()}
     bronze = tables.read(spark, tables.path_of(settings.lake, "bronze", source.table))
     landed = _counted(bronze.where(F.col("topic") == topic))
+    explained = [*_losses(spark, settings, topic), *_unknown(bronze, source)]
     if not due:
-        return [subject.compared(landed.count())]
+        return [subject.compared(landed.count(), notes=explained)]
     sent = read_records(spark, settings, topic, due).select("partition", "offset", _content().alias("sent"))
     both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
     try:
@@ -49,9 +50,8 @@ def check_landing(spark: SparkSession, stream: Stream, source: Source, settings:
             .when(F.col("sent") != F.col("landed"), F.lit("bronze has other bytes than Kafka"))
         )
         different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
-        return [
-            subject.compared(landed.count(), [different.where("what IS NOT NULL")], _notes(both, due, topic))
-        ]
+        notes = [*_notes(both, due, topic), *explained]
+        return [subject.compared(landed.count(), [different.where("what IS NOT NULL")], notes)]
     finally:
         both.unpersist()
 

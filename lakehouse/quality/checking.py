@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse.errors import TableError
 from lakehouse.failures import gist
-from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows
+from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import Lake, Subject
 
@@ -137,10 +137,10 @@ def _finding(result: Any) -> Finding:
     if error is not None:
         return Finding(name, severity, success=False, observed="", unexpected=0, error=error)
     found = result.result
-    unexpected = int(found.get("unexpected_count", found.get("observed_value", 0)) or 0)
-    examples = tuple(found.get("partial_unexpected_list") or ())
-    elements = found.get("element_count")
-    observed = f"{unexpected:,} rows" if elements is None else f"{unexpected:,} of {elements:,} rows"
+    unexpected = int(found.get("unexpected_count") or 0)
+    examples = tuple(map(read_example, found.get("partial_unexpected_list") or ()))
+    of_table = "" if "observed_value" in found else f" of {found['element_count']:,}"
+    observed = f"{unexpected:,}{of_table} rows"
     return Finding(name, severity, bool(result.success), observed, unexpected, examples)
 
 

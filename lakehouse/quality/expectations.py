@@ -9,6 +9,8 @@ which is only shown.
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -75,7 +77,7 @@ class ExpectRowsToMeet(BatchExpectation):
         self, metrics: dict[str, Any], runtime_configuration: Any = None, execution_engine: Any = None
     ) -> Any:
         del runtime_configuration
-        found = {"element_count": metrics["table.row_count"], "unexpected_count": metrics[_UNMET]}
+        found = _counts(metrics["table.row_count"], metrics[_UNMET])
         if metrics[_UNMET]:
             unmet = _batch(execution_engine).where(~F.expr(self.condition))
             found["partial_unexpected_list"] = _examples(unmet.select(*self.key))
@@ -85,13 +87,13 @@ class ExpectRowsToMeet(BatchExpectation):
 class ExpectNoRows(UnexpectedRowsExpectation):
     """A query over the table, `{batch}` in it, finds no row; what it finds says what is wrong."""
 
-    metric_dependencies: ClassVar[tuple[str, ...]] = (_FOUND,)
+    metric_dependencies: ClassVar[tuple[str, ...]] = ("table.row_count", _FOUND)
 
     def _validate(
         self, metrics: dict[str, Any], runtime_configuration: Any = None, execution_engine: Any = None
     ) -> Any:
         del runtime_configuration
-        found: dict[str, Any] = {"observed_value": metrics[_FOUND]}
+        found = {"observed_value": metrics[_FOUND], **_counts(metrics["table.row_count"], metrics[_FOUND])}
         if metrics[_FOUND]:
             _batch(execution_engine).createOrReplaceTempView(BATCH_VIEW)
             query = str(self.unexpected_rows_query).format(batch=BATCH_VIEW)
@@ -104,9 +106,23 @@ def _batch(engine: SparkDFExecutionEngine) -> DataFrame:
     return frame
 
 
-def _examples(rows: DataFrame) -> list[dict[str, Any]]:
+def _counts(rows: int, unexpected: int) -> dict[str, Any]:
+    """Return what the pages of Great Expectations ask of a result."""
+    percent = 100 * unexpected / max(rows, 1)
+    return {"element_count": rows, "unexpected_count": unexpected, "unexpected_percent": percent}
+
+
+def _examples(rows: DataFrame) -> list[str]:
+    """Return the first rows as JSON in HTML: the pages of Great Expectations print what they get as it is."""
     found = Answer(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
-    return [dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found)]
+    examples = (dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found))
+    return [html.escape(json.dumps(one, ensure_ascii=False)) for one in examples]
+
+
+def read_example(text: str) -> dict[str, Any]:
+    """Return the columns of a row that breaks an expectation, as they stand in its result."""
+    example: dict[str, Any] = json.loads(html.unescape(text))
+    return example
 
 
 def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:

@@ -178,7 +178,11 @@ def environment_of(settings: Settings, home: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
-    spark: SparkSession, lake: Settings, invoke: Invoke, tmp_path: Path
+    spark: SparkSession,
+    lake: Settings,
+    invoke: Invoke,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     tables = ["gold.product_sales", "user_transactions_5m"]
     version = pipeline.version_of(lake, "gold.user_transactions_5m")
@@ -225,6 +229,17 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     pages = [run.read_text() for run in sorted(runs, key=lambda run: run.parent.name)]  # by time
     assert all("every window has a transaction" in page for page in pages)
     assert ["text-danger" in page for page in pages] == [False, True, True, False, True]
+
+    # Names are text wherever they are shown.
+    gold = pipeline.path_of(lake, "gold.user_transactions_5m")
+    spark.sql(f"UPDATE delta.`{gold}` SET user_id = '<img src=x onerror=alert(1)>' WHERE count = 0")
+    named = invoke("gold.user_transactions_5m")
+    assert "user_id=<img src=x onerror=alert(1)>" in named.output
+    runs = site.glob("validations/gold/user_transactions_5m/**/*.html")
+    page = max(runs, key=lambda run: run.parent.name).read_text()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img src=x" not in page
+    assert re.search(r"Traceback|unexpected Exception", capfd.readouterr().err) is None
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 
 from lakehouse import query, tables
+from lakehouse.audit.landing import check_landing
 from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layer import Allow, LayerName
 from lakehouse.local.services import Endpoints
@@ -33,9 +34,9 @@ LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 LOSSES = "ops.data_losses"
 
 
-def event(service: str) -> Raw:
+def event(service: str, **more: object) -> Raw:
     record = {"serviceId": service, "metricName": "m", "value": 1.0, "timestamp": 1_767_225_600_000}
-    return Raw(json.dumps(record).encode(), partition=0)
+    return Raw(json.dumps(record | more).encode(), partition=0)
 
 
 @dataclass(frozen=True)
@@ -328,7 +329,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     assert losses(settings) == [(0, 0, 0, BRONZE), (0, 2, 4, BRONZE)]
 
     # Of a micro-batch that was planned and not written, of which more expires before it is planned again.
-    pipeline.send(settings, [event("c")] * 4)
+    pipeline.send(settings, [event("c", region="eu", tier=1)] * 4)
     plan_without_writing(spark, settings, monkeypatch)
     let_expire(settings, 10)
     assert "offsets 8 to 9 of partition 0" in refusal(spark, settings, "bronze")
@@ -340,6 +341,17 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []
     assert LOSSES in query.register(spark, settings)
+    (landed,) = check_landing(spark, pipeline.STREAM, SOURCE, settings)
+    lost = "expired unread; noted as lost by --allow data-loss for bronze.metrics_events"
+    kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
+    assert landed.differences == 0
+    assert landed.notes[-5:] == (
+        f"{topic}-0: offsets 0 to 0 {lost}",
+        f"{topic}-0: offsets 2 to 4 {lost}",
+        f"{topic}-0: offsets 8 to 9 {lost}",
+        f"unknown field 'region': {kept}",
+        f"unknown field 'tier': {kept}",
+    )
 
 
 def plan_without_writing(spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
