@@ -126,8 +126,8 @@ def operations(
     with _lake() as (spark, settings):
         for source in METRICS.sources:
             tables.ensure(spark, settings.lake, bronze.spec(source))
-        (to_silver,) = silver.queries(spark, METRICS, settings)
-        to_gold = gold.queries(spark, METRICS, settings)
+        (to_silver,) = [maker.make() for maker in silver.queries(spark, METRICS, settings)]
+        to_gold = [maker.make() for maker in gold.queries(spark, METRICS, settings)]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
         numbers, costs = tables.ensure(spark, settings.lake, spec), _Costs(spark)
         for number in range(warmup + rounds):

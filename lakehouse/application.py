@@ -55,7 +55,8 @@ def run_layers(
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
 
     `gated`: gold leaves only while it is as its suites say. Returns after catching up, or after SIGTERM or
-    Ctrl-C once the micro-batch is finished. Raises LakehouseError for what a user can mend.
+    Ctrl-C once the micro-batch is finished. A query that fails is told of in a line and tried again while
+    others go on; raises LakehouseError for what fails to the end, and for what a user can mend.
     """
     streams = choose(stream_names)
     check_trigger(trigger)

@@ -8,7 +8,7 @@ micro-batch was planned, which a retry does not change. Times are UTC. A rerun w
 from __future__ import annotations
 
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +19,7 @@ from lakehouse.columns import Columns
 from lakehouse.execution import are_few, by_reference, execute_for
 from lakehouse.judging import HEADERS
 from lakehouse.kafka_source import source_options
-from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import TableSpec, Transaction
@@ -45,9 +45,12 @@ def spec(source: Source) -> TableSpec:
     )
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
-    """Make the stream's bronze tables where they are missing and return the queries that fill them."""
-    return [_query(spark, source, settings) for source in stream.sources]
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the stream's bronze tables."""
+    return [
+        QueryMaker(stream.name, spec(source).qualified_name, partial(_query, spark, source, settings))
+        for source in stream.sources
+    ]
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:

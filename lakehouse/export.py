@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 from lakehouse import checkpoints, cuts, departures, gold, tables
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, gathered, size_of
-from lakehouse.layer import Allow, BatchResult, LayerQuery
+from lakehouse.layer import Allow, BatchResult, LayerQuery, QueryMaker
 from lakehouse.names import escaped
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender
@@ -33,10 +34,10 @@ _LOOK_EVERY = timedelta(seconds=5)
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
-    """Make the topics out where they are missing and return the queries that fill them and Redis."""
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the topics out and Redis."""
     return [
-        _query(spark, kept, filled_by, settings)
+        QueryMaker(stream.name, f"export.{kept.name}", partial(_query, spark, kept, filled_by, settings))
         for filled_by in stream.gold
         for kept in (filled_by, *filled_by.sides)
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
 
 # A table was given a column, a wider type or another property while it was read or written.
 _TABLE_CHANGED = re.compile(
@@ -30,3 +32,12 @@ def is_table_change(error: BaseException) -> bool:
 def is_loss(error: BaseException) -> bool:
     """Tell whether Kafka does not have what the query was to read."""
     return _RECORDS_GONE.search(str(error)) is not None
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Tell whether Spark itself is over: its context has been stopped, or its JVM does not answer."""
+    context: Any = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except Py4JError:
+        return True

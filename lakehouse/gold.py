@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampType
 
 from lakehouse import cuts, leases, silver, tables
 from lakehouse.execution import are_few, execute_for, executing_for, gathered, size_of
-from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
 from lakehouse.moments import merged, shifted
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
@@ -46,9 +46,12 @@ def spec(table: KeptTable, settings: Settings) -> TableSpec:
     )
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
-    """Make the stream's gold tables where they are missing and return the queries that fill them."""
-    return [_query(spark, stream, table, settings) for table in stream.gold]
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the stream's gold tables."""
+    return [
+        QueryMaker(stream.name, f"gold.{table.name}", partial(_query, spark, stream, table, settings))
+        for table in stream.gold
+    ]
 
 
 def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:

@@ -81,3 +81,16 @@ class LayerQuery:
     def application(self, query_id: str) -> str:
         """Return the name under which the query's transactions are in Delta, by its checkpoint's id."""
         return checkpoints.application_of(self.name, query_id)
+
+
+@dataclass(frozen=True)
+class QueryMaker:
+    """How a query of a stream comes to be, under the name that it will have.
+
+    `make` makes the query's tables, and the topics that it sends to, where they are missing. It returns the
+    query anew each time: one that knows nothing but what tables and checkpoint say.
+    """
+
+    stream: str
+    name: str
+    make: Callable[[], LayerQuery]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,7 +24,7 @@ from lakehouse import bronze, tables
 from lakehouse.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
 from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.judging import COORDINATES, clean_schema, filter_clean, filter_dead, judge, watermark_of
-from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
 from lakehouse.ranges import ranges_of, within
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
@@ -74,9 +74,12 @@ def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[LayerQuery]:
-    """Make the stream's silver tables where they are missing and return the queries that fill them."""
-    return [_query(spark, stream, source, settings) for source in stream.sources]
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the stream's silver tables."""
+    return [
+        QueryMaker(stream.name, query_name(source), partial(_query, spark, stream, source, settings))
+        for source in stream.sources
+    ]
 
 
 def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -24,3 +25,25 @@ def crash_at(write: Callable[..., Any], number: int, *, after: bool) -> Callable
         raise CrashError
 
     return crashing
+
+
+@dataclass
+class Fault:
+    """Something wrong that is there until it is mended."""
+
+    is_there: bool = True
+    error: type[BaseException] = CrashError
+
+    def mend(self, _notice: str = "") -> None:
+        """Take it away; may be what a notice is for."""
+        self.is_there = False
+
+    def breaking(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what works as it does, but fails as long as the fault is there."""
+
+        def crashing(*arguments: Any, **named: Any) -> Any:
+            if self.is_there:
+                raise self.error
+            return work(*arguments, **named)
+
+        return crashing

@@ -3,7 +3,7 @@
     first     300 sample events of each stream, with malformed and repeated ones; every layer catches up
     repeated  every checkpoint has forgotten its last commit, as after a crash just before it
     crashed   300 more events; in each layer one query is ended by an error after its micro-batch's writes,
-              and everything resumes
+              and the run brings it up again
 
 At its end everything is compared with the oracles of tests/oracles, before anybody else changes it.
 """
@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import StreamError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import GENERATORS, Load, send
 from lakehouse.runner import BatchDone, run, utc_now
@@ -80,9 +78,7 @@ class Journey:
         self.done["crashed"] = Counter()
         for layer, query in CRASHES.items():
             self._await_calls(layer, loaded)
-            with pytest.raises(StreamError, match=rf"^{query} failed: .*CrashError"):
-                self._run("crashed", layer, crash=query)
-            self._run("crashed", layer)
+            self._run("crashed", layer, crash=query)
         self._note("crashed")
         self.books, self.differences = differences(self.settings)
 
@@ -101,7 +97,7 @@ class Journey:
     def _run(self, chapter: str, layer: LayerName, crash: str | None = None) -> None:
         def on_batch(done: BatchDone) -> None:
             self.done[chapter][done.query] += 1
-            if done.query == crash:
+            if done.query == crash and self.done[chapter][crash] == 1:
                 raise CrashError(done.query)
 
         run(self.spark, STREAMS, [layer], self.settings, trigger=AVAILABLE_NOW, on_batch=on_batch)

@@ -37,7 +37,10 @@ def run(
         bool, typer.Option("--gate", help="Export gold only while it is as its suites of expectations say.")
     ] = False,
 ) -> None:
-    """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up."""
+    """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
+
+    A query that fails is tried again while the others go on; the exit code says whether one still fails.
+    """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]

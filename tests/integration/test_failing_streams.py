@@ -1,0 +1,333 @@
+"""What fails in one stream does not stop another: it is told, tried again, and an error only if it lasts.
+
+Over a real Kafka, in one lake: sales are well all the time, and something is wrong with the transactions.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse import troubles
+from lakehouse.errors import CheckpointError, StreamError, TableError
+from lakehouse.layer import LayerName
+from lakehouse.runner import BatchDone, run
+from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
+from lakehouse.stream import GoldTable, Stream
+from lakehouse.streams.calls import CALL_RECORDS, CALLS
+from lakehouse.streams.sales import SALES
+from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
+from lakehouse.triggers import AVAILABLE_NOW
+from tests import pipeline
+from tests.crashing import CrashError, Fault
+from tests.pipeline import Raw, await_
+
+NOON = pipeline.utc("2026-03-01T12:00:00")
+LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
+GOLD = "gold.user_transactions_5m"
+WHY = "CrashError: no message"
+AGAIN = [
+    f"{GOLD} failed and is tried again in 1 s: {WHY}",
+    f"{GOLD} failed and is tried again in 2 s: {WHY}",
+    f"{GOLD} failed and is tried again in 4 s: {WHY}",
+    f"{GOLD} failed and is tried again in 8 s: {WHY}",
+    f"{GOLD} failed and is tried again in 16 s: {WHY}",
+    f"{GOLD} failed and is tried again in 32 s: {WHY}",
+]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of 0.1 s and more."""
+    monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0.1)
+
+
+def with_table(**changes: Any) -> Stream:
+    """Return transactions with another gold table."""
+    return replace(TRANSACTIONS, gold=(replace(USER_TRANSACTIONS_5M, **changes),))
+
+
+def broken(fault: Fault) -> Stream:
+    """Return transactions that gold cannot merge."""
+    return with_table(partial=fault.breaking(USER_TRANSACTIONS_5M.partial))
+
+
+@dataclass
+class Lake:
+    """A lake to which a sale and a transaction, each of 1, are added as `events` says."""
+
+    spark: SparkSession
+    settings: Settings
+    events: int = 0
+
+    def produce(self) -> None:
+        self.events += 1
+        at_ms = int(NOON.timestamp() * 1000)
+        for stream, record in (
+            (SALES, {"product": "p", "value": 1, "timestamp": at_ms}),
+            (TRANSACTIONS, {"userId": "u", "amount": 1, "timestamp": at_ms}),
+        ):
+            pipeline.send(self.settings, [Raw(json.dumps(record).encode(), key=b"k")], stream.sources[0])
+
+    def catch_up(self, streams: Sequence[Stream], *layers: LayerName, **options: Any) -> None:
+        run(self.spark, streams, layers or LAYERS, self.settings, trigger=AVAILABLE_NOW, **options)
+
+    @property
+    def sold(self) -> int:
+        return sum(int(row["total"]) for row in self._rows("gold.product_sales"))
+
+    @property
+    def spent(self) -> int:
+        return sum(int(row["total_amount"]) for row in self._rows(GOLD))
+
+    @property
+    def accepted(self) -> int:
+        return len(self._rows("silver.transactions"))
+
+    def _rows(self, table: str) -> list[pipeline.Row]:
+        return pipeline.rows_of(self.settings, table)
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, module_settings: Settings) -> Lake:
+    """The lake after a first transaction and sale."""
+    made = Lake(spark, module_settings.model_copy(update={"gate_interval_s": 1, "topic_partitions": 1}))
+    made.produce()
+    made.catch_up([TRANSACTIONS, SALES])
+    assert (made.spent, made.sold) == (1, 1)
+    return made
+
+
+@dataclass
+class Live:
+    """A run in another thread: its micro-batches, what it has said, and what it ended with."""
+
+    done: list[BatchDone] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    failure: BaseException | None = None
+
+
+@contextmanager
+def live(
+    lake: Lake, streams: Sequence[Stream], layers: Sequence[LayerName], **options: Any
+) -> Iterator[Live]:
+    """Run with an interval inside the block, which ends with a request to stop."""
+    stop, found = Stop(), Live()
+
+    def go() -> None:
+        try:
+            run(
+                lake.spark,
+                streams,
+                layers,
+                lake.settings,
+                trigger="100 ms",
+                stop=stop,
+                on_batch=found.done.append,
+                on_notice=found.said.append,
+                **options,
+            )
+        except BaseException as failure:  # noqa: BLE001 - told to the test
+            found.failure = failure
+
+    thread = threading.Thread(target=go)
+    thread.start()
+
+    try:
+        yield found
+    finally:
+        stop.request()
+        thread.join(300)
+    assert not thread.is_alive()
+    assert lake.spark.streams.active == []
+
+
+def await_while_running(running: Live, condition: Callable[[], object]) -> None:
+    def holds() -> object:
+        assert running.failure is None, running.failure
+        return condition()
+
+    await_(holds)
+
+
+@pytest.mark.slow
+def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_ends_the_run(
+    lake: Lake,
+) -> None:
+    fault = Fault()
+    with live(lake, [broken(fault), SALES], LAYERS) as running:
+        lake.produce()
+        await_while_running(running, lambda: running.said)
+        lake.produce()
+        await_while_running(running, lambda: (lake.sold, lake.accepted) == (lake.events, lake.events))
+        assert lake.spent == lake.events - 2
+        fault.mend()
+        await_while_running(running, lambda: lake.spent == lake.events)
+        await_while_running(running, lambda: running.said[-1] == f"{GOLD} works again")
+        *failed, _ = first = list(running.said)
+        assert 1 <= len(failed) < len(AGAIN)
+        assert failed == AGAIN[: len(failed)]
+
+        fault.is_there = True
+        lake.produce()
+        await_while_running(running, lambda: lake.sold == lake.events and len(running.said) > len(first))
+
+    assert running.said[len(first) :] == AGAIN[: len(running.said) - len(first)]  # from one second again
+    assert isinstance(running.failure, StreamError)
+    assert str(running.failure) == f"{GOLD} failed: {WHY}"
+    assert isinstance(running.failure.__cause__, CrashError)
+    lake.catch_up([TRANSACTIONS, SALES])
+    assert (lake.spent, lake.sold) == (lake.events, lake.events)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recovers(lake: Lake) -> None:
+    lake.produce()
+    fault, said = Fault(), list[str]()
+
+    with pytest.raises(StreamError) as raised:
+        lake.catch_up([broken(fault), SALES], on_notice=said.append)
+
+    assert str(raised.value) == f"{GOLD} failed: {WHY}"
+    assert said == [
+        f"{GOLD} failed and is tried again in 0.1 s: {WHY}",
+        f"{GOLD} failed and is tried again in 0.2 s: {WHY}",
+        f"{GOLD} failed and is tried again in 0.4 s: {WHY}",
+        f"{GOLD} has failed 4 times and is left to the next run: {WHY}",
+    ]
+    assert (lake.sold, lake.accepted, lake.spent) == (lake.events, lake.events, lake.events - 1)
+
+    lake.catch_up([broken(fault), SALES], on_notice=fault.mend)
+
+    assert lake.spent == lake.events
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(lake: Lake) -> None:
+    lake.catch_up([TRANSACTIONS, SALES])
+    lake.produce()
+    lake.catch_up([TRANSACTIONS, SALES], "bronze", "silver")
+    checkpoint = pipeline.checkpoint_of(lake.settings, GOLD)
+    aside = checkpoint.with_name("aside")
+    said: list[str] = []
+
+    with pytest.raises(TableError, match=f"^{GOLD} was made with window_s = 300"):
+        lake.catch_up([with_table(window_s=60), SALES], "gold")
+    assert (lake.sold, lake.spent) == (lake.events, lake.events - 1)
+
+    checkpoint.rename(aside)
+    with pytest.raises(CheckpointError, match=f"^{GOLD} has rows, but its checkpoint {checkpoint} is gone"):
+        lake.catch_up([TRANSACTIONS, SALES], "gold")
+
+    def put_back(notice: str) -> None:
+        said.append(notice)
+        if aside.exists():
+            aside.rename(checkpoint)
+
+    lake.catch_up([TRANSACTIONS, SALES], "gold", on_notice=put_back)
+
+    assert said[0].startswith(f"{GOLD} failed and is tried again in 0.1 s: {GOLD} has rows, but its")
+    assert said[1:] == [f"{GOLD} works again"]
+    assert lake.spent == lake.events
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: Lake) -> None:
+    rows = {
+        "call_analytics": {"user1": "a", "user2": "b", "analytics": 1},
+        "call_metrics": {"user1": "a", "user2": "b", "metrics": 2},
+    }
+    for source in CALLS.sources:
+        record = Raw(json.dumps(rows[source.table]).encode(), timestamp_ms=int(NOON.timestamp() * 1000))
+        pipeline.land(lake.spark, lake.settings, [[record]], landed_at=NOON, source=source)
+    lake.catch_up([CALLS], "silver", "gold", clock=lambda: NOON)
+    with pytest.raises(KeyboardInterrupt):  # is no failure of a stream's
+        lake.catch_up([SALES, closing(Fault(error=KeyboardInterrupt))], "gold", clock=tomorrow)
+    assert lake.spark.streams.active == []
+    fault, said = Fault(), list[str]()
+
+    def mend(notice: str) -> None:
+        said.append(notice)
+        fault.mend()
+
+    lake.catch_up([SALES, closing(fault)], "gold", clock=tomorrow, on_notice=mend)
+
+    name = "gold.call_records by the clock"
+    assert said == [f"{name} failed and is tried again in 0.1 s: {WHY}", f"{name} works again"]
+    assert [row["status"] for row in pipeline.rows_of(lake.settings, "gold.call_records")] == ["closed"]
+
+
+def tomorrow() -> datetime:
+    return NOON + timedelta(days=1)
+
+
+def closing(fault: Fault) -> Stream:
+    """Return calls that the wall clock cannot close."""
+    clock: Any = CALL_RECORDS.clock
+    table: GoldTable = replace(CALL_RECORDS, clock=replace(clock, becomes=fault.breaking(clock.becomes)))
+    return replace(CALLS, gold=(table,))
+
+
+@dataclass
+class Gate:
+    """A gate that is open, but cannot look at the transactions the first time."""
+
+    fault: Fault = field(default_factory=Fault)
+
+    def is_open(self, stream: Stream, _now: datetime) -> bool:
+        if stream.name == "transactions" and self.fault.is_there:
+            self.fault.mend()
+            raise CrashError
+        return True
+
+
+@pytest.mark.slow
+def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Lake) -> None:
+    """Its gate fails first, then its export does."""
+    fault = Fault()
+    export = USER_TRANSACTIONS_5M.export
+    stream = with_table(export=replace(export, value=fault.breaking(export.value)))
+    name = "export.user_transactions_5m"
+
+    with live(lake, [stream, SALES], ["gold", "export"], gate=Gate()) as running:
+        await_while_running(running, lambda: len(running.said) == 3)
+        await_while_running(running, lambda: "export.product_sales" in {one.query for one in running.done})
+        assert name not in {one.query for one in running.done}
+        fault.mend()
+        await_while_running(running, lambda: running.said[-1] == f"{name} works again")
+
+    assert running.failure is None
+    assert running.said[:3] == [
+        f"gate of transactions failed and is tried again in 1 s: {WHY}",
+        "gate of transactions works again",
+        f"{name} failed and is tried again in 1 s: {WHY}",
+    ]
+    assert name in {one.query for one in running.done}
+
+
+def test_a_stop_does_not_wait_for_a_pause(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 60)
+    lake.catch_up([TRANSACTIONS, SALES])
+    lake.produce()
+    lake.catch_up([TRANSACTIONS, SALES], "bronze", "silver")
+    stop, failed_at = Stop(), list[float]()
+
+    def ask(_notice: str) -> None:
+        failed_at.append(time.monotonic())
+        stop.request()
+
+    with pytest.raises(StreamError, match=f"^{GOLD} failed: {WHY}$"):
+        lake.catch_up([broken(Fault()), SALES], "gold", on_notice=ask, stop=stop)
+
+    assert time.monotonic() - failed_at[0] < 30
