@@ -39,5 +39,5 @@ def has_ended(spark: SparkSession) -> bool:
     context: Any = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())
-    except Py4JError:
+    except (Py4JError, OSError):
         return True
