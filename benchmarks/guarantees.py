@@ -33,7 +33,7 @@ from lakehouse.loads import Load, send
 from lakehouse.runner import AVAILABLE_NOW, run
 from lakehouse.session import start_session
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink, as_stored, latest_key, row_key
+from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, as_stored, latest_key, row_key
 from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.streams import choose
@@ -83,7 +83,8 @@ def no_kafka_transactions() -> Iterator[None]:
         producer.flush()
         return len(changes)
 
-    with _replaced(KafkaSink, _write=write, refuse_other_progress=lambda *_arguments, **_options: None):
+    admit = {"refuse_other_progress": lambda *_arguments, **_options: None}
+    with _replaced(KafkaSink, _write=write, _connected=connected, **admit):
         yield
 
 
@@ -91,7 +92,7 @@ def no_kafka_transactions() -> Iterator[None]:
 def no_redis_guard() -> Iterator[None]:
     """Set rows and the latest of each group whatever stands there, and do not look whether Redis has all."""
 
-    def write(sink: Any, changes: Sequence[Change]) -> int:
+    def write(sink: Any, changes: Sequence[Change]) -> Put:
         for first in range(0, len(changes), PIPELINE_ROWS):
             with sink._client.pipeline(transaction=False) as pipeline:
                 for change in changes[first : first + PIPELINE_ROWS]:
@@ -99,7 +100,7 @@ def no_redis_guard() -> Iterator[None]:
                     pipeline.set(row_key(sink._table, change.row_key), row, ex=sink._ttl_s)
                     pipeline.hset(latest_key(sink._table, change.group), change.member, row)
                 pipeline.execute()
-        return len(changes)
+        return Put(len(changes))
 
     with _replaced(RedisSink, write=write, is_filled=lambda _sink: True, seems_filled=lambda _sink: True):
         yield

@@ -3,12 +3,13 @@
 Of each micro-batch of the change feed the newest state of every row leaves: to the table's topic, exactly
 once for a read-committed consumer, and to Redis, guarded by the row's version, which is that of the Delta
 commit that wrote it. Rows of one Kafka key leave in the order of their versions, then of their keys.
-A deleted row leaves as a null value. A Redis that has lost its rows gets those of the time to live again.
+A deleted row leaves as a null value. A row that is too large for the topic goes to Redis alone and is noted
+in ops.unsent_rows. A Redis that has lost its rows gets those of the time to live again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,17 +19,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, cuts, departures, gold, tables
+from lakehouse import checkpoints, cuts, departures, gold, tables, unsent_rows
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.layer import Allow, BatchResult, LayerQuery, QueryMaker
 from lakehouse.names import escaped
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender
-from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS
+from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender, TooLarge
+from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
+from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS, SLICE_ROWS
 from lakehouse.stream import GoldTable, KeptTable, Stream
 from lakehouse.tables import Transaction
-from lakehouse.topics import create_topics
+from lakehouse.topics import Limits, create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
@@ -133,6 +135,7 @@ class _Export:
     ) -> None:
         self._spark = spark
         self._table = table
+        self._lake = settings.lake
         self._path = path
         self._kafka = kafka
         topic, url, ttl_s = None if kafka is None else kafka.topic, settings.redis_url, settings.redis_ttl_s
@@ -142,7 +145,15 @@ class _Export:
             url.get_secret_value(), table.name, ttl_s, generation=generation, rows_move=moves
         )
         self._shards = ShardSender(
-            table.name, settings.kafka_bootstrap_servers, topic, url, ttl_s, generation, moves
+            table.name,
+            settings.kafka_bootstrap_servers,
+            topic,
+            url,
+            ttl_s,
+            generation,
+            moves,
+            slice_rows=SLICE_ROWS,
+            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
@@ -156,7 +167,7 @@ class _Export:
         # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.
         begins = not is_filled and transaction.version == 0
         with self._redis.filling() if begins else nullcontext():
-            done = self._send(leaving, transaction)
+            done = self._send(leaving, transaction, now)
         if self._kafka is not None:
             departures.note(feed.sparkSession, self._path, self._kafka.topic, transaction)
         if not is_filled and not begins:
@@ -164,7 +175,8 @@ class _Export:
         else:
             again = self._put_next(feed.sparkSession, done.put.open, now)
         sent = {} if self._kafka is None else {self._kafka.topic: done.sent}
-        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again})
+        unsent = {"unsent": len(done.refused)} if done.refused else {}
+        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again, **unsent})
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether Redis has lost rows, looking at most every five seconds; not where it is away."""
@@ -184,22 +196,31 @@ class _Export:
             self._kafka.close()
         self._redis.close()
 
-    def _send(self, leaving: DataFrame, transaction: Transaction) -> Sent:
+    def _send(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
         some = to_changes(leaving, self._table).limit(SHARDED_FROM_ROWS).collect()
         if len(some) == SHARDED_FROM_ROWS:
             del some
-            return self._send_shards(leaving, transaction)
+            return self._send_shards(leaving, transaction, now)
         changes = list(_changes(some))
-        sent = 0 if self._kafka is None else self._kafka.write(changes, transaction)
-        return Sent(len(changes), sent, self._redis.write(changes))
+        if self._kafka is None:
+            return Sent(len(changes), put=self._redis.write(changes))
+        weighed = self._kafka.weigh(changes)
+        # First, so that a row is noted whatever the topic takes when the micro-batch comes again.
+        self._note(leaving.sparkSession, weighed.refused, self._kafka.topic, now)
+        sent = self._kafka.write(weighed.fitting, transaction)
+        return Sent(len(changes), sent, self._redis.write(changes), weighed.refused)
 
-    def _send_shards(self, leaving: DataFrame, transaction: Transaction) -> Sent:
+    def _send_shards(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
+        limits = Limits() if self._kafka is None else self._kafka.take_over()
+        done = self._shards.send(to_shards(leaving, self._table), transaction, limits)
         if self._kafka is not None:
-            self._kafka.take_over()
-        done = self._shards.send(to_shards(leaving, self._table), transaction)
-        if self._kafka is not None:
+            self._note(leaving.sparkSession, done.refused, self._kafka.topic, now)
             self._kafka.write([], transaction)
         return done
+
+    def _note(self, spark: SparkSession, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
+        if refused:
+            unsent_rows.note(spark, self._lake, self._table.name, topic, refused, now=now)
 
     def _fill(self, spark: SparkSession, now: datetime) -> int:
         """Put every row again that Redis is to have, and return how many it did not have."""
@@ -245,7 +266,13 @@ def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings
         topic = settings.topic(table.export.topic)
         create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
         noted = departures.noted(spark, path, topic)
-        kafka = KafkaSink(settings.kafka_bootstrap_servers, topic, table.name, noted=noted)
+        kafka = KafkaSink(
+            settings.kafka_bootstrap_servers,
+            topic,
+            table.name,
+            noted=noted,
+            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
+        )
 
     def admits(allow: Collection[Allow]) -> None:
         if kafka is not None:

@@ -20,6 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import STREAMS
 from lakehouse.tables import TableSpec
+from lakehouse.unsent_rows import UNSENT_ROWS
 
 _SET_ASIDE = "keys_set_aside"
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -59,6 +60,7 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
         DEAD_LETTERS,
         *(gold.spec(table, settings) for table in merged),
         DATA_LOSSES,
+        UNSENT_ROWS,
         RESULTS,
         GATES,
     )

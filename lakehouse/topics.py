@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from lakehouse.errors import ServiceError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
+_REQUEST_OVERHEAD = 64 * 1024  # what a request has beside its one record, names of topics and all, is less
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -107,6 +108,46 @@ def describe_topic(bootstrap_servers: str, name: str) -> Topic | None:
         None if found["topic_id"] in _NO_IDS else str(found["topic_id"]),
         {one.partition: earliest[one].offset for one in partitions},
         {one.partition: ends[one].offset for one in partitions},
+    )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a topic lets a producer do; the defaults are Kafka's own.
+
+    `record_bytes` is the size of a record in a batch of its own, `transaction_ms` how long a transaction may
+    be open.
+    """
+
+    record_bytes: int = 1_048_588
+    transaction_ms: int = 900_000
+
+
+def limits_of(bootstrap_servers: str, topic: str) -> Limits:
+    """Return what the topic lets a producer do now.
+
+    Where the broker does not say, because that takes a permission, Kafka's defaults stand. The brokers of a
+    cluster count as alike. Raises ServiceError where none answers.
+    """
+    with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
+        brokers = [one for one in admin.describe_cluster()["brokers"] if not one.get("is_fenced")]
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]
+        if brokers:
+            names = ["socket.request.max.bytes", "transaction.max.timeout.ms"]
+            asked.append(ConfigResource(ConfigResourceType.BROKER, str(brokers[0]["broker_id"]), names))
+        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
+    said = {
+        name: int(found["value"])
+        for resources in answer.values()
+        for configs in resources.values()
+        for name, found in configs.items()
+        if found["value"] is not None
+    }
+    record_bytes = said.get("max.message.bytes", Limits.record_bytes)
+    request_bytes = said.get("socket.request.max.bytes", 100 * 1024 * 1024)
+    return Limits(
+        min(record_bytes, request_bytes - _REQUEST_OVERHEAD),
+        said.get("transaction.max.timeout.ms", Limits.transaction_ms),
     )
 
 

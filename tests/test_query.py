@@ -91,6 +91,7 @@ def test_every_table_of_the_lake_has_a_spec(lake_settings: Settings) -> None:
             "ops.data_losses",
             "ops.expectation_results",
             "ops.gates",
+            "ops.unsent_rows",
         ]
     )
 

@@ -1,6 +1,7 @@
 """What has left: the topics out, read committed, say last of every row what gold says.
 
-Rows that gold has changed since the version that the export had reached are on their way and left out.
+Rows that gold has changed since the version that the export had reached are on their way and left out. A row
+that is too large for the topic is noted, not a difference, whatever older state of it the topic has.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, departures, tables
+from lakehouse import cuts, departures, tables, unsent_rows
 from lakehouse.audit.landing import read_records
 from lakehouse.audit.report import Check, Difference, Subject
 from lakehouse.export import message_of
@@ -22,6 +23,7 @@ from lakehouse.tables import Transaction
 from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
+_STATE = ["key", "value_sha256"]
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,17 @@ def check_topic(
         if sent.has_expired:
             different = different.where(F.col("what") != _NOT_SENT)
         names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
-        wrong = [different.join(sent.moving, names, "left_anti")]
+        different, notes = different.join(sent.moving, names, "left_anti"), [sent.note]
+        noted = unsent_rows.read(spark, settings.lake, table.name, topic)
+        if noted is not None:
+            too_large = different.join(_states(noted), _STATE, "left_semi").count()
+            different = different.join(_states(noted), _STATE, "left_anti")
+            if too_large:
+                notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
+        wrong = [different.drop("value_sha256")]
         if not _counted(sent.messages).where("times > 1").isEmpty():
             wrong.append(_doubled(sent.changes(), sent.messages))
-        return [subject.compared(gold.where("leaves").count(), wrong, [sent.note])]
+        return [subject.compared(gold.where("leaves").count(), wrong, notes)]
     finally:
         gold.unpersist()
 
@@ -141,7 +150,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows of which the last message is not what gold says."""
+    """Return the rows of which the last message is not what gold says, and the digest of what that is."""
     names = ["key", *identity]
     place = F.struct("partition", "offset")
     last = (
@@ -156,18 +165,25 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
         .when(left & (said != F.col("value")), F.concat(F.lit("the topic says "), said))
         .when(F.col("stands").isNull() & said.isNotNull(), F.lit("in the topic, but not in gold"))
     )
-    return both.select(*names, what.alias("what")).where("what IS NOT NULL")
+    digest = F.when(left, F.sha2("value", 256)).otherwise("")
+    return both.select(*names, what.alias("what"), digest.alias("value_sha256")).where("what IS NOT NULL")
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic less often than in gold."""
+    """Return messages that are in the topic less often than in gold, and the digests of their values."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
     what = F.when(times == 0, F.lit(_NOT_SENT)).otherwise(
         F.format_string("%s: %d times in the topic, %d times in gold", "value", times, F.col("rows"))
     )
-    return both.where(times < F.col("rows")).select("key", what.alias("what"))
+    digest = F.sha2("value", 256).alias("value_sha256")
+    return both.where(times < F.col("rows")).select("key", what.alias("what"), digest)
+
+
+def _states(noted: DataFrame) -> DataFrame:
+    """Return the states of rows that a topic did not take, as the differences name them."""
+    return noted.select(*_STATE).distinct()
 
 
 def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:

@@ -19,6 +19,7 @@ from lakehouse.sinks.redis import (
     scan_rows,
 )
 from lakehouse.sinks.shards import Sent, ShardSender
+from lakehouse.sinks.sizes import TooLarge
 
 __all__ = [
     "Change",
@@ -27,6 +28,7 @@ __all__ = [
     "RedisSink",
     "Sent",
     "ShardSender",
+    "TooLarge",
     "as_stored",
     "filled_key",
     "latest_key",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -12,17 +12,106 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from lakehouse.errors import CheckpointError, ServiceError
 from lakehouse.sinks.change import Change
+from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.tables import Transaction
+from lakehouse.topics import Limits, limits_of
+
+TRANSACTION_TIMEOUT_S = 600
+_BATCH_BYTES = 128 * 1024
+_REQUEST_BYTES = 1024 * 1024
 
 
-class KafkaSink:
-    """Writes a micro-batch's rows to one topic exactly once.
+class Exporter:
+    """Transactions of one exporter of a table to a topic.
 
-    Rows and the micro-batch's number are committed in one Kafka transaction: the number as the offset that
-    the consumer group `lakehouse-export-<table>-to-<topic>` has in partition 0 of the topic, with the
-    query's identity as its metadata; that of a `shard` under a group of its own. A micro-batch that has
-    been committed is not sent again. A second exporter of the same table to the same topic fences the
-    first. `noted` is the progress that the lake knows of, for when Kafka has forgotten its own.
+    Rows and progress are committed in one Kafka transaction: progress as the offset and metadata that the
+    consumer group has in partition 0 of the topic. The group's name is the transactional id, too, so a second
+    exporter with the same group fences the first. The broker ends a transaction that is open for more than
+    `transaction_timeout_s`, or for more than it allows, and what it had sent is never seen.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, table: str, group: str, transaction_timeout_s: int
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self.topic = topic
+        self._table = table
+        self._group = group
+        self._timeout_ms = 1000 * transaction_timeout_s
+        self._producer: KafkaProducer | None = None
+
+    def close(self) -> None:
+        """Close the producer, however the broker is.
+
+        A transaction left open is invisible to read-committed consumers, which wait at its first row; it is
+        aborted by the next exporter's start, or by the broker when its time is over.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):
+                producer.close(timeout=5)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except ProducerFencedError as error:
+            self.close()
+            raise ServiceError(
+                f"export of {self._table} to topic {self.topic} was taken over by another exporter of the "
+                "same table, and only one may run at a time; or its transaction was open for more than "
+                f"{self._timeout_ms / 1000:,.0f} s"
+            ) from error
+        except KafkaError as error:
+            self.close()
+            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, limits: Limits) -> KafkaProducer:
+        """Make the producer; from here on nobody else can commit progress."""
+        self._producer = producer = KafkaProducer(
+            bootstrap_servers=self._bootstrap_servers,
+            transactional_id=self._group,
+            transaction_timeout_ms=min(self._timeout_ms, limits.transaction_ms),
+            linger_ms=20,
+            # A batch of several records is never larger than the topic takes; a record that is larger than a
+            # batch gets one of its own.
+            batch_size=min(_BATCH_BYTES, limits.record_bytes),
+            max_request_size=max(_REQUEST_BYTES, limits.record_bytes),
+        )
+        producer.init_transactions()
+        return producer
+
+    def _commit(
+        self, producer: KafkaProducer, changes: Iterable[Change], progress: OffsetAndMetadata
+    ) -> None:
+        """Send the changes in their order and commit them together with the progress."""
+        partitions = sorted(producer.partitions_for(self.topic))
+        producer.begin_transaction()
+        records = [
+            producer.send(
+                self.topic,
+                key=change.key.encode(),
+                value=None if change.value is None else change.value.encode(),
+                partition=partition_of(change, partitions),
+            )
+            for change in changes
+        ]
+        # A commit that waits for a refused record is not woken before the next look at the topic, in minutes.
+        for record in records:
+            record.get()
+        producer.send_offsets_to_transaction({TopicPartition(self.topic, 0): progress}, self._group)
+        producer.commit_transaction()
+
+
+class KafkaSink(Exporter):
+    """Writes a micro-batch's rows to one topic exactly once, in one transaction.
+
+    Progress is the micro-batch's number as the offset of the group `lakehouse-export-<table>-to-<topic>`,
+    with the query's identity as its metadata. A micro-batch that has been committed is not sent again.
+    `noted` is the progress that the lake knows of, for when Kafka has forgotten its own.
     """
 
     def __init__(
@@ -31,17 +120,26 @@ class KafkaSink:
         topic: str,
         table: str,
         *,
-        shard: int | None = None,
         noted: Transaction | None = None,
+        transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self.topic = topic
-        self._table = table
-        self._group = progress_group(table, topic, shard)
-        self._progress = TopicPartition(topic, 0)
+        group = progress_group(table, topic)
+        super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
         self._noted = noted
-        self._producer: KafkaProducer | None = None
+        self._limits = Limits()
         self._sent: Transaction | None = None
+
+    def weigh(self, changes: Sequence[Change]) -> Weighed:
+        """Part the changes by whether the topic takes them; where it does not, its limit is looked up again.
+
+        Raises ServiceError as `write` does.
+        """
+        with self._reported():
+            self._connected()
+            weighed = weigh(changes, self._limits.record_bytes)
+            if weighed.refused and self._look_again():
+                weighed = weigh(changes, self._limits.record_bytes)
+        return weighed
 
     def write(self, changes: Sequence[Change], transaction: Transaction) -> int:
         """Send the changes in their order and return how many were sent; 0 where they had been sent before.
@@ -51,10 +149,15 @@ class KafkaSink:
         with self._reported():
             return self._write(changes, transaction)
 
-    def take_over(self) -> None:
-        """Fence every exporter that came before; raises ServiceError as `write` does."""
+    def take_over(self) -> Limits:
+        """Fence every exporter that came before and return what the topic lets a producer do now.
+
+        Raises ServiceError as `write` does.
+        """
         with self._reported():
             self._connected()
+            self._look_again()
+        return self._limits
 
     def refuse_other_progress(
         self, application: str | None, planned: int | None, *, allow_resend: bool = False
@@ -90,72 +193,31 @@ class KafkaSink:
                 "once with --allow resend"
             )
 
-    def close(self) -> None:
-        """Close the producer, however the broker is.
-
-        A transaction left open is invisible to read-committed consumers; it is aborted by the next exporter's
-        start, or by the broker after a minute.
-        """
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(KafkaError):
-                producer.close(timeout=5)
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except ProducerFencedError as error:
-            self.close()
-            raise ServiceError(
-                f"export of {self._table} to topic {self.topic} was taken over by another exporter of the "
-                "same table; only one may run at a time"
-            ) from error
-        except KafkaError as error:
-            self.close()
-            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
-        except BaseException:
-            self.close()
-            raise
-
     def _write(self, changes: Sequence[Change], transaction: Transaction) -> int:
         producer = self._connected()
         sent = self._sent
         if sent and sent.application == transaction.application and sent.version >= transaction.version:
             return 0
-        partitions = sorted(producer.partitions_for(self.topic))
-        producer.begin_transaction()
-        records = [
-            producer.send(
-                self.topic,
-                key=change.key.encode(),
-                value=None if change.value is None else change.value.encode(),
-                partition=partition_of(change, partitions),
-            )
-            for change in changes
-        ]
-        # A commit that waits for a refused record is not woken before the next look at the topic, in minutes.
-        for record in records:
-            record.get()
-        progress = OffsetAndMetadata(transaction.version, transaction.application, -1)
-        producer.send_offsets_to_transaction({self._progress: progress}, self._group)
-        producer.commit_transaction()
+        self._commit(producer, changes, OffsetAndMetadata(transaction.version, transaction.application, -1))
         self._sent = transaction
         return len(changes)
 
     def _connected(self) -> KafkaProducer:
         if self._producer is None:
-            self._producer = KafkaProducer(
-                bootstrap_servers=self._bootstrap_servers,
-                transactional_id=self._group,
-                linger_ms=20,
-                batch_size=128 * 1024,
-            )
-            # From here on nobody else can commit progress, so it is read once.
-            self._producer.init_transactions()
+            self._limits = limits_of(self._bootstrap_servers, self.topic)
+            self._start(self._limits)
             sent = read_progress(self._bootstrap_servers, self._group, self.topic)
             self._sent = sent or self._noted
         return self._producer
+
+    def _look_again(self) -> bool:
+        """Look the topic's limits up and tell whether they are others; a new producer goes by them then."""
+        before = self._limits
+        if limits_of(self._bootstrap_servers, self.topic) == before:
+            return False
+        self.close()
+        self._connected()
+        return True
 
 
 def progress_group(table: str, topic: str, shard: int | None = None) -> str:
@@ -167,14 +229,21 @@ def read_progress(
     bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Transaction | None:
     """Return the last micro-batch that is noted as sent to the topic; null before the first."""
+    committed = read_group(bootstrap_servers, group, topic, isolation_level)
+    return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
+
+
+def read_group(
+    bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
+) -> OffsetAndMetadata | None:
+    """Return what an exporter's group has as its progress in the topic; null before the first."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers.split(","), group_id=group, isolation_level=isolation_level
     )
     try:
-        committed = consumer.committed(TopicPartition(topic, 0), metadata=True)
+        return consumer.committed(TopicPartition(topic, 0), metadata=True)
     finally:
         consumer.close()
-    return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
 
 
 def partition_of(change: Change, partitions: Sequence[int]) -> int:

@@ -1,9 +1,11 @@
 """A large micro-batch's rows, sent in shards: tasks of one Spark job, each with connections of its own.
 
-A shard's rows and its progress are one Kafka transaction, and Redis gets them after it. When every shard has
-been sent the micro-batch's progress is committed as that of a small one is, so a micro-batch that a crash has
-cut leaves out the shards that were done when it comes again. For that its rows have to come to the same
-shards: their number is a constant, and so is the size from which a micro-batch is sent in shards.
+A shard's rows leave in slices, each with the shard's progress in one Kafka transaction, and Redis gets them
+after it. When every shard has been sent the micro-batch's progress is committed as that of a small one is, so
+a micro-batch that a crash has cut leaves out the slices that were done when it comes again. For that its rows
+have to come to the same shards, in the same order. They do: a micro-batch's plan in the checkpoint says what
+it reads of the change feed, a row's shard follows from its key, its place from its version and its keys, and
+the number of shards is a constant, as is the size from which a micro-batch is sent in shards.
 """
 
 from __future__ import annotations
@@ -11,29 +13,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import reduce
 
 from pydantic import SecretStr
 from pyspark.sql import DataFrame, Row
 
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.change import Change
-from lakehouse.sinks.kafka import KafkaSink
 from lakehouse.sinks.redis import Put, RedisSink
+from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.slices import Slice, SlicedSink, next_slice
 from lakehouse.tables import Transaction
+from lakehouse.topics import Limits
 
 SHARDS = 4
 SHARDED_FROM_ROWS = 50_000
+SLICE_ROWS = 20_000
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of a shard, or of all: rows, those sent to Kafka, those put in Redis; failure, if any."""
+    """What became of rows: how many, those sent to Kafka, put in Redis, and too large for their topic."""
 
     rows: int = 0
     sent: int = 0
     put: Put = field(default_factory=Put)
-    failure: str | None = None
+    refused: tuple[TooLarge, ...] = ()
+
+    def __add__(self, other: Sent) -> Sent:
+        """Return both together, of rows that have no member of a group in common."""
+        return Sent(
+            self.rows + other.rows, self.sent + other.sent, self.put + other.put, self.refused + other.refused
+        )
 
 
 @dataclass(frozen=True)
@@ -46,38 +56,69 @@ class ShardSender:
     redis_url: SecretStr
     redis_ttl_s: int
     generation: int
-    rows_move: bool = False
+    rows_move: bool
+    slice_rows: int
+    transaction_timeout_s: int
 
-    def send(self, shards: DataFrame, transaction: Transaction) -> Sent:
+    def send(self, shards: DataFrame, transaction: Transaction, limits: Limits) -> Sent:
         """Send the partitions of the frame, each a shard, and return what came of them together.
 
-        Raises ServiceError where one failed; the others may have been sent, which a second call finds out.
+        `limits` are what the topic lets a producer do. Raises ServiceError where a shard failed; the others
+        may have been sent, and slices of this one, which a second call finds out.
         """
 
-        def send_shard(shard: int, rows: Iterable[Row]) -> Iterator[Sent]:
-            yield self._send(shard, rows, transaction)
+        def send_shard(shard: int, rows: Iterable[Row]) -> Iterator[Sent | str]:
+            # A failure is returned, because Spark would wrap it in the traces of three processes.
+            try:
+                yield self._send(shard, (Change(**row.asDict()) for row in rows), transaction, limits)
+            except ServiceError as error:
+                yield str(error)
 
-        done = shards.rdd.mapPartitionsWithIndex(send_shard).collect()
-        for one in done:
-            if one.failure is not None:
-                raise ServiceError(one.failure)
-        put = reduce(Put.__add__, (one.put for one in done), Put())
-        return Sent(sum(one.rows for one in done), sum(one.sent for one in done), put)
+        total = Sent()
+        for done in shards.rdd.mapPartitionsWithIndex(send_shard).collect():
+            if isinstance(done, str):
+                raise ServiceError(done)
+            total += done
+        return total
 
-    def _send(self, shard: int, rows: Iterable[Row], transaction: Transaction) -> Sent:
-        # A failure is returned, because Spark would wrap it in the traces of three processes.
-        changes = [Change(**row.asDict()) for row in rows]
-        sent = 0
-        try:
-            with ExitStack() as sinks:
-                if self.topic is not None:
-                    kafka = KafkaSink(self.bootstrap_servers, self.topic, self.table, shard=shard)
-                    sent = sinks.enter_context(closing(kafka)).write(changes, transaction)
-                url = self.redis_url.get_secret_value()
-                redis = RedisSink(
-                    url, self.table, self.redis_ttl_s, generation=self.generation, rows_move=self.rows_move
+    def _send(self, shard: int, changes: Iterator[Change], transaction: Transaction, limits: Limits) -> Sent:
+        rows, sent, refused = 0, 0, list[TooLarge]()
+
+        def gone(slices: Iterable[Slice]) -> Iterator[Change]:
+            """Yield the rows that are done with Kafka, the next slice's once it is."""
+            nonlocal rows, sent
+            for one in slices:
+                rows += len(one.changes)
+                sent += one.sent
+                refused.extend(one.refused)
+                yield from one.changes
+
+        with ExitStack() as sinks:
+            url = self.redis_url.get_secret_value()
+            redis = sinks.enter_context(
+                closing(
+                    RedisSink(
+                        url,
+                        self.table,
+                        self.redis_ttl_s,
+                        generation=self.generation,
+                        rows_move=self.rows_move,
+                    )
                 )
-                put = sinks.enter_context(closing(redis)).write(changes)
-        except ServiceError as error:
-            return Sent(failure=str(error))
-        return Sent(len(changes), sent, put)
+            )
+            if self.topic is None:
+                parts = iter(lambda: next_slice(changes, self.slice_rows), [])
+                slices: Iterator[Slice] = map(Slice, parts)
+            else:
+                kafka = SlicedSink(
+                    self.bootstrap_servers,
+                    self.topic,
+                    self.table,
+                    shard,
+                    limits,
+                    slice_rows=self.slice_rows,
+                    transaction_timeout_s=self.transaction_timeout_s,
+                )
+                slices = sinks.enter_context(closing(kafka)).send(changes, transaction)
+            put = redis.write(gone(slices))
+        return Sent(rows, sent, put, tuple(refused))

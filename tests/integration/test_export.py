@@ -22,7 +22,7 @@ from delta.tables import DeltaTable
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import export as export_layer
@@ -39,6 +39,7 @@ from lakehouse.sinks import RedisSink
 from lakehouse.stopping import Stop
 from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.topics import Limits
 from lakehouse.triggers import AVAILABLE_NOW
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
@@ -444,29 +445,35 @@ def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(
 
 @pytest.fixture
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send micro-batches of four rows and more in shards."""
+    """Send micro-batches of four rows and more in shards, and shards in slices of two."""
     monkeypatch.setattr(export_layer, "SHARDED_FROM_ROWS", 4)
+    monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
 
 
 @pytest.mark.usefixtures("few_are_many")
-def test_shards_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
-    export: Export,
+def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
+    export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    services, refused = [f"service {number}" for number in range(12)], "r" * 200_000
+    services, refused = [f"service {number}" for number in range(12)], "z" * 200_000  # the last in its shard
     export.put(State("auth", 9))
     assert [batch.result.written for batch in export.run()] == [{export.topic: 1, "redis": 1}]
     export.put(*(State(service, 0) for service in services))
     export.put(*(State(service, window, 2) for service in services for window in (0, 1)), State(refused, 0))
     export.set_topic({"max.message.bytes": "140000"})  # more than a batch of the client, less than that row
 
-    with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MessageSizeTooLarge"):
-        export.run()
+    with monkeypatch.context() as patch:
+        # The topic took more when the export looked, and less when the row came.
+        patch.setattr("lakehouse.sinks.kafka.limits_of", lambda *_: Limits(record_bytes=1_000_000))
+        with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MessageSizeTooLarge"):
+            export.run()
+    before, stored = len(export.messages()), len(export.in_redis())
+    assert before in (1 + 23, 1 + 24)  # all but the slice of two with that row
     export.set_topic({"max.message.bytes": "1000000"})
     export.put(State("service 0", 1, 3))
     (again, after) = export.run(EVERY_COMMIT)
 
     assert again.result.rows == 25
-    assert 0 < again.result.written[export.topic] < 25
+    assert again.result.written == {export.topic: 26 - before, "redis": 26 - stored}
     assert after.result.written == {export.topic: 1, "redis": 1}
     sent = export.messages()
     assert len(sent) == 1 + 25 + 1
@@ -496,6 +503,30 @@ def test_a_crash_after_all_shards_and_before_the_progress_sends_nothing_twice(
 
     assert again.result.written == {export.topic: 0, "redis": 0}
     assert len(export.messages()) == len(export.in_redis()) == 8
+
+
+@pytest.mark.soak
+def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_only(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard takes far longer on two cores; the broker looks for expired ones every ten seconds."""
+    monkeypatch.setattr(export_layer, "TRANSACTION_TIMEOUT_S", 5)
+    monkeypatch.setattr(export_layer, "SLICE_ROWS", 5_000)
+    named = F.concat(F.lit("service "), F.col("id") % 5000)
+    start = F.timestamp_micros(
+        F.lit(int(START.timestamp()) * 1_000_000) + F.floor(F.col("id") / 5000) * 60_000_000
+    )
+    row = {**State("", 0).row(), "service_id": named, "window_start": start}
+    values = {name: one if isinstance(one, Column) else F.lit(one) for name, one in row.items()}
+    export.spark.range(500_000).select(
+        *(values[field.name].cast(field.dataType).alias(field.name) for field in METRICS_1M.schema)
+    ).write.format("delta").mode("append").save(export.path)
+
+    (done,) = export.run()
+
+    assert done.result.written == {export.topic: 500_000, "redis": 500_000}
+    (check,) = check_topic(export.spark, METRICS, METRICS_1M, export.topic, export.settings)
+    assert (check.compared, check.differences) == (500_000, 0)
 
 
 # An emptied Redis.

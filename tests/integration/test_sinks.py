@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import OffsetAndMetadata, TopicPartition
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
@@ -29,9 +30,11 @@ from lakehouse.errors import ServiceError
 from lakehouse.local.redis_server import RedisServer
 from lakehouse.local.services import Endpoints
 from lakehouse.sinks import Change, KafkaSink, RedisSink, read_latest, read_rows, scan_latest, scan_rows
+from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import PIPELINE_ROWS
+from lakehouse.sinks.slices import Slice, SlicedSink
 from lakehouse.tables import Transaction
-from lakehouse.topics import create_topics
+from lakehouse.topics import Limits, create_topics
 from tests.pipeline import await_, read_topic
 
 PARTITIONS = 3
@@ -67,9 +70,31 @@ def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[..., K
     """Make exporters of one table to one topic, each like a process of its own."""
     made: list[KafkaSink] = []
 
-    def make(shard: int | None = None) -> KafkaSink:
-        made.append(KafkaSink(services.kafka, topic, "a_table", shard=shard))
-        return made[-1]
+    def make(transaction_timeout_s: int = TRANSACTION_TIMEOUT_S) -> KafkaSink:
+        sink = KafkaSink(services.kafka, topic, "a_table", transaction_timeout_s=transaction_timeout_s)
+        made.append(sink)
+        return sink
+
+    yield make
+    for sink in made:
+        sink.close()
+
+
+MakeShard = Callable[..., SlicedSink]
+
+
+@pytest.fixture
+def make_shard(services: Endpoints, topic: str) -> Iterator[MakeShard]:
+    """Make exporters of shards of the same table to the same topic."""
+    made: list[SlicedSink] = []
+
+    def make(shard: int = 0, slice_rows: int = 3, limit: int = 1_000_000) -> SlicedSink:
+        limits = Limits(record_bytes=limit)
+        sink = SlicedSink(
+            services.kafka, topic, "a_table", shard, limits, slice_rows=slice_rows, transaction_timeout_s=60
+        )
+        made.append(sink)
+        return sink
 
     yield make
     for sink in made:
@@ -169,23 +194,133 @@ def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
 
 
 def test_an_exporter_of_shards_is_fenced_by_one_that_takes_over_and_shards_keep_progress_of_their_own(
-    services: Endpoints, topic: str, make_kafka_sink: Callable[..., KafkaSink]
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink], make_shard: MakeShard
 ) -> None:
     first, second = make_kafka_sink(), make_kafka_sink()
     first.take_over()
-    old_shard, old_shard_too = make_kafka_sink(shard=0), make_kafka_sink(shard=1)
-    old_shard.write(changes(("a", "1")), FIRST)
-    old_shard_too.take_over()
+    assert sent(make_shard(0).send(changes(("a", "1")), FIRST)) == [1]
+    old_shard = make_shard(1, slice_rows=1).send(changes(("b", "1"), ("b", "zombie")), FIRST)
+    assert next(old_shard).sent == 1
 
     second.take_over()
-    assert make_kafka_sink(shard=0).write(changes(("a", "1")), FIRST) == 0
-    assert make_kafka_sink(shard=1).write(changes(("b", "1")), FIRST) == 1
+    assert sent(make_shard(0).send(changes(("a", "1")), FIRST)) == [0]
+    assert sent(make_shard(1, slice_rows=1).send(changes(("b", "1"), ("b", "2")), FIRST)) == [0, 1]
     second.write([], FIRST)
 
-    for fenced in (old_shard_too, first):
-        with pytest.raises(ServiceError, match="taken over by another exporter"):
-            fenced.write(changes(("b", "zombie")), FIRST)
-    assert sorted(committed(services, topic)) == [("a", "1"), ("b", "1")]
+    with pytest.raises(ServiceError, match="taken over by another exporter"):
+        next(old_shard)
+    with pytest.raises(ServiceError, match="taken over by another exporter"):
+        first.write(changes(("b", "zombie")), FIRST)
+    assert sorted(committed(services, topic)) == [("a", "1"), ("b", "1"), ("b", "2")]
+
+
+def sent(slices: Iterable[Slice]) -> list[int]:
+    return [one.sent for one in slices]
+
+
+@pytest.mark.parametrize(("broken_after", "left"), [(3, 5), (7, 2)])
+def test_a_crash_between_two_slices_is_made_good_exactly_once(
+    services: Endpoints, topic: str, make_shard: MakeShard, broken_after: int, left: int
+) -> None:
+    rows = changes(*((f"key {number % 2}", str(number)) for number in range(8)))
+
+    with pytest.raises(ZeroDivisionError):
+        sent(make_shard().send(Breaking(rows[:broken_after], ZeroDivisionError()), FIRST))
+    assert len(committed(services, topic)) == 8 - left
+    again = list(
+        make_shard(slice_rows=5).send(rows, FIRST)
+    )  # an update may have changed how many a slice has
+
+    assert (sum(sent(again)), [row for one in again for row in one.changes]) == (left, rows)
+    assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
+    assert sent(make_shard().send(rows, FIRST)) == [0, 0, 0]
+    assert sent(make_shard().send(changes(("key 0", "8")), SECOND)) == [1]
+
+
+def test_a_shard_goes_on_from_what_an_earlier_version_has_noted(
+    services: Endpoints, topic: str, make_shard: MakeShard
+) -> None:
+    group = f"lakehouse-export-a_table-to-{topic}-0"
+    with closing(KafkaProducer(bootstrap_servers=services.kafka, transactional_id=group)) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        progress = OffsetAndMetadata(SECOND.version, SECOND.application, -1)
+        producer.send_offsets_to_transaction({TopicPartition(topic, 0): progress}, group)
+        producer.commit_transaction()
+    rows = changes(("a", "1"))
+
+    assert sent(make_shard().send(rows, SECOND)) == [0]
+    assert sent(make_shard().send(rows, Transaction("query-a", 2))) == [1]
+    assert sent(make_shard().send(rows, Transaction("query-b", 0))) == [1]
+
+
+def test_what_a_shard_has_refused_it_refuses_again_though_the_topic_takes_more_by_now(
+    services: Endpoints, topic: str, make_shard: MakeShard
+) -> None:
+    rows = changes(("a", "1"), ("a", "x" * 1000), ("a", "3"), ("a", "y" * 1000))
+
+    with pytest.raises(ZeroDivisionError):
+        sent(make_shard(slice_rows=2, limit=500).send(Breaking(rows[:3], ZeroDivisionError()), FIRST))
+    again = list(make_shard(slice_rows=2, limit=5000).send(rows, FIRST))
+
+    assert sent(again) == [0, 1]
+    assert [(row.key, row.size_bytes, row.limit_bytes) for one in again for row in one.refused] == [
+        ("a", 1087, 500),
+        ("a", 1087, 500),
+    ]
+    assert committed(services, topic) == [("a", "1"), ("a", "3")]
+    assert sent(make_shard(limit=5000).send(rows[1:2], SECOND)) == [1]
+
+
+def test_the_broker_takes_a_row_of_the_very_size_that_is_let_through(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    set_topic(services, topic, {"max.message.bytes": "1000"})
+    sink = make_kafka_sink()
+    # 61 bytes of a batch, 21 of a record, one for no headers, one and two for the lengths.
+    fitting, larger, refused = ("a", "x" * 913), ("b", "x" * 914), ("c", "é" * 457)
+
+    weighed = sink.weigh(changes(fitting, larger, refused))
+
+    assert weighed.fitting == changes(fitting)
+    assert [(row.key, row.size_bytes, row.limit_bytes) for row in weighed.refused] == [
+        ("b", 1001, 1000),
+        ("c", 1001, 1000),
+    ]
+    assert sink.write(weighed.fitting, FIRST) == 1
+    with pytest.raises(ServiceError, match="MessageSizeTooLarge"):  # the client's reckoning is a little high
+        sink.write(changes(("b", "x" * 914 + "y" * 20)), SECOND)
+
+
+def test_the_limit_is_looked_up_again_where_a_row_is_too_large(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    set_topic(services, topic, {"max.message.bytes": "500"})
+    sink, rows = make_kafka_sink(), changes(("a", "x" * 2_000_000))
+    assert len(sink.weigh(rows).refused) == 1
+    assert sink.write([], FIRST) == 0
+
+    set_topic(services, topic, {"max.message.bytes": "3000000"})
+
+    assert sink.weigh(rows).fitting == rows
+    assert sink.write(rows, SECOND) == 1
+    assert committed(services, topic) == [("a", "x" * 2_000_000)]
+
+
+@pytest.mark.parametrize(("asked_s", "has_s"), [(TRANSACTION_TIMEOUT_S, 600), (7, 7), (1_000_000, 900)])
+def test_the_broker_knows_how_long_a_transaction_may_be_open(
+    services: Endpoints,
+    topic: str,
+    make_kafka_sink: Callable[[int], KafkaSink],
+    asked_s: int,
+    has_s: int,
+) -> None:
+    make_kafka_sink(asked_s).write(changes(("a", "1")), FIRST)
+
+    group = f"lakehouse-export-a_table-to-{topic}"
+    with closing(KafkaAdminClient(bootstrap_servers=services.kafka)) as admin:
+        described = admin.describe_transactions([group])[group]
+    assert described.transaction_timeout_ms == 1000 * has_s
 
 
 class Breaking(Sequence[Change]):

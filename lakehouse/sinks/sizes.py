@@ -1,0 +1,63 @@
+"""Which changes are too large for their topic."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from lakehouse.sinks.change import Change
+
+_OVERHEAD = 128  # more than a record and its batch have beside key and value
+_LONGEST_CHARACTER = 4
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """A row's state that its topic does not take: which it is, its size and the limit, in bytes.
+
+    The size is that of the record in a batch of its own as the client reckons it: key and value in UTF-8, and
+    up to 95 bytes, at most 20 of them more than the broker counts. `value_sha256` is of the message's value,
+    in hex, and empty for a delete.
+    """
+
+    key: str
+    row_key: str
+    version: int
+    value_sha256: str
+    size_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Changes that their topic takes, in their order, and those that it does not."""
+
+    fitting: list[Change]
+    refused: tuple[TooLarge, ...]
+
+
+def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
+    """Part the changes by whether their records have more bytes than the topic takes."""
+    fitting, refused = [], []
+    for change in changes:
+        found = _too_large(change, limit_bytes)
+        if found is None:
+            fitting.append(change)
+        else:
+            refused.append(found)
+    return Weighed(fitting, tuple(refused))
+
+
+def _too_large(change: Change, limit_bytes: int) -> TooLarge | None:
+    characters = len(change.key) + len(change.value or "")
+    if _LONGEST_CHARACTER * characters + _OVERHEAD <= limit_bytes:
+        return None
+    key, value = change.key.encode(), None if change.value is None else change.value.encode()
+    size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
+    if size <= limit_bytes:
+        return None
+    digest = "" if value is None else hashlib.sha256(value).hexdigest()
+    return TooLarge(change.key, change.row_key, change.version, digest, size, limit_bytes)

@@ -1,0 +1,125 @@
+"""One shard of a large micro-batch in a Kafka topic, a slice of its rows at a time.
+
+A transaction that is open for too long is ended by the broker. One with all rows of a shard takes the longer
+the more rows there are and the busier the machine is, and would be ended in every retry, for ever. So a shard
+leaves in slices of bounded size, each a transaction, and its rows are never all in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from kafka.structs import OffsetAndMetadata
+
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.kafka import Exporter, progress_group, read_group
+from lakehouse.sinks.sizes import TooLarge, weigh
+from lakehouse.tables import Transaction
+from lakehouse.topics import Limits
+
+_SLICE_CHARACTERS = 32 << 20
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a shard that are done with Kafka: how many were sent just now, and which the topic refuses."""
+
+    changes: list[Change]
+    sent: int = 0
+    refused: tuple[TooLarge, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How many rows of a shard are done, the refused ones among them, and the smallest limit they went by."""
+
+    rows: int
+    record_bytes: int
+
+    def left(self, done: int) -> int:
+        """Return how many rows may come next, so that no slice has both some that are done and others."""
+        return self.rows - done if done < self.rows else sys.maxsize
+
+
+class SlicedSink(Exporter):
+    """Writes the rows of one shard to a topic exactly once, `slice_rows` at most in a transaction.
+
+    Progress is the number of rows that are done as the offset of the group
+    `lakehouse-export-<table>-to-<topic>-<shard>`, and as its metadata the micro-batch they are of. When the
+    micro-batch comes again so many rows are left out, so they have to come in the same order. Which rows are
+    refused stays the same, too: those done are judged by the limit that they were judged by.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        table: str,
+        shard: int,
+        limits: Limits,
+        *,
+        slice_rows: int,
+        transaction_timeout_s: int,
+    ) -> None:
+        group = progress_group(table, topic, shard)
+        super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
+        self._limits = limits
+        self._slice_rows = slice_rows
+
+    def send(self, changes: Iterable[Change], transaction: Transaction) -> Iterator[Slice]:
+        """Send the changes in their order and yield them, slice by slice, each after its commit.
+
+        Raises ServiceError where the broker refuses or another exporter has taken over.
+        """
+        remaining = iter(changes)
+        first = next(remaining, None)
+        if first is None:  # so nothing is connected
+            return
+        with self._reported():
+            producer = self._start(self._limits)
+            progress = self._progress_of(transaction)
+        remaining, done = chain([first], remaining), 0
+        limit = min(self._limits.record_bytes, progress.record_bytes)
+        noted = json.dumps(
+            {"application": transaction.application, "batch": transaction.version, "record_bytes": limit}
+        )
+        while part := next_slice(remaining, min(self._slice_rows, progress.left(done))):
+            weighed, is_done = weigh(part, limit), done < progress.rows
+            done += len(part)
+            if not is_done:
+                with self._reported():
+                    self._commit(producer, weighed.fitting, OffsetAndMetadata(done, noted, -1))
+            yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
+
+    def _progress_of(self, transaction: Transaction) -> _Progress:
+        """Return how far the shard has come in a micro-batch."""
+        nothing, everything = _Progress(0, sys.maxsize), _Progress(sys.maxsize, sys.maxsize)
+        committed = read_group(self._bootstrap_servers, self._group, self.topic)
+        if committed is None:
+            return nothing
+        metadata = str(committed.metadata)
+        if not metadata.startswith("{"):  # of an earlier version: the number of a micro-batch that is done
+            sent = Transaction(metadata, int(committed.offset))
+            is_done = sent.application == transaction.application and sent.version >= transaction.version
+            return everything if is_done else nothing
+        found = json.loads(metadata)
+        if found["application"] != transaction.application or found["batch"] < transaction.version:
+            return nothing
+        if found["batch"] > transaction.version:
+            return everything
+        return _Progress(int(committed.offset), int(found["record_bytes"]))
+
+
+def next_slice(remaining: Iterator[Change], rows: int) -> list[Change]:
+    """Take the next rows, so many at most, and fewer where they are long."""
+    part, characters = list[Change](), 0
+    for change in remaining:
+        part.append(change)
+        characters += len(change.key) + len(change.value or "")
+        if len(part) == rows or characters >= _SLICE_CHARACTERS:
+            break
+    return part

@@ -1,0 +1,256 @@
+"""Rows that are too large for their topic: the others leave, they are noted, and the audit knows.
+
+Calls are put into gold.call_records by hand, closed, one Delta commit a call: version 0 made the table. The
+broker takes records of 2 MiB where nothing else is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import redis
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import export as export_layer
+from lakehouse import gold, tables
+from lakehouse.audit import Check
+from lakehouse.audit.exports import check_topic
+from lakehouse.errors import ServiceError
+from lakehouse.local.services import Endpoints
+from lakehouse.query import ask, register
+from lakehouse.runner import BatchDone, run
+from lakehouse.settings import Settings
+from lakehouse.sinks import KafkaSink, read_progress
+from lakehouse.stream import KeptTable, Stream
+from lakehouse.streams.calls import CALL_RECORDS, CALLS
+from lakehouse.streams.sales import PRODUCT_SALES, SALES
+from lakehouse.tables import Transaction
+from lakehouse.triggers import AVAILABLE_NOW
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.frames import local_frame
+
+TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+TS_MS = 1_777_896_000_000
+LIMIT = 2 * 1024 * 1024
+REDIS_DATABASE = 12  # no other file of tests uses it
+UNSENT = "ops.unsent_rows"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A closed call of ann with somebody."""
+
+    other: str
+    analytics: str = "a"
+    metrics: str = "m"
+
+    @property
+    def key(self) -> str:
+        return f"ann-{self.other}:{TS_MS}"
+
+    @property
+    def message(self) -> str:
+        sides = f'"analytics":"{self.analytics}","metrics":"{self.metrics}"'
+        return f'{{"user1":"ann","user2":"{self.other}","ts":{TS_MS},{sides}}}'
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "user1": "ann",
+            "user2": self.other,
+            "ts": TS,
+            "analytics": self.analytics,
+            "metrics": self.metrics,
+            "analytics_events": 1,
+            "metrics_events": 1,
+            "last_event_time": TS,
+            "status": "closed",
+            "closed_at": TS + timedelta(minutes=5),
+            "was_closed": True,
+        }
+
+
+# One payload alone would fit, and each came in a record that the broker took.
+LARGE = Call("eve", "x" * 1_200_000, "y" * 1_200_000)
+
+
+class Exported:
+    """One lake's calls, or another table, and the topic that they leave to."""
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, stream: Stream = CALLS, table: KeptTable = CALL_RECORDS
+    ) -> None:
+        self.spark, self.settings, self.stream, self.table = spark, settings, stream, table
+        self.topic = settings.topic(str(table.export.topic))
+        self.path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
+
+    def put(self, *rows: dict[str, Any]) -> None:
+        """Insert or update rows in one commit, as gold does."""
+        frame = local_frame(
+            self.spark, [{**dict.fromkeys(self.table.schema.names), **row} for row in rows], self.table.schema
+        )
+        tables.replace(frame.coalesce(1), self.path, self.table.keys, within=F.lit(True))
+
+    def put_calls(self, *calls: Call) -> None:
+        self.put(*(call.row() for call in calls))
+
+    def run(self) -> list[BatchDone]:
+        done: list[BatchDone] = []
+        stream, settings = self.stream, self.settings
+        run(self.spark, [stream], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        return [batch for batch in done if batch.query == f"export.{self.table.name}"]
+
+    def written(self) -> dict[str, int]:
+        """Export one micro-batch and return what came of its rows, the topic's by the name `topic`."""
+        (batch,) = self.run()
+        return {"topic" if name == self.topic else name: n for name, n in batch.result.written.items()}
+
+    def messages(self) -> dict[str, list[str | None]]:
+        found: dict[str, list[str | None]] = {}
+        for one in pipeline.read_topic(self.settings.kafka_bootstrap_servers, self.topic):
+            value = None if one.value is None else one.value.decode()
+            found.setdefault(one.key.decode(), []).append(value)
+        return found
+
+    def noted(self) -> list[tuple[Any, ...]]:
+        """The rows of ops.unsent_rows but for the time, which is now."""
+        columns = "table", "topic", "row_key", "version", "key", "size_bytes", "limit_bytes", "reason"
+        rows = pipeline.rows_of(self.settings, UNSENT)
+        now = pipeline.micros(datetime.now(UTC))
+        assert all(now - 600_000_000 < row["noted_at"] <= now for row in rows)
+        return sorted(tuple(row[name] for name in columns) for row in rows)
+
+    def audited(self) -> Check:
+        (check,) = check_topic(self.spark, self.stream, self.table, self.topic, self.settings)
+        return check
+
+    def set_limit(self, max_message_bytes: int) -> None:
+        configuration = {"max.message.bytes": str(max_message_bytes)}
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
+
+
+@pytest.fixture
+def settings(make_settings: MakeSettings, services: Endpoints) -> Settings:
+    url = f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return make_settings(redis_url=SecretStr(url))
+
+
+@pytest.fixture(params=["in one transaction", "in shards and slices"])
+def exported(
+    spark: SparkSession, settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Exported:
+    if request.param == "in shards and slices":
+        monkeypatch.setattr(export_layer, "SHARDED_FROM_ROWS", 4)
+        monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
+    return Exported(spark, settings)
+
+
+@pytest.mark.usefixtures("no_names")
+def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: Exported) -> None:
+    others = [Call(name) for name in ("bob", "cem", "dan", "fay", "gil")]
+    exported.put_calls(*others, LARGE)
+
+    assert exported.written() == {"topic": 5, "redis": 6, "unsent": 1}
+
+    assert exported.messages() == {call.key: [call.message] for call in others}
+    # 61 bytes of a batch, 21 of a record, one for no headers, one and four for the lengths.
+    size = 88 + len(LARGE.key) + len(LARGE.message)
+    row = ("call_records", exported.topic, LARGE.key, 1, LARGE.key, size, LIMIT, "too_large")
+    assert exported.noted() == [row]
+    with redis.Redis.from_url(exported.settings.redis_url.get_secret_value()) as client:
+        stored = json.loads(client.get(f"lakehouse:call_records:row:{LARGE.key}") or "{}")
+    assert (stored["analytics"], stored["metrics"]) == (LARGE.analytics, LARGE.metrics)
+
+    # A crash before the checkpoint: the micro-batch comes again.
+    pipeline.forget_last_commit(exported.settings, "export.call_records")
+    version = pipeline.version_of(exported.settings, UNSENT)
+    assert exported.written() == {"topic": 0, "redis": 0, "unsent": 1}
+    assert exported.messages() == {call.key: [call.message] for call in others}
+    assert (exported.noted(), pipeline.version_of(exported.settings, UNSENT)) == ([row], version)
+
+    audited = exported.audited()
+    assert (audited.compared, audited.differences) == (6, 0)
+    assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
+    assert UNSENT in register(exported.spark, exported.settings)
+    found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
+    assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
+
+
+@pytest.mark.usefixtures("no_names")
+def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
+    spark: SparkSession, settings: Settings
+) -> None:
+    calls, small = Exported(spark, settings), replace(LARGE, analytics="x", metrics="y")
+    calls.put_calls(small, Call("bob"))
+    assert calls.written() == {"topic": 2, "redis": 2}
+    assert not pipeline.path_of(settings, UNSENT).exists()
+    calls.put_calls(LARGE)
+
+    assert calls.written() == {"topic": 0, "redis": 1, "unsent": 1}
+    assert calls.messages() == {small.key: [small.message], Call("bob").key: [Call("bob").message]}
+    assert calls.audited().differences == 0  # though the topic has an older state
+
+    calls.set_limit(4_000_000)
+    register(spark, settings)
+    ask(spark, "UPDATE gold.call_records SET status = status WHERE user2 = 'eve'", limit=1, write=True)
+    assert calls.written() == {"topic": 1, "redis": 1}
+    assert calls.messages()[LARGE.key] == [small.message, LARGE.message]
+    assert (calls.audited().differences, len(calls.audited().notes)) == (0, 1)
+
+
+def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_large(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Exported(spark, settings)
+    calls.put_calls(LARGE)
+    calls.run()
+    calls.put_calls(replace(LARGE, metrics="y"))
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "write", crash)
+        with pytest.raises(ServiceError, match="pulled out"):
+            calls.run()
+    # Somebody tells Kafka that the micro-batch has left, so its row never does.
+    group = f"lakehouse-export-call_records-to-{calls.topic}"
+    progress = read_progress(settings.kafka_bootstrap_servers, group, calls.topic)
+    assert progress is not None
+    with closing(KafkaSink(settings.kafka_bootstrap_servers, calls.topic, "call_records")) as other:
+        other.write([], Transaction(progress.application, progress.version + 1))
+
+    assert calls.written() == {"topic": 0, "redis": 1}
+
+    (example,) = calls.audited().examples
+    assert (example.key, example.what) == ({"key": LARGE.key}, "in gold, but not in the topic")
+
+
+def crash(*_arguments: object) -> int:
+    raise ServiceError("Kafka was pulled out")
+
+
+def test_what_is_counted_may_be_too_large_too(spark: SparkSession, settings: Settings) -> None:
+    (table,) = PRODUCT_SALES.sides
+    sales = Exported(spark, settings, SALES, table)
+    sales.run()
+    sales.set_limit(500)
+    kept = {"value": Decimal(2500), "crossing": 1, "event_time": TS, "partition": 0}
+    sales.put({**kept, "product": "tea", "offset": 1}, {**kept, "product": "p" * 300, "offset": 2})
+
+    assert sales.written() == {"topic": 1, "redis": 2, "unsent": 1}
+
+    assert sales.messages() == {"tea": ['{"product":"tea","value":2500}']}
+    audited = sales.audited()
+    assert (audited.compared, audited.differences) == (2, 0)
+    assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
