@@ -15,7 +15,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, leases, recompute, tables
+from lakehouse import cuts, gold, leases, recompute, tables
 from lakehouse.errors import TableError
 from lakehouse.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.settings import Settings
@@ -69,6 +69,8 @@ def rebuild_gold(
             f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
         )
     path = tables.path_of(settings.lake, "gold", table.name)
+    for one in kept:
+        tables.ensure(spark, settings.lake, gold.spec(one, settings))
     done = {one.name: Rebuilt(one.name, 0, 0, 0) for one in kept}
     with leases.held(spark, path, f"gold.{table.name}"):
         for _ in range(_ROUNDS):

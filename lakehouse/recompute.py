@@ -57,10 +57,10 @@ def cut_of(spark: SparkSession, table: GoldTable, settings: Settings) -> GoldCut
         silver_path = tables.path_of(lake, "silver", name)
         position = positions.get(tables.table_id(spark, silver_path))
         merged[name] = cuts.read_up_to(spark, silver_path, position)
-    found = {
-        name: tables.read_version(spark, tables.path_of(lake, "gold", name), version)
-        for name, version in versions.items()
-    }
+    found = {}
+    for one in (table, *table.sides):
+        standing = tables.read_version(spark, tables.path_of(lake, "gold", one.name), versions[one.name])
+        found[one.name] = tables.as_declared(standing, one.schema)
     return GoldCut(table, found, versions, merged)
 
 

@@ -109,6 +109,7 @@ class Lake:
             raise TableError(
                 f"{subject.name} has no version {version}: {str(error).splitlines()[0]}"
             ) from error
+        frame = tables.as_declared(frame, subject.spec.schema)
         return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
 
     @cached_property

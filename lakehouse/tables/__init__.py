@@ -22,6 +22,7 @@ from lakehouse.tables.log import (
 from lakehouse.tables.making import ensure, ensure_source
 from lakehouse.tables.reading import (
     Greatest,
+    as_declared,
     has_rows,
     read,
     read_change_stream,
@@ -55,6 +56,7 @@ __all__ = [
     "again_on_conflict",
     "amend",
     "append",
+    "as_declared",
     "begin",
     "clear",
     "created_ms",

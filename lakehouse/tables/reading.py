@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse import storage
 from lakehouse.execution import are_few, executing_for
@@ -50,6 +51,13 @@ def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
     """Return the table's rows as of a version."""
     return _rows_of(spark, path, snapshot(spark, path, version))
+
+
+def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return the rows with the columns that they lack, null: of a table that no query has opened lately."""
+    missing = [field for field in schema if field.name not in rows.columns]
+    lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
+    return rows.withColumns(lacking) if lacking else rows
 
 
 def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
