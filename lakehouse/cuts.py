@@ -79,13 +79,14 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
     """Return the rows that a reader of the table's appends has got up to the position, as they are now.
 
     Commits that rewrite or remove rows, which such a reader passes over, count whether it has come to them
-    or not; the rows of appends that it has not come to are left out.
+    or not; the rows of appends that it has not come to are left out. What compaction has replaced is not
+    asked for: VACUUM removes it.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))  # noqa: FBT003
     newest = written_now(spark, path, None).version
     later = [tables.read_commit(spark, path, number) for number in range(position.version, newest + 1)]
-    if not any(_rewrites(commit) for commit in later):
+    if not any(_replaces_files(commit) for commit in later):
         return _as_of(spark, path, position)
     unread = [file for commit in later[1:] if not _rewrites(commit) for file in _added(commit)]
     if position.is_starting:
@@ -141,6 +142,10 @@ def _rewrites(commit: list[dict[str, Any]]) -> bool:
     return bool(_changing("remove", commit))
 
 
+def _replaces_files(commit: list[dict[str, Any]]) -> bool:
+    return any("remove" in action for action in commit)
+
+
 def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the commit's actions of a kind that change what rows there are."""
     return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
@@ -159,6 +164,20 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
     changes = sum("cdc" in action for action in commit)
     files = changes or len(_changing("add", commit)) + len(_changing("remove", commit))
     return position.version if read >= files else position.version - 1
+
+
+def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
+    """Return the newest version that has the rows of this one, in whatever files.
+
+    Those of an older one may be gone: compaction has put others in their place, and VACUUM removes them.
+    """
+    newest = written_now(spark, path, None).version
+    while version < newest:
+        commit = tables.read_commit(spark, path, version + 1)
+        if _changing("add", commit) or _changing("remove", commit):
+            break
+        version += 1
+    return version
 
 
 def _in(paths: list[str]) -> Any:

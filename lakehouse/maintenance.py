@@ -64,8 +64,11 @@ def _out_of_reach(
         position = merged.get(tables.table_id(spark, path))
         if position is None or position.is_starting:
             return None
-        # The place is the first version with rows that may not have been read.
-        rows = tables.read_version(spark, path, position.version - 1)
+        # The place is the first version with rows that may not have been read. Where all have been, it may be
+        # an old one, whose files compaction has replaced and VACUUM removed.
+        newest = tables.version_of(spark, path)
+        has_all = not cuts.has_unread(spark, path, position, newest + 1)
+        rows = tables.read_version(spark, path, newest if has_all else position.version - 1)
         greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
         if greatest is None or greatest.micros is None:
             return None

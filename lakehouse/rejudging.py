@@ -2,9 +2,10 @@
 
 A rebuild writes newly refused records to the dead letters, then changes silver in one commit, then closes the
 letters of records that are in silver now. So a record is in at least one of both at every moment, and a
-second run finishes what a killed one has left. Records of a micro-batch that silver is still writing are in
-neither and left alone. Gold does not follow by its stream, which passes over commits that rewrite. A replay
-and a rebuild of one stream should not run at the same time.
+second run finishes what a killed one has left. A record that silver has finished with, and that somebody has
+deleted, comes back, and of one that is there twice, because a RESTORE of bronze had it read again, one row
+stays. Those of a micro-batch that silver is still writing are left alone. Gold does not follow by its stream,
+which passes over commits that rewrite. A replay and a rebuild of one stream should not run at the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib.metadata import version
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import silver, tables
+from lakehouse import cuts, silver, tables
 from lakehouse.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, to_dead_letters
 from lakehouse.judging import COORDINATES, clean_schema, filter_dead, judge, late_reason, watermark_of
 from lakehouse.ranges import OffsetRange, ranges_of, within
@@ -118,6 +119,8 @@ class _Place:
         ranges = ranges_of(landed)
         if not ranges:
             return Rebuilt()
+        again = tables.keep_one(self._spark, self._paths.clean, _KEYS, within(ranges))
+        tables.keep_one(self._spark, self._paths.dead, ("id",), within(ranges))
         judged = self._judged(landed, ranges, allow_late=allow_late)
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
@@ -127,7 +130,7 @@ class _Place:
                 judged=judged.count(),
                 inserted=found.inserted,
                 changed=found.changed,
-                removed=found.removed,
+                removed=found.removed + again,
                 newly_refused=found.refused + found.reopened,
                 newly_accepted=found.accepted,
                 first=None if found.first is None else from_micros(found.first),
@@ -137,22 +140,32 @@ class _Place:
             work.unpersist()
 
     def _judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on records in silver or the letters, with the row and the letter they have.
+        """Return the verdicts on records that silver has finished with, beside the row and letter of each.
 
         `standing` is silver's row, null where it has none; `id`, `status` and `said` are the letter's.
         """
         names = clean_schema(self._source.contract).names
+        done = self._done().where(within(ranges))  # looked up first: what it says is done is in the tables
         clean = tables.read(self._spark, self._paths.clean).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
         dead = tables.read(self._spark, self._paths.dead).where(within(ranges))
         letters = dead.where(F.col("job") == self._origin.job).select(
             *_KEYS, "id", "status", F.col("reasons").alias("said")
         )
-        finished = F.col("standing").isNotNull() | (F.col("status") != DISCARDED)
+        is_lost = F.col("_done") & F.col("status").isNull()
+        finished = F.col("standing").isNotNull() | (F.col("status") != DISCARDED) | is_lost
         judged = judge(landed, self._source, None, self._settings)
-        known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").where(finished)
+        known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
+        known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
         return known.withColumn("row", row).withColumn("reasons", self._reasons(allow_late=allow_late))
+
+    def _done(self) -> DataFrame:
+        """Return the records of silver's finished micro-batches."""
+        lake, query, path = self._settings.lake, silver.query_name(self._source), self._paths.bronze
+        read = cuts.positions(self._spark, lake, query, cuts.finished(self._spark, lake, query))
+        rows = cuts.read_up_to(self._spark, path, read.get(tables.table_id(self._spark, path)))
+        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))  # noqa: FBT003
 
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return what is against a record, being late included where it is not in silver."""

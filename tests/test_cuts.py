@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse import checkpoints, cuts, tables
 from lakehouse.cuts import Position
 from lakehouse.settings import Settings
+from tests.fuzz import commands
 
 QUERY = "gold.something"
 
@@ -119,6 +120,26 @@ def test_compaction_brings_no_rows_that_a_reader_has_not_read(
         assert offsets_of(cuts.read_up_to(spark, path, place)) == [
             n for n in range(30) if n not in (5, 25)
         ], number
+
+
+def test_a_cut_stays_when_vacuum_has_removed_what_compaction_replaced(
+    spark: SparkSession, lake_settings: Settings, path: str
+) -> None:
+    given = stream(spark, lake_settings, path)
+    place = position(spark, lake_settings, path, max(given))
+    version = tables.version_of(spark, path)
+
+    commands.optimize(spark, lake_settings, "silver.something")
+    commands.vacuum(spark, lake_settings, "silver.something", everything=True)
+
+    assert offsets_of(cuts.read_up_to(spark, path, place)) == list(range(20))
+    same = cuts.with_same_rows(spark, path, version)
+    assert same == tables.version_of(spark, path) > version
+    assert offsets_of(tables.read_version(spark, path, same)) == list(range(20))
+    append(spark, path, 20)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE offset = 5")
+    assert cuts.with_same_rows(spark, path, version) == same
+    assert cuts.with_same_rows(spark, path, same + 1) == same + 1
 
 
 def test_the_change_feed_has_been_read_up_to_a_version_once_all_its_files_have(

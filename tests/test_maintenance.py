@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehouse import recompute
 from lakehouse.maintenance import Cleared, clear_state
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS
+from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests import pipeline
+from tests.fuzz import commands
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
 
 START = pipeline.utc("2026-03-01T00:00:00")
@@ -44,7 +46,7 @@ class Story:
     in an empty lake            nothing has been merged
     a second before             an event of an hour and 59 seconds after the first window's start
     gold is behind              silver has another event of that window, and one that lets it go
-    out of reach                gold has merged them too
+    out of reach                gold has merged them too, and silver has been compacted and vacuumed
     again                       nothing new
     not final                   three hours later, but one of two windows has not become final
     """
@@ -54,6 +56,7 @@ class Story:
     after: list[Row]
     messages_before: int
     messages_after: int
+    wrong: int
     made_anew: list[Row]
     not_final: list[Row]
 
@@ -82,10 +85,15 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
 
     pipeline.run_layers(spark, settings, "gold", "export")
     before, messages_before = pipeline.rows_of(settings, GOLD), messages()
+    commands.optimize(spark, settings, SILVER)
+    commands.vacuum(spark, settings, SILVER, everything=True)
     found["out of reach"] = clear_state(spark, [STREAM], settings)
     found["again"] = clear_state(spark, [STREAM], settings)
     pipeline.run_layers(spark, settings, "export")
     after, messages_after = pipeline.rows_of(settings, GOLD), messages()
+    cut = recompute.cut_of(spark, METRICS_1M, settings)
+    anew = recompute.made_anew(cut, settings)["metrics_1m"]
+    wrong = recompute.differences(cut.found["metrics_1m"], anew, METRICS_1M, settings).count()
 
     # Silver lets none through for a cleared row unless it is asked to; this one is put there by hand.
     path = str(pipeline.path_of(settings, SILVER))
@@ -104,7 +112,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     )
     found["not final"] = clear_state(spark, [STREAM], settings)
     not_final = pipeline.rows_of(settings, GOLD)
-    return Story(found, before, after, messages_before, messages_after, made_anew, not_final)
+    return Story(found, before, after, messages_before, messages_after, wrong, made_anew, not_final)
 
 
 def test_nothing_is_cleared_before_anything_is_merged(story: Story) -> None:
@@ -132,6 +140,10 @@ def test_rows_that_no_record_can_reach_lose_their_state_and_nothing_that_users_r
         map(repr, (row | state for row in story.before))
     )
     assert [one.rows for one in story.cleared["again"]] == [0]
+
+
+def test_a_cleared_row_is_what_silver_makes_it(story: Story) -> None:
+    assert story.wrong == 0
 
 
 def test_a_row_that_is_not_final_keeps_its_state(story: Story) -> None:

@@ -86,7 +86,8 @@ def exported_version(
     """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
     path = tables.path_of(settings.lake, "gold", table.name)
     positions = cuts.positions(spark, settings.lake, f"export.{table.name}", batch)
-    return cuts.version_read(spark, path, positions.get(tables.table_id(spark, path)))
+    version = cuts.version_read(spark, path, positions.get(tables.table_id(spark, path)))
+    return None if version is None else cuts.with_same_rows(spark, path, version)
 
 
 def _unknown_progress(

@@ -239,6 +239,30 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
     return again_on_conflict(put)
 
 
+def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column) -> int:
+    """Leave one row of each key in a table without a change feed, and return how many went.
+
+    Only rows for which `within` holds are compared. A rerun finds none.
+    """
+
+    def keep() -> int:
+        commit = begin(spark, path)
+        near = commit.candidates(within)
+        with executing_for(spark, few=are_few(rows=near.rows)):
+            rows = commit.rows(near).where(within).groupBy(*keys)
+            counted = rows.agg(F.count("*").alias("times"), F.collect_set(FILE).alias("files"))
+            files = F.array_distinct(F.flatten(F.collect_list("files")))
+            found = counted.where("times > 1").agg(F.sum(F.col("times") - 1), files).first()
+            more, names = found or (None, [])
+            if more:
+                commit.write(commit.rows(near, names).drop(FILE).dropDuplicates(list(keys)))
+                commit.remove(near, names)
+                commit.finish(None)
+        return more or 0
+
+    return again_on_conflict(keep)
+
+
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
     return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))

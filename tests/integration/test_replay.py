@@ -355,6 +355,45 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
     assert sum(one.result.rows for one in passed_over) == 0
 
 
+def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """Offset 7 has landed and is not judged yet: a rebuild leaves it to silver."""
+    pipeline.land(spark, settings, [[event(LANDED, 9.0)]], landed_at=LANDED, first_offset=7)
+    for table, condition in ((SILVER, "offset IN (0, 2)"), (DEAD_LETTERS, "offset IN (3, 5)")):
+        DeltaTable.forPath(spark, str(pipeline.path_of(settings, table))).delete(condition)
+    assert (in_silver(settings), letters(settings)) == ([1], {4: "open", 6: "open"})
+
+    done = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+    again = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+
+    assert (done.judged, done.inserted, done.newly_refused) == (7, 2, 2)
+    assert again == Rebuilt(judged=7)
+    assert in_silver(settings) == [0, 1, 2]
+    assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
+    assert letter_rows(settings)[5]["reasons"][0]["rule"] == "late"
+
+
+def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """RESTORE adds the files that a DELETE of all rows has removed, which silver takes for new ones."""
+    bronze = DeltaTable.forPath(spark, str(pipeline.path_of(settings, pipeline.BRONZE)))
+    version = pipeline.version_of(settings, pipeline.BRONZE)
+    bronze.delete()
+    bronze.restoreToVersion(version)
+    pipeline.run_layers(spark, settings, "silver", stream=METRICS)
+    assert in_silver(settings) == [0, 0, 1, 1, 2, 2]
+    assert len(pipeline.rows_of(settings, DEAD_LETTERS)) == 8
+
+    done = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+
+    assert (done.judged, done.inserted, done.removed) == (7, 0, 3)
+    assert in_silver(settings) == [0, 1, 2]
+    assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
+    assert rebuild_silver(spark, STREAM, settings, Landed(), NOW) == Rebuilt(judged=7)
+
+
 def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
