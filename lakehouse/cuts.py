@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, tables
+from lakehouse.errors import TableError
 from lakehouse.judging import COORDINATES
 
 _NOTHING_YET = "-"
@@ -80,20 +82,20 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
     Commits that rewrite or remove rows, which such a reader passes over, count whether it has come to them
     or not; the rows of appends that it has not come to are left out. What compaction has replaced is not
-    asked for: VACUUM removes it.
+    asked for: VACUUM removes it. Raises TableError where log retention has removed what was done since.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))  # noqa: FBT003
     newest = written_now(spark, path, None).version
-    later = [tables.read_commit(spark, path, number) for number in range(position.version, newest + 1)]
+    later = _commits(spark, path, position.version, newest + 1)
     if not any(_replaces_files(commit) for commit in later):
         return _as_of(spark, path, position)
-    unread = [file for commit in later[1:] if not _rewrites(commit) for file in _added(commit)]
+    unread = [file for commit in later[1:] if not rewrites(commit) for file in _added(commit)]
     if position.is_starting:
         read = set(_first_files(spark, path, position))
         started_with = tables.files(spark, path, position.version)
         unread += [file.path for file in started_with if file.path not in read]
-    elif not _rewrites(later[0]):
+    elif not rewrites(later[0]):
         unread += _added(later[0])[position.index + 1 :]
     rows = tables.read_version(spark, path, newest)
     if not unread:
@@ -103,10 +105,16 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:
-    """Tell whether appends before the version have not been read up to the position."""
+    """Tell whether appends before the version have not been read up to the position.
+
+    Whatever rows there are where log retention has removed what was done since count as such.
+    """
     place = Position(0, -1, is_starting=False) if position is None else position
-    commits = [tables.read_commit(spark, path, number) for number in range(place.version, version)]
-    unread = [_added(commit) for commit in commits if not _rewrites(commit)]
+    kept = tables.first_version(spark, path)
+    if place.version < kept:
+        return bool(tables.files(spark, path, kept))
+    commits = _commits(spark, path, place.version, version)
+    unread = [_added(commit) for commit in commits if not rewrites(commit)]
     if place.is_starting:
         read = len(_first_files(spark, path, place))
         return read < len(tables.files(spark, path, place.version)) or any(unread[1:])
@@ -121,7 +129,8 @@ def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
         return rows if all_of_it else rows.where(_in(read))
     if position.index < 0:
         return tables.read_version(spark, path, position.version - 1)
-    unread = _added(tables.read_commit(spark, path, position.version))[position.index + 1 :]
+    (commit,) = _commits(spark, path, position.version, position.version + 1)
+    unread = _added(commit)[position.index + 1 :]
     rows = tables.read_version(spark, path, position.version)
     return rows.where(~_in(unread)) if unread else rows
 
@@ -138,12 +147,27 @@ def _added(commit: list[dict[str, Any]]) -> list[str]:
     return [str(file["path"]) for file in _changing("add", commit)]
 
 
-def _rewrites(commit: list[dict[str, Any]]) -> bool:
+def rewrites(commit: list[dict[str, Any]]) -> bool:
+    """Tell whether a commit removes or changes rows that were there before."""
     return bool(_changing("remove", commit))
 
 
 def _replaces_files(commit: list[dict[str, Any]]) -> bool:
     return any("remove" in action for action in commit)
+
+
+def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[dict[str, Any]]]:
+    """Return what the versions from the first one on and before the end have done."""
+    try:
+        return [tables.read_commit(spark, path, number) for number in range(first, end)]
+    except Py4JJavaError as error:
+        kept = tables.first_version(spark, path)
+        if first >= kept:
+            raise
+        raise TableError(
+            f"the table at {path} was read up to version {first}, and its log begins at version {kept}: "
+            "log retention has removed what was done in between"
+        ) from error
 
 
 def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -152,7 +176,10 @@ def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
-    """Return the last version of which a reader of the change feed has all; null for none."""
+    """Return the last version of which a reader of the change feed has all; null for none.
+
+    Raises TableError where log retention has removed that version.
+    """
     if position is None:
         return None
     read = position.index + 1
@@ -160,7 +187,7 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
         return position.version if read >= len(tables.files(spark, path, position.version)) else None
     if not read:
         return position.version - 1
-    commit = tables.read_commit(spark, path, position.version)
+    (commit,) = _commits(spark, path, position.version, position.version + 1)
     changes = sum("cdc" in action for action in commit)
     files = changes or len(_changing("add", commit)) + len(_changing("remove", commit))
     return position.version if read >= files else position.version - 1
@@ -173,7 +200,7 @@ def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
     """
     newest = written_now(spark, path, None).version
     while version < newest:
-        commit = tables.read_commit(spark, path, version + 1)
+        (commit,) = _commits(spark, path, version + 1, version + 2)
         if _changing("add", commit) or _changing("remove", commit):
             break
         version += 1

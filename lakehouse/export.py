@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from lakehouse import checkpoints, cuts, departures, gold, tables, unsent_rows
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, gathered, size_of
+from lakehouse.failures import are_files_gone
 from lakehouse.layer import Allow, BatchResult, LayerQuery, QueryMaker
 from lakehouse.names import escaped
 from lakehouse.settings import Settings
@@ -33,7 +34,6 @@ from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
-_FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
 def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
@@ -245,7 +245,7 @@ class _Export:
         try:
             return self._redis.write(_changes(changes.toLocalIterator()), are_all=True).rows
         except (PySparkException, Py4JError) as error:
-            if not any(sign in str(error) for sign in _FILES_GONE):
+            if not are_files_gone(error):
                 raise
             raise TableError(
                 f"Redis has lost rows of gold.{self._table.name}; they are put again from the changes of the "

@@ -15,6 +15,7 @@ _TABLE_CHANGED = re.compile(
 _RECORDS_GONE = re.compile(
     r"data may have been lost|KAFKA_DATA_LOSS|OffsetOutOfRange|UnknownTopicOrPartition|UnknownTopicId"
 )
+_FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
 def gist(error: BaseException) -> str:
@@ -27,6 +28,11 @@ def gist(error: BaseException) -> str:
 def is_table_change(error: BaseException) -> bool:
     """Tell whether the query stumbled over a table's new schema, with which it can start again."""
     return _TABLE_CHANGED.search(str(error)) is not None
+
+
+def are_files_gone(error: BaseException) -> bool:
+    """Tell whether files of a table's earlier versions are gone: VACUUM has removed them."""
+    return any(sign in str(error) for sign in _FILES_GONE)
 
 
 def is_loss(error: BaseException) -> bool:

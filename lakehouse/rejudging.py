@@ -5,7 +5,8 @@ letters of records that are in silver now. So a record is in at least one of bot
 second run finishes what a killed one has left. A record that silver has finished with, and that somebody has
 deleted, comes back, and of one that is there twice, because a RESTORE of bronze had it read again, one row
 stays. Those of a micro-batch that silver is still writing are left alone. Gold does not follow by its stream,
-which passes over commits that rewrite. A replay and a rebuild of one stream should not run at the same time.
+which passes over commits that rewrite. A rebuild holds the letters of the source alone meanwhile
+(`lakehouse.leases`): no replay, discard or other rebuild comes between its writes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from importlib.metadata import version
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, silver, tables
+from lakehouse import cuts, leases, silver, tables
 from lakehouse.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, to_dead_letters
 from lakehouse.judging import COORDINATES, clean_schema, filter_dead, judge, late_reason, watermark_of
 from lakehouse.ranges import OffsetRange, ranges_of, within
@@ -92,7 +93,8 @@ def rebuild_silver(
 
     What silver has came in time and is not late. A letter that is there for being late stays, and one that
     today's rules would let in, but that lies before the watermark, is late now; unless `allow_late`.
-    Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes nothing.
+    Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
+    Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
     places = (_Place(spark, stream, source, settings, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late) for place in places)
@@ -115,6 +117,11 @@ class _Place:
         self._paths = silver.ensure(spark, source, settings)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
+        what = f"rebuild of {self._origin.job}"
+        with leases.held_part(self._spark, self._paths.dead, self._source.table, what, alone=True):
+            return self._rebuild(span, allow_late=allow_late)
+
+    def _rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
         landed = tables.read(self._spark, self._paths.bronze).where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:

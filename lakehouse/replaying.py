@@ -5,11 +5,14 @@ Rows that pass are inserted into silver where they are not there yet, and only t
 `replayed`. One that is killed in between leaves letters that are open though their rows are in silver, which
 the next replay or discard recognises first. Silver appends blindly and is not disturbed; of two replays that
 insert at once one comes first and the other looks again. However often it is asked, silver has a record once.
+A rebuild of silver judges the same letters, so replays and discards of a source share a lease on them
+(`lakehouse.leases`), which a rebuild takes alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -17,7 +20,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import silver, tables
+from lakehouse import leases, silver, tables
 from lakehouse.dead_letters import DISCARDED, OPEN, REPLAYED, Selection, count_by_rule, read_letters
 from lakehouse.judging import COORDINATES, filter_clean, judge, watermark_of
 from lakehouse.ranges import OffsetRange, ranges_of, within
@@ -84,7 +87,8 @@ def replay(
 ) -> Replayed:
     """Judge the selected open letters again and let into silver what passes, each record once.
 
-    With `allow_late` no record is late. A rerun finds only those that still fail.
+    With `allow_late` no record is late. A rerun finds only those that still fail. Raises TableError while a
+    rebuild of silver judges letters of one of the sources.
     """
     places = _places(spark, streams, settings, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -93,7 +97,10 @@ def replay(
 def discard(
     spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
 ) -> Discarded:
-    """Give the selected open letters up; a rerun finds none."""
+    """Give the selected open letters up; a rerun finds none.
+
+    Raises TableError while a rebuild of silver judges letters of one of the sources.
+    """
     places = _places(spark, streams, settings, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
 
@@ -130,6 +137,21 @@ class _Place:
         self._paths = silver.ensure(spark, source, settings)
 
     def replay(self, *, allow_late: bool) -> Replayed:
+        with self._sharing("replay"):
+            return self._replay(allow_late=allow_late)
+
+    def discard(self) -> Discarded:
+        with self._sharing("discard"):
+            return self._discard()
+
+    def _sharing(self, what: str) -> AbstractContextManager[None]:
+        """Let no rebuild of silver judge the source's letters meanwhile."""
+        name = silver.query_name(self._source)
+        return leases.held_part(
+            self._spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
+        )
+
+    def _replay(self, *, allow_late: bool) -> Replayed:
         letters = self._letters().persist()
         try:
             ranges = ranges_of(letters)
@@ -152,7 +174,7 @@ class _Place:
         finally:
             letters.unpersist()
 
-    def discard(self) -> Discarded:
+    def _discard(self) -> Discarded:
         letters = self._letters().persist()
         try:
             ranges = ranges_of(letters)

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import checkpoints, cuts, tables
 from lakehouse.cuts import Position
+from lakehouse.errors import TableError
 from lakehouse.settings import Settings
 from tests.fuzz import commands
 
@@ -140,6 +141,25 @@ def test_a_cut_stays_when_vacuum_has_removed_what_compaction_replaced(
     spark.sql(f"DELETE FROM delta.`{path}` WHERE offset = 5")
     assert cuts.with_same_rows(spark, path, version) == same
     assert cuts.with_same_rows(spark, path, same + 1) == same + 1
+
+
+def test_what_log_retention_has_removed_counts_as_unread_and_is_named_where_it_is_needed(
+    spark: SparkSession, path: str
+) -> None:
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    append(spark, path, 20)
+    newest = tables.version_of(spark, path)
+    for version in range(newest):
+        Path(path, "_delta_log", f"{version:020}.json").unlink()
+    early, late = Position(1, 2, is_starting=False), Position(newest, 2, is_starting=False)
+
+    assert cuts.has_unread(spark, path, None, newest + 1)
+    assert cuts.has_unread(spark, path, early, newest + 1)
+    assert not cuts.has_unread(spark, path, late, newest + 1)
+    assert offsets_of(cuts.read_up_to(spark, path, late)) == list(range(30))
+    for needs in (cuts.read_up_to, cuts.version_read):
+        with pytest.raises(TableError, match=f"up to version 1, and its log begins at version {newest}"):
+            needs(spark, path, early)
 
 
 def test_the_change_feed_has_been_read_up_to_a_version_once_all_its_files_have(

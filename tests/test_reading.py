@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.tables import TableSpec, Transaction, reading
+from tests import pipeline
 from tests.frames import local_frame
 
 SPEC = TableSpec(
@@ -78,6 +79,29 @@ def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
 
     rows = tables.read_change_stream(spark, path, max_bytes="1g")
     assert streamed(rows, tmp_path / "checkpoint") == [0, 1, 2, 3, 4, 5]
+
+
+def test_changes_of_a_table_whose_first_commits_are_gone_begin_where_it_can_be_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One commit is left that nothing tells the rows before it of."""
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+    appended(spark, path, 0, 1)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
+    appended(spark, path, 2, 3)
+    assert tables.first_version(spark, path) == 0
+    for version in range(2):
+        Path(path, "_delta_log", f"{version:020}.json").unlink()
+
+    changes = tables.read_changes_since(spark, path, pipeline.utc("2020-01-01T00:00:00"))
+
+    assert tables.first_version(spark, path) == 4
+    assert sorted((row.n, row["_commit_version"]) for row in changes.collect()) == [
+        (4, 4),
+        (5, 4),
+        (6, 5),
+        (7, 5),
+    ]
 
 
 @pytest.mark.parametrize("is_small", [True, False])

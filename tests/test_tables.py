@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -57,15 +58,19 @@ def test_a_table_whose_creation_was_killed_before_its_commit_is_created(
     assert made.metadata().configuration["lakehouse.grace_s"] == "5"
 
 
-def test_a_log_with_something_else_in_it_is_left_alone_and_the_way_out_is_named(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("name", ["_delta_log/notes.txt", "numbers.csv"])
+def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_named_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     table = tmp_path / "silver" / "numbers"
-    found = table / "_delta_log" / "notes.txt"
+    found = table / name
     found.parent.mkdir(parents=True)
     found.write_text("mine")
+    monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it waits"))
 
-    with pytest.raises(TableError, match=f"silver.numbers could not be created.* at {table}: .* remove it"):
+    with pytest.raises(
+        TableError, match=f"silver.numbers could not be created.* at {table}: {name} .* remove it"
+    ):
         tables.ensure(spark, str(tmp_path), SPEC)
 
     assert found.read_text() == "mine"

@@ -26,6 +26,7 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.redis import check_redis
 from lakehouse.audit.report import Check, Difference, Report, Subject
+from lakehouse.errors import TableError
 from lakehouse.execution import are_few, executing_for
 from lakehouse.failures import gist
 from lakehouse.settings import Settings
@@ -116,5 +117,5 @@ def _made(subject: Subject, look: _Look) -> Sequence[Check]:
 def _looked(subject: Subject, look: _Look) -> Sequence[Check]:
     try:
         return look()
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JJavaError, TableError) as error:
         return [subject.found(0, 1, [Difference({}, f"could not be compared: {gist(error)}")])]

@@ -40,6 +40,13 @@ def check_redis(
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     since = now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
+    notes = [f"version {version} of gold"]
+    first = tables.first_version(spark, path)
+    if first and tables.committed_at(spark, path, first) > since:
+        notes.append(
+            f"gold's log begins at version {first}: rows that were changed before, though within the time to "
+            "live, are not compared"
+        )
     newest = newest_since(spark, path, table, since).persist()
     try:
         look = _Look(
@@ -50,7 +57,7 @@ def check_redis(
         look.at_latest(tables.read_version(spark, path, version))
     finally:
         newest.unpersist()
-    return [subject.found(look.compared, look.differences, look.examples, [f"version {version} of gold"])]
+    return [subject.found(look.compared, look.differences, look.examples, notes)]
 
 
 @dataclass

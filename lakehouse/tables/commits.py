@@ -21,7 +21,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.columns import Columns
-from lakehouse.tables.log import FEW_FILES, frame_of, last_batch, log_of, noted_files, scala_seq
+from lakehouse.tables.log import (
+    FEW_FILES,
+    frame_of,
+    last_batch,
+    log_of,
+    noted_files,
+    properties_of,
+    scala_seq,
+)
 from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
@@ -141,6 +149,36 @@ class Commit:
         mode = modes.Update() if self._removes else modes.Append()
         update = delta.DeltaOperations.StreamingUpdate(mode, application, version, some.empty())
         return int(self._txn.commit(scala_seq(self.spark, [noted, *self._actions]), update))
+
+    def set_properties(self, values: Mapping[str, str | None]) -> int:
+        """Give properties of the table values, null to take one away, and return its new version.
+
+        It ends the commit, and conflicts with every other one that changes properties or the schema.
+        """
+        delta, found = self._jvm.org.apache.spark.sql.delta, self._txn.metadata()
+        standing = properties_of(self.snapshot)
+        kept = {name: value for name, value in {**standing, **values}.items() if value is not None}
+        self._txn.updateMetadata(
+            delta.actions.Metadata(
+                found.id(),
+                found.name(),
+                found.description(),
+                found.format(),
+                found.schemaString(),
+                found.partitionColumns(),
+                _map(self.spark, kept),
+                found.createdTime(),
+            ),
+            False,  # noqa: FBT003 - with the session's defaults
+        )
+        given = {name: value for name, value in values.items() if value is not None}
+        done = delta.DeltaOperations
+        operation = (
+            done.SetTableProperties(_map(self.spark, given))
+            if given
+            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # noqa: FBT003 - if they exist
+        )
+        return int(self._txn.commit(scala_seq(self.spark, []), operation))
 
     @property
     def _jvm(self) -> Any:

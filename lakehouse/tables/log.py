@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse import storage
-from lakehouse.tables.specs import DataFile, Transaction
+from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
 FEW_FILES = 16
 """To look for fewer by their statistics costs more than to read them, if they are small."""
@@ -66,8 +67,19 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
     found = snapshot(spark, path)
     if int(found.version()) < 0:
         return None
-    noted = json.loads(found.metadata().json())["metaData"]
+    noted = _noted_metadata(found)
     return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
+
+
+def properties_of(snapshot: Any) -> dict[str, str]:
+    """Return the properties that a table has as of a snapshot."""
+    found: dict[str, str] = _noted_metadata(snapshot)["configuration"]
+    return found
+
+
+def _noted_metadata(snapshot: Any) -> dict[str, Any]:
+    noted: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
+    return noted
 
 
 def properties(spark: SparkSession, path: str) -> dict[str, str]:
@@ -120,6 +132,18 @@ def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
     for value in values:
         found.add(value)
     return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def first_version(spark: SparkSession, path: str) -> int:
+    """Return the earliest version that can still be read: log retention removes those before it."""
+    if storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
+        return 0
+    return int(log_of(spark, path).history().getEarliestRecreatableCommit())
+
+
+def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
+    """Return when a version was committed, UTC."""
+    return from_micros(int(snapshot(spark, path, version).timestamp()) * 1000)
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:

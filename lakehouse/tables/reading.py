@@ -114,7 +114,7 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:
-    """Return the changes committed at `since` (UTC) or later, as far back as the table's log goes.
+    """Return the changes committed at `since` (UTC) or later, as far back as the table's log can be read.
 
     Its rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails where files of
     so long ago have been removed by VACUUM.
@@ -122,8 +122,8 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     jvm: Any = spark._jvm
     history = log_of(spark, path).history()
     moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
-    # The commit that stood at the time, else the oldest one there is.
-    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, False, True)  # noqa: FBT003
+    # The commit that stood at the time, else the oldest one as of which the table can be read.
+    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, True, True)  # noqa: FBT003
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", stood.getVersion()).load(path)
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))

@@ -192,6 +192,28 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     assert differences(caught_up) == []
 
 
+def test_an_update_that_comes_between_a_fold_and_its_write_is_folded_into(
+    spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(spark, caught_up, [everybody(2)], first_offset=1000)
+    pipeline.run_layers(spark, caught_up, "silver", stream=TRANSACTIONS)
+    upsert, overtaken = tables.upsert, list[str]()
+
+    def late(*arguments: Any) -> int:
+        if not overtaken:
+            damage(spark, caught_up, "user_id = 'u1'")
+        overtaken.append("written")
+        return upsert(*arguments)
+
+    monkeypatch.setattr(tables, "upsert", late)
+    gold, rows = gold_of(spark, caught_up, TRANSACTIONS), rows_between(spark, caught_up, SILVER, 1000, 2000)
+    take(gold, rows, 7, now=LANDED)
+
+    assert len(overtaken) == 2
+    counts = {(row["user_id"], row["count"]) for row in pipeline.rows_of(caught_up, GOLD)}
+    assert counts == {("u0", 3), ("u1", 2 + 7 + 1), ("u2", 3), ("u3", 3)}
+
+
 def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_what_it_writes(
     spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

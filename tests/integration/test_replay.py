@@ -8,7 +8,9 @@ The lake that most tests take a copy of has seven records of partition 0, landed
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,8 +24,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
+from lakehouse import storage, tables
 from lakehouse.dead_letters import Selection
+from lakehouse.errors import TableError
 from lakehouse.export import filter_newest
 from lakehouse.maintenance import clear_state
 from lakehouse.rejudging import Landed, Rebuilt, rebuild_silver
@@ -230,7 +233,7 @@ def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
     second = discard(spark, [METRICS], settings, selection, NOW)
 
     assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
-    assert pipeline.version_of(settings, DEAD_LETTERS) == version
+    assert pipeline.version_of(settings, DEAD_LETTERS) == version + 2  # the lease, taken and given back
     assert letters(settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
     assert replay(spark, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
 
@@ -332,7 +335,7 @@ EXPECTED = Rebuilt(
 LETTERS_AFTER = {2: "open", 3: "open", 4: "replayed", 5: "open", 6: "open"}
 
 
-def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
+def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     spark: SparkSession, settings: Settings
 ) -> None:
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
@@ -344,6 +347,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_nothing(
     versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
     again = rebuild_silver(spark, stream, patient, Landed(), NOW)
     assert (done, again) == (EXPECTED, Rebuilt(judged=7))
+    versions[DEAD_LETTERS] += 2  # the lease, taken and given back
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
     environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: "prod", 4: None}
@@ -410,6 +414,71 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
     assert in_silver(settings) == [0, 1, 4]
     assert letters(settings) == LETTERS_AFTER
     assert rebuild_silver(spark, stream, patient, Landed(), NOW) == Rebuilt(judged=7)
+
+
+def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebuild_between_theirs(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient, said = settings.model_copy(update=PATIENT), list[str]()
+
+    def refused(judge: Callable[[], object]) -> None:
+        with pytest.raises(TableError) as refusal:
+            judge()
+        said.append(str(refusal.value).split(" (process ")[0])
+        assert f"(process {os.getpid()} on " in str(refusal.value)
+        assert "is running, held until 20" in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+    def after(write: Callable[..., Any], *others: Callable[[], object]) -> Callable[..., Any]:
+        def meanwhile(*arguments: Any, **named: Any) -> Any:
+            for other in others:
+                refused(other)
+            return write(*arguments, **named)
+
+        return meanwhile
+
+    def judge_again() -> Rebuilt:
+        return rebuild_silver(spark, STREAM, patient, Landed(), NOW)
+
+    def replay_future() -> Replayed:
+        return replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
+
+    def discard_late() -> Discarded:
+        return discard(spark, [METRICS], patient, Selection(rule="late"), NOW)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "replace", after(tables.replace, replay_future, discard_late, judge_again))
+        assert rebuild_silver(spark, changed_stream(), patient, Landed(), NOW) == EXPECTED
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "amend", after(tables.amend, judge_again))
+        assert discard_late() == Discarded(1, 0, {"late": 1})
+    assert replay(spark, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
+
+    rebuilding = "has to wait: rebuild of silver.metrics_events"
+    assert said == [
+        f"replay of silver.metrics_events {rebuilding}",
+        f"discard of silver.metrics_events {rebuilding}",
+        f"rebuild of silver.metrics_events {rebuilding}",
+        "rebuild of silver.metrics_events has to wait: discard of silver.metrics_events",
+    ]
+
+
+def test_what_a_rebuild_that_was_killed_held_runs_out(spark: SparkSession, settings: Settings) -> None:
+    path = str(pipeline.path_of(settings, DEAD_LETTERS))
+    name = "lakehouse.lease.metrics_events.killed"
+
+    def alive_until(moment: float) -> str:
+        return f"{path}/_lakehouse_lease/{round(moment) * 1000}-killed"
+
+    tables.set_property(spark, path, name, "alone rebuild of silver.metrics_events (process 1 on a)")
+    storage.write_text(spark, later := alive_until(time.time() + 3600), "")
+    with pytest.raises(TableError, match=r"rebuild of silver.metrics_events \(process 1 on a\) is running"):
+        replay(spark, [METRICS], settings, Selection(), NOW)
+
+    storage.delete(spark, later)
+    storage.write_text(spark, alive_until(time.time() - 1), "")
+    assert replay(spark, [METRICS], settings, Selection(), NOW).failed == 4
+    assert not [one for one in tables.properties_of(tables.snapshot(spark, path)) if "lease" in one]
 
 
 def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(

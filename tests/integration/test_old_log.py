@@ -1,0 +1,86 @@
+"""An audit of a table whose log no longer begins at its first version, as log retention leaves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.sql import SparkSession
+
+from lakehouse.audit import Check
+from lakehouse.audit.exports import check_topic
+from lakehouse.audit.redis import check_redis
+from lakehouse.runner import run, utc_now
+from lakehouse.settings import Settings
+from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
+from lakehouse.triggers import AVAILABLE_NOW
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import Raw
+
+GOLD = "gold.user_transactions_5m"
+START = pipeline.utc("2026-03-01T00:00:00")
+REDIS_DATABASE = 6  # no other test uses it, and the keys of this table are the same in each
+
+
+def spent(user: str, amount: str) -> Raw:
+    stamp = int(START.timestamp() * 1000)
+    return Raw(f'{{"userId":{json.dumps(user)},"amount":{amount},"timestamp":{stamp}}}'.encode())
+
+
+def send_again(settings: Settings, topic: str, user: str) -> None:
+    """Send a user's message once more: it has left twice."""
+    messages = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
+    (one,) = (message for message in messages if message.key == user.encode())
+    producer = KafkaProducer(bootstrap_servers=settings.kafka_bootstrap_servers, acks="all")
+    try:
+        producer.send(topic, one.value, key=one.key, partition=one.partition).get(30)
+    finally:
+        producer.close()
+
+
+def forget_first_commits(path: Path) -> int:
+    """Remove what comes before the last checkpoint, as log retention does, and return its version."""
+    kept = max(int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint*parquet"))
+    for version in range(kept):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    return kept
+
+
+@pytest.fixture
+def settings(make_settings: MakeSettings) -> Settings:
+    own = make_settings()
+    server = own.redis_url.get_secret_value().rpartition("/")[0]
+    return own.model_copy(update={"redis_url": type(own.redis_url)(f"{server}/{REDIS_DATABASE}")})
+
+
+def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
+    spark: SparkSession, settings: Settings
+) -> None:
+    def take(offset: int, *records: Raw) -> None:
+        source = TRANSACTIONS.sources[0]
+        pipeline.land(spark, settings, [list(records)], landed_at=START, first_offset=offset, source=source)
+        run(spark, [TRANSACTIONS], ["silver", "gold", "export"], settings, trigger=AVAILABLE_NOW)
+
+    def looked() -> tuple[Check, Check]:
+        (sent,) = check_topic(spark, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings)
+        (put,) = check_redis(spark, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
+        return sent, put
+
+    topic, gold = settings.topic("aggregated-transactions"), pipeline.path_of(settings, GOLD)
+    take(0, spent("u1", "1"), spent("u2", "1"))
+    spark.sql(f"ALTER TABLE delta.`{gold}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    take(2, spent("u1", "2"))
+    assert [(check.compared, check.differences) for check in looked()] == [(2, 0), (4, 0)]
+    send_again(settings, topic, "u2")
+    assert looked()[0].differences == 1
+    kept = forget_first_commits(gold)
+
+    sent, put = looked()
+
+    assert [(check.compared, check.differences) for check in (sent, put)] == [(2, 0), (2, 0)]  # of two users
+    gone = f"gold's log begins at version {kept}"
+    assert sent.notes[1:] == (f"{gone}: whether 1 messages have left more often than gold said is not known",)
+    assert [note.startswith(f"{gone}: rows that were changed before") for note in put.notes] == [False, True]
