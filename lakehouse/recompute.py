@@ -120,7 +120,7 @@ def rank_errors(
     for name in quantiles.ranks:
         counts[f"_below_{name}"] = F.count_if(F.col("_value") < F.col(name))
         counts[f"_up_to_{name}"] = F.count_if(F.col("_value") <= F.col(name))
-    ranked = rows.join(F.broadcast(estimated), keys)
+    ranked = rows.join(estimated, keys)
     ranked = ranked.groupBy(*keys).agg(*(count.alias(name) for name, count in counts.items()))
     limit = quantiles.limit(settings)
     errors = (_rank_error(name, rank, limit) for name, rank in quantiles.ranks.items())

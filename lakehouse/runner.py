@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -53,6 +54,8 @@ class BatchDone:
 
 OnBatch = Callable[[BatchDone], None]
 Clock = Callable[[], datetime]
+Alone = Callable[[], AbstractContextManager[None]]
+"""Makes a block in which no micro-batch works."""
 
 
 def utc_now() -> datetime:
@@ -102,13 +105,13 @@ def run(
     gated = gate if "export" in ordered else None
     if gated is not None:
         ordered.remove("export")
-        common = replace(common, export=lambda: _export_open(common, streams, gated))
+        common = replace(common, export=lambda alone: _export_open(common, streams, gated, alone))
     groups = [[layer] for layer in ordered] if catches_up else [ordered]
     for group in groups:
         if not stop.requested:
             _Group(common, _makers(common, streams, group)).run()
     if catches_up and common.export is not None and not stop.requested:
-        common.export()
+        common.export(nullcontext)
     troubles.raise_any()
 
 
@@ -125,7 +128,7 @@ class _Common:
     at_once: int
     stop: Stop
     troubles: Troubles
-    export: Callable[[], None] | None = None
+    export: Callable[[Alone], None] | None = None
 
     @property
     def is_live(self) -> bool:
@@ -147,17 +150,21 @@ def _makers(common: _Common, streams: Sequence[Stream], layers: Sequence[LayerNa
             yield from _MODULES[layer].queries(common.spark, stream, common.settings)
 
 
-def _export_open(common: _Common, streams: Sequence[Stream], gate: Gate) -> None:
-    """Export what has come of the streams whose gates are open; nothing else may write gold meanwhile.
+def _export_open(common: _Common, streams: Sequence[Stream], gate: Gate, alone: Alone) -> None:
+    """Export what has come of the streams whose gates are open; nothing else writes gold while `alone`.
 
-    In a live run what fails waits for a later round, as the others wait for their turns.
+    Most of what there is to look at is looked at before that, and what has come since again. In a live run
+    what fails waits for a later round, as the others wait for their turns.
     """
     round_ = replace(common, trigger=AVAILABLE_NOW, export=None)
     for stream in streams:
-        if not common.stop.requested and _is_open(common, stream, gate):
-            makers = _makers(round_, [stream], ["export"])
-            due = [maker for maker in makers if common.troubles.is_due(maker.name)]
-            _Group(round_, due, tries_again=not common.is_live).run()
+        if common.stop.requested or not _is_open(common, stream, gate):
+            continue
+        with alone():
+            if _is_open(common, stream, gate):
+                makers = _makers(round_, [stream], ["export"])
+                due = [maker for maker in makers if common.troubles.is_due(maker.name)]
+                _Group(round_, due, tries_again=not common.is_live).run()
 
 
 def _is_open(common: _Common, stream: Stream, gate: Gate) -> bool:
@@ -263,8 +270,7 @@ class _Group:
                 if not at_work and not any(ticks):
                     return
             if live and common.export is not None and time.monotonic() >= next_export:
-                with self._turns.all():
-                    common.export()
+                common.export(self._turns.all)
                 next_export = time.monotonic() + common.settings.gate_interval_s
 
     def _is_at_work(self, one: Running) -> bool:

@@ -16,6 +16,7 @@ def suite() -> ExpectationSuite:
     events = " UNION ALL ".join(
         f"SELECT user1, user2, event_time AS ts FROM silver_{table}" for table in SIDES
     )
+    query = f"SELECT user1, user2, ts FROM {{batch}} LEFT ANTI JOIN ({events}) USING (user1, user2, ts)"
     return make_suite(
         "gold.call_records",
         unique(KEY),
@@ -36,7 +37,9 @@ def suite() -> ExpectationSuite:
         rows(KEY, "calls begin before they end", "ts <= last_event_time"),
         no_rows(
             "every call begins with an event in silver",
-            f"SELECT user1, user2, ts FROM {{batch}} LEFT ANTI JOIN ({events}) USING (user1, user2, ts)",
+            query,
+            step=query,
+            near={f"silver_{table}": ("event_time", "ts", "ts") for table in SIDES},
         ),
         fresh("last_event_time"),
     )

@@ -19,6 +19,6 @@ def suite() -> ExpectationSuite:
         unique(KEY),
         *aligned(KEY, 60),
         *statistics(KEY),
-        has_events("silver_metrics_events", group, 60),
+        has_events("silver_metrics_events", group, 60, first="last_event_time", last="last_event_time"),
         fresh("last_event_time"),
     )

@@ -22,24 +22,29 @@ _MERGED = """
 def suite() -> ExpectationSuite:
     """Return the suite of gold.sales_notifications."""
     names = ", ".join(KEY)
+    below = f"SELECT {names}, value FROM {{batch}} WHERE value < (SELECT sales_threshold FROM limits)"
+    unsold = (
+        f"SELECT {names} FROM {{batch}} "
+        f"LEFT ANTI JOIN (SELECT * FROM silver_sales_events WHERE value IS NOT NULL) USING ({names})"
+    )
     return make_suite(
         "gold.sales_notifications",
         unique(KEY),
         required(KEY, (*KEY, "value", "crossing", "event_time")),
         rows(KEY, "crossings count from 1", "crossing >= 1"),
-        no_rows(
-            "totals have reached the threshold",
-            f"SELECT {names}, value FROM {{batch}} WHERE value < (SELECT sales_threshold FROM limits)",
-        ),
+        no_rows("totals have reached the threshold", below, step=below),
         no_rows(
             "every notification has its sale in silver",
-            f"SELECT {names} FROM {{batch}} "
-            f"LEFT ANTI JOIN (SELECT * FROM silver_sales_events WHERE value IS NOT NULL) USING ({names})",
+            unsold,
+            step=unsold,
+            near={"silver_sales_events": ("event_time", "event_time", "event_time")},
         ),
         no_rows(
             "every product has its row in product_sales",
             f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
             f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
+            # Also of those that product_sales has still to come to: once it has, they have not changed.
+            step=f"SELECT {names} FROM {{batch}} LEFT ANTI JOIN gold_product_sales USING (product)",
         ),
         fresh("event_time"),
     )

@@ -59,20 +59,29 @@ def statistics(key: Sequence[str]) -> list[Expectation]:
     ]
 
 
-def has_events(silver: str, by: Mapping[str, str], length_s: int) -> ExpectNoRows:
+def has_events(
+    silver: str,
+    by: Mapping[str, str],
+    length_s: int,
+    *,
+    first: str = "window_start",
+    last: str = "window_end",
+) -> ExpectNoRows:
     """Expect that silver has an event in every window, of the window's group.
 
-    `by` says of each column of the group what it is in silver, in Spark SQL.
+    `by` says of each column of the group what it is in silver, in Spark SQL. One of the events has a time
+    from `first` to `last`, columns of the window's row.
     """
     columns = ", ".join(f"{expression} AS {name}" for name, expression in by.items())
     events = f"SELECT DISTINCT {columns}, {_start('event_time', length_s)} AS start FROM {silver}"
     same = " AND ".join(f"gold.{name} = events.{name}" for name in by)
     names = ", ".join(f"gold.{name}" for name in by)
-    return no_rows(
-        "every window has an event in silver",
+    query = (
         f"SELECT {names}, gold.window_start FROM {{batch}} AS gold LEFT ANTI JOIN ({events}) AS events "
-        f"ON {same} AND {_start('gold.window_start', length_s)} = events.start",
+        f"ON {same} AND {_start('gold.window_start', length_s)} = events.start"
     )
+    near = {silver: ("event_time", first, last)}
+    return no_rows("every window has an event in silver", query, step=query, near=near)
 
 
 def _start(column: str, length_s: int) -> str:

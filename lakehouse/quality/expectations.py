@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from great_expectations import ExpectationSuite
@@ -85,7 +85,13 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query over the table, `{batch}` in it, finds no row; what it finds says what is wrong."""
+    """A query over the table, `{batch}` in it, finds no row; what it finds says what is wrong.
+
+    `step` and `near` are what a gate goes by once it has held, see `no_rows`.
+    """
+
+    step: str | None = None
+    near: dict[str, list[str]] | None = None
 
     metric_dependencies: ClassVar[tuple[str, ...]] = ("table.row_count", _FOUND)
 
@@ -144,17 +150,38 @@ def unique(key: Sequence[str]) -> ExpectNoRows:
     """Expect no key twice."""
     names = ", ".join(key)
     query = f"SELECT {names}, count(*) AS rows FROM {{batch}} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
-    return no_rows("keys are unique", query)
+    return no_rows("keys are unique", query, step=query)
 
 
-def no_rows(name: str, query: str, *, severity: Severity = "fail") -> ExpectNoRows:
+def no_rows(
+    name: str,
+    query: str,
+    *,
+    severity: Severity = "fail",
+    step: str | None = None,
+    near: Mapping[str, tuple[str, str, str]] | None = None,
+) -> ExpectNoRows:
     """Expect that a query, in Spark SQL, finds nothing.
 
     `{batch}` stands for the table, `layer_name` for another one as of a version that belongs to it,
     `gold_name_changes` for a gold table's change feed up to its version, and `limits` for one row of what
     can be set: see `lakehouse.quality.subjects`.
+
+    A gate looks at the whole table again whenever it has changed, unless there is a `step`: a query that
+    finds a row wherever the expectation has held and does not hold any more. In it `{batch}` stands for the
+    rows whose keys are among those that have changed since, and `gold_name_changes` for the changes since;
+    the other tables may have got rows but lost none, and those of gold may have changed under their keys.
+    What it finds may be right after all: the whole table says so. `near` says which rows of another table a
+    step has to see beside a row of the batch, by its view: those of which a column lies between two
+    expressions over the row, in Spark SQL, all timestamps or longs.
     """
-    return ExpectNoRows(unexpected_rows_query=query, description=name, severity=_LEVELS[severity])
+    return ExpectNoRows(
+        unexpected_rows_query=query,
+        description=name,
+        severity=_LEVELS[severity],
+        step=step,
+        near=None if near is None else {view: list(between) for view, between in near.items()},
+    )
 
 
 def fresh(column: str) -> ExpectNoRows:

@@ -1,21 +1,36 @@
 """The gate between gold and what leaves: a stream's rows go out only while its gold tables are as they must.
 
-Only expectations of severity `fail` count. An expectation that cannot be looked at keeps the gate shut.
+Only expectations of severity `fail` count. An expectation that cannot be looked at keeps the gate shut. The
+whole tables are looked at first, and again while they do not hold; once they hold, what has changed since
+(`lakehouse.quality.changes`), and the whole tables only where that does not say that they still do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from great_expectations import ExpectationSuite
 from great_expectations.data_context import AbstractDataContext
 from pyspark.sql import SparkSession
 
+from lakehouse.quality.changes import Marks, Suites, can_go_on, go_on_holding, marks_of, without_step
 from lakehouse.quality.checking import check, make_context, only_failing, suite_of
+from lakehouse.quality.expectations import ExpectNoRows
 from lakehouse.quality.results import GateState, gates, note_gate
-from lakehouse.quality.subjects import Lake, Subject, subjects
+from lakehouse.quality.subjects import CHANGES, Lake, Subject, subjects, words
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found of a stream as of these tables, and whether the next look can go on from there."""
+
+    marks: Marks
+    is_open: bool
+    can_go_on: bool
 
 
 class SuiteGate:
@@ -29,42 +44,67 @@ class SuiteGate:
         on_notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._spark = spark
-        self._streams = streams
         self._settings = settings
         self._on_notice = on_notice
+        self._every = subjects(streams, settings)
+        self._kept = {table.name: table for stream in streams for table in stream.tables}
         self._context: AbstractDataContext | None = None
         self._known = dict(gates(spark, settings.lake))
-        self._checked: dict[str, tuple[dict[str, int], bool]] = {}
+        self._suites: dict[str, Suites] = {}
+        self._found: dict[str, _Found] = {}
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
         """Check the stream's gold tables as they are and tell whether they may leave.
 
         What has been found of the same versions is not looked for again.
         """
-        every = subjects(self._streams, self._settings)
-        own = {table.name for table in stream.tables}
-        lake = Lake(self._spark, every, self._settings, now)
-        gold = [
-            one
-            for one in every
-            if one.spec.layer == "gold" and one.spec.name in own and one.name in lake.versions
-        ]
-        versions = {one.name: lake.versions[one.name] for one in gold}
-        checked = self._checked.get(stream.name)
-        if checked is None or checked[0] != versions:
-            broken = {what: why for one in gold for what, why in self._broken(one, lake).items()}
-            self._note(GateState(stream.name, now, not broken, tuple(broken)), broken)
-            self._checked[stream.name] = versions, not broken
-        return self._checked[stream.name][1]
+        suites = self._suites_of(stream)
+        lake = Lake(self._spark, self._named_by(suites), self._settings, now)
+        marks, last = marks_of(lake), self._found.get(stream.name)
+        if last is None or last.marks != marks:
+            there = [(subject, suite) for subject, suite in suites if subject.name in lake.versions]
+            last = self._look(stream, lake, there, last)
+            self._found[stream.name] = last
+        return last.is_open
 
-    def _broken(self, subject: Subject, lake: Lake) -> dict[str, str]:
-        """Return which expectations do not hold, and how that shows."""
-        suite = suite_of(subject)
-        if suite is None:
-            return {}
+    def _look(self, stream: Stream, lake: Lake, suites: Suites, last: _Found | None) -> _Found:
+        marks = marks_of(lake)
+        if last is not None and last.can_go_on and self._go_on_holding(lake, suites, last):
+            return replace(last, marks=marks)
+        broken = self._broken(suites, lake)
+        self._note(GateState(stream.name, lake.now, not broken, tuple(broken)), broken)
+        return _Found(marks, not broken, not broken and can_go_on(self._spark, lake, suites))
+
+    def _go_on_holding(self, lake: Lake, suites: Suites, last: _Found) -> bool:
+        rest = [(subject, without_step(suite)) for subject, suite in suites]
+        return go_on_holding(self._spark, lake, last.marks, suites, self._kept) and not self._broken(
+            rest, lake
+        )
+
+    def _broken(self, suites: Suites, lake: Lake) -> dict[str, str]:
+        """Return which expectations of whole tables do not hold, and how that shows."""
         self._context = self._context or make_context()
-        report = check(subject, only_failing(suite), lake, self._context)
-        return {f"{report.table}: {one.expectation}": one.error or one.observed for one in report.failed}
+        reports = [check(one, suite, lake, self._context) for one, suite in suites if suite.expectations]
+        return {
+            f"{report.table}: {one.expectation}": one.error or one.observed
+            for report in reports
+            for one in report.failed
+        }
+
+    def _suites_of(self, stream: Stream) -> Suites:
+        """Return the stream's gold tables that have a suite, with what in it closes a gate."""
+        if stream.name not in self._suites:
+            own = {table.name for table in stream.tables}
+            gold = [one for one in self._every if one.spec.layer == "gold" and one.spec.name in own]
+            found = [(one, suite) for one in gold if (suite := suite_of(one)) is not None]
+            self._suites[stream.name] = [(one, only_failing(suite)) for one, suite in found]
+        return self._suites[stream.name]
+
+    def _named_by(self, suites: Suites) -> list[Subject]:
+        """Return the tables that the suites are of, and those that their queries name."""
+        queries = [text for _, suite in suites for text in _queries(suite)]
+        named, own = words("\n".join(queries)), [one.name for one, _ in suites]
+        return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]
 
     def _note(self, state: GateState, broken: Mapping[str, str]) -> None:
         before = self._known.get(state.stream)
@@ -77,3 +117,8 @@ class SuiteGate:
             self._on_notice(f"gate of {state.stream} closed, nothing leaves: {reasons}")
         elif before is not None:
             self._on_notice(f"gate of {state.stream} open again")
+
+
+def _queries(suite: ExpectationSuite) -> list[str]:
+    asked = [one for one in suite.expectations if isinstance(one, ExpectNoRows)]
+    return [f"{one.unexpected_rows_query}\n{one.step or ''}" for one in asked]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,8 @@ LIMITS = (
     .add("future_tolerance_s", "integer")
 )
 _FEED_AGE = timedelta(days=1)
-_CHANGES = "_changes"
+CHANGES = "_changes"
+LIMITS_VIEW = "limits"
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,23 @@ class Lake:
         self.now = now
         self._every = {subject.name: subject for subject in every}
         self.versions: dict[str, int] = {}
+        self.ids: dict[str, str] = {}
         for layer in reversed(LAYERS):
             for subject in every:
-                path = self._path(subject)
-                if subject.spec.layer == layer and tables.exists(spark, path):
-                    asked = (versions or {}).get(subject.name)
-                    self.versions[subject.name] = tables.version_of(spark, path) if asked is None else asked
+                if subject.spec.layer == layer:
+                    self._take(subject, (versions or {}).get(subject.name))
+
+    def _take(self, subject: Subject, version: int | None) -> None:
+        """Take a table as it is now, or as of a version; one that has not been made yet is left out."""
+        found = tables.snapshot(self._spark, self._path(subject))
+        if int(found.version()) >= 0:
+            self.versions[subject.name] = int(found.version()) if version is None else version
+            self.ids[subject.name] = str(found.metadata().id())
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """The tables that are looked at, whether they have been made yet or not."""
+        return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
         """Return the table's rows as of its version, of lately where `since` is given.
@@ -127,38 +140,46 @@ class Lake:
     @contextmanager
     def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
         """Have the views that the text of queries names, and drop them after that."""
-        names = set(re.findall(r"\w+", queries))
-        views: dict[str, DataFrame] = {}
+        names, views = words(queries), dict[str, DataFrame]()
         for subject in self._every.values():
             if subject.view in names:
-                views[subject.view] = self._rows_or_none(subject)
-            if subject.view + _CHANGES in names:
-                views[subject.view + _CHANGES] = self._changes(subject, since or self.now - _FEED_AGE)
-        if "limits" in names:
-            views["limits"] = self._limits
-        for name, frame in views.items():
-            frame.createOrReplaceTempView(name)
-        try:
+                views[subject.view] = self.rows_or_none(subject)
+            if subject.view + CHANGES in names:
+                views[subject.view + CHANGES] = self._changes_since(subject, since or self.now - _FEED_AGE)
+        if LIMITS_VIEW in names:
+            views[LIMITS_VIEW] = self.limits
+        with showing(self._spark, views):
             yield
-        finally:
-            for name in views:
-                self._spark.catalog.dropTempView(name)
 
-    def _rows_or_none(self, subject: Subject) -> DataFrame:
+    def rows_or_none(self, subject: Subject) -> DataFrame:
+        """Return the table's rows as of its version, none where it has not been made yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self._spark.createDataFrame([], subject.spec.schema)
 
-    def _changes(self, subject: Subject, since: datetime) -> DataFrame:
-        """Return the change feed of lately, up to the table's version."""
-        if subject.name not in self.versions:
+    def changes(self, subject: Subject, after: int) -> DataFrame:
+        """Return the change feed of the versions after one, up to the table's version."""
+        version = self.versions.get(subject.name, after)
+        if version <= after:
             schema = StructType(list(subject.spec.schema)).add("_change_type", "string")
             return self._spark.createDataFrame([], schema.add("_commit_version", "long"))
+        return tables.read_changes(self._spark, self._path(subject), after + 1, version)
+
+    def commits(self, subject: Subject, after: int) -> Iterator[list[dict[str, Any]]]:
+        """Yield what each of the versions after one has done, up to the table's version."""
+        for version in range(after + 1, self.versions[subject.name] + 1):
+            yield tables.read_commit(self._spark, self._path(subject), version)
+
+    def _changes_since(self, subject: Subject, since: datetime) -> DataFrame:
+        """Return the change feed of lately, up to the table's version."""
+        if subject.name not in self.versions:
+            return self.changes(subject, 0)
         feed = tables.read_changes_since(self._spark, self._path(subject), since)
         return feed.where(F.col("_commit_version") <= self.versions[subject.name])
 
     @cached_property
-    def _limits(self) -> DataFrame:
+    def limits(self) -> DataFrame:
+        """The row of what can be set."""
         settings = self._settings
         row = (
             self.now,
@@ -171,6 +192,23 @@ class Lake:
 
     def _path(self, subject: Subject) -> str:
         return tables.path_of(self._settings.lake, subject.spec.layer, subject.spec.name)
+
+
+def words(queries: str) -> set[str]:
+    """Return the words of a text of queries, the names of views among them."""
+    return set(re.findall(r"\w+", queries))
+
+
+@contextmanager
+def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Have views by name inside the block."""
+    for name, frame in views.items():
+        frame.createOrReplaceTempView(name)
+    try:
+        yield
+    finally:
+        for name in views:
+            spark.catalog.dropTempView(name)
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:

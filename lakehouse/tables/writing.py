@@ -88,7 +88,7 @@ def upsert(
 def _put_in_place(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> None:
-    names = _files_with(rows, commit, near, keys)
+    names = _files_with(rows, commit, near, keys, few=few)
     gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)  # noqa: FBT003
     new = _as_in(commit.schema, rows, commit.path)
     if names:
@@ -99,11 +99,14 @@ def _put_in_place(
         commit.write(new.where(~gone).drop(DELETED))
 
 
-def _files_with(rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str]) -> list[str]:
+def _files_with(
+    rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
+) -> list[str]:
     """Return the candidates that have a row with one of the keys, by name; of small ones, all."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
-    found = commit.rows(near).join(F.broadcast(rows.select(*keys)), list(keys), "left_semi")
+    given = rows.select(*keys)
+    found = commit.rows(near).join(F.broadcast(given) if few else given, list(keys), "left_semi")
     return [row[FILE] for row in found.select(FILE).distinct().collect()]
 
 

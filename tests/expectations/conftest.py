@@ -11,7 +11,7 @@ from great_expectations import ExpectationSuite, ValidationDefinition
 from pyspark.sql import SparkSession
 
 from lakehouse.quality.checking import make_context
-from lakehouse.quality.expectations import BATCH_VIEW
+from lakehouse.quality.expectations import BATCH_VIEW, ExpectNoRows
 from tests.expectations.lakes import Lake, Row, frame
 
 
@@ -23,6 +23,12 @@ def suite_of(table: str) -> ExpectationSuite:
 def names_of(table: str) -> list[str]:
     """Return the names of a suite's expectations."""
     return [str(one.description) for one in suite_of(table).expectations]
+
+
+def steps_of(table: str) -> dict[str, str]:
+    """Return the steps of a suite's expectations by their names."""
+    asked = [one for one in suite_of(table).expectations if isinstance(one, ExpectNoRows) and one.step]
+    return {str(one.description): str(one.step) for one in asked}
 
 
 class Validator:
@@ -37,11 +43,7 @@ class Validator:
 
     def failures(self, table: str, lake: Lake, only: str | None = None) -> set[str]:
         """Return the names of the expectations, or the `only` one, that a table does not meet in a lake."""
-        own = table.replace(".", "_", 1)
-        for view, rows in lake.items():
-            if self._views.get(view) != list(rows):
-                frame(self._spark, view, rows).createOrReplaceTempView(view)
-                self._views[view] = list(rows)
+        own = self._show(table, lake)
         batch = {"dataframe": self._spark.table(own)}
         results = (
             self._definition(table, only).run(batch_parameters=batch, result_format="BOOLEAN_ONLY").results
@@ -53,6 +55,19 @@ class Validator:
             for result in results
             if result.expectation_config and not result.success
         }
+
+    def finds(self, table: str, name: str, lake: Lake) -> bool:
+        """Tell whether the step of an expectation finds a row, where all rows of the table have changed."""
+        own = self._show(table, lake)
+        return not self._spark.sql(steps_of(table)[name].format(batch=own)).isEmpty()
+
+    def _show(self, table: str, lake: Lake) -> str:
+        """Have the lake's views, and return that of the table."""
+        for view, rows in lake.items():
+            if self._views.get(view) != list(rows):
+                frame(self._spark, view, rows).createOrReplaceTempView(view)
+                self._views[view] = list(rows)
+        return table.replace(".", "_", 1)
 
     def drop_views(self) -> None:
         for view in (*self._views, BATCH_VIEW):

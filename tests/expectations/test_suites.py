@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from lakehouse.quality.changes import without_step
+from lakehouse.quality.checking import only_failing
 from tests.expectations import (
     bronze_cases,
     calls_cases,
@@ -16,7 +18,7 @@ from tests.expectations import (
     silver_cases,
     transactions_cases,
 )
-from tests.expectations.conftest import Validator, names_of, suite_of
+from tests.expectations.conftest import Validator, names_of, steps_of, suite_of
 from tests.expectations.lakes import TABLES, Case
 
 CASES: dict[str, Case] = {
@@ -28,6 +30,12 @@ CASES: dict[str, Case] = {
     **sales_cases.CASES,
     **transactions_cases.CASES,
 }
+STEPS = [
+    pytest.param(table, name, id=f"{table}: {name}")
+    for table, case in CASES.items()
+    for name in case.bad
+    if table.startswith("gold.") and name in steps_of(table)
+]
 BAD = [pytest.param(table, name, id=f"{table}: {name}") for table, case in CASES.items() for name in case.bad]
 
 
@@ -55,3 +63,14 @@ def test_a_bad_table_breaks_one_expectation(
     case = CASES[table]
     lake = {**case.good, **case.bad[name]}
     assert validator.failures(table, lake, only=None if whole else name) == {name}
+
+
+@pytest.mark.parametrize(("table", "name"), STEPS)
+def test_a_step_finds_what_the_whole_table_would_show(validator: Validator, table: str, name: str) -> None:
+    case = CASES[table]
+    assert validator.finds(table, name, {**case.good, **case.bad[name]})
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.startswith("gold.")])
+def test_a_gate_need_not_look_at_whole_tables_of_gold(table: str) -> None:
+    assert without_step(only_failing(suite_of(table))).expectations == []

@@ -1,0 +1,275 @@
+"""Whether tables that have held still do, by what has changed since: what a live gate looks at each time.
+
+A table that held as of one version holds as of a later one if
+- the rows of the keys that its change feed has named in between meet every condition,
+- each query's `step` finds nothing in them (`lakehouse.quality.expectations.no_rows`), and
+- no row has gone from the other tables that the steps name.
+Rows are read by their keys, from files that can have them, and rows beside them from files that are near.
+Where the feed or the log is gone, a table was made anew, or a changed row is not plainly right, only the
+whole table can tell: a no is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from great_expectations import ExpectationSuite
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, TimestampType
+
+from lakehouse import cuts
+from lakehouse.errors import TableError
+from lakehouse.execution import are_few, execute_for, executing_for
+from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
+from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, Lake, Subject, showing, words
+from lakehouse.stream import KeptTable
+from lakehouse.tables import from_micros
+
+Marks = Mapping[str, tuple[str, int]]
+"""By a table's name its id and its version."""
+Suites = Sequence[tuple[Subject, ExpectationSuite]]
+
+_BATCH = "changed_rows"
+_MINUTE_US = 60_000_000
+_NUMBERS = 10_000
+_MOST_SPANS = 50  # more of them take longer to compare with files than they spare
+
+
+def marks_of(lake: Lake) -> Marks:
+    """Return which tables the lake has, and as of which versions."""
+    return {name: (lake.ids[name], version) for name, version in lake.versions.items()}
+
+
+def without_step(suite: ExpectationSuite) -> ExpectationSuite:
+    """Return the part of a suite for which the whole table has to be looked at each time."""
+    rest = [
+        one
+        for one in suite.expectations
+        if not isinstance(one, ExpectRowsToMeet) and not (isinstance(one, ExpectNoRows) and one.step)
+    ]
+    return ExpectationSuite(name=suite.name, expectations=rest)
+
+
+def can_go_on(spark: SparkSession, lake: Lake, suites: Suites) -> bool:
+    """Tell whether steps can go on from tables that hold: what a step asks beyond its query holds as well."""
+    with lake.executing():
+        for subject, suite in suites:
+            stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
+            views = {_BATCH: lake.rows(subject)}
+            if not all(_finds_nothing(spark, lake, one, views, lake.versions) for one in stricter):
+                return False
+    return True
+
+
+def go_on_holding(
+    spark: SparkSession, lake: Lake, held: Marks, suites: Suites, kept: Mapping[str, KeptTable]
+) -> bool:
+    """Tell whether tables that held still do, as far as their suites have steps; false where nobody knows.
+
+    `held` are the marks of the lake as of which they did and `can_go_on` was true. `kept` are the tables of
+    gold by name, whose change feeds say what has changed.
+    """
+    now = marks_of(lake)
+    if now.keys() != held.keys() or any(
+        now[name][0] != table_id or now[name][1] < version for name, (table_id, version) in held.items()
+    ):
+        return False
+    since = _Since(spark, lake, {name: version for name, (_, version) in held.items()}, kept)
+    try:
+        with executing_for(spark, few=True):
+            return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
+    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # such as a feed that is gone
+        return False
+    finally:
+        since.forget()
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """The keys that a table's change feed has named, and the rows that have one of them now; persisted."""
+
+    keys: DataFrame
+    rows: DataFrame
+
+
+class _Since:
+    """A lake, and what has changed in it since its tables had the versions `held`."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, held: Mapping[str, int], kept: Mapping[str, KeptTable]
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._held = held
+        self._kept = kept
+        self._found: dict[str, _Changed] = {}
+
+    def lost_nothing(self, suites: Suites) -> bool:
+        """Tell whether the tables that steps name have all the rows that they had."""
+        named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
+        return all(
+            self._has_all(subject)
+            for subject in self._lake.subjects
+            if subject.view in named and subject.name in self._held
+        )
+
+    def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
+        """Tell whether the rows that have changed meet the conditions, and the steps find nothing in them."""
+        if not self._has_changed(subject):
+            return True
+        steps = _steps(suite)
+        conditions = [one.condition for one in suite.expectations if isinstance(one, ExpectRowsToMeet)]
+        unmet = {f"_unmet_{n}": F.count_if(~F.expr(text)) for n, text in enumerate(conditions)}
+        lie = {
+            f"_near_{n}_{view}": _buckets(F.expr(first), F.expr(last), self._type_of(view, column))
+            for n, one in enumerate(steps)
+            for view, (column, first, last) in (one.near or {}).items()
+        }
+        rows = self._changed(subject).rows
+        every = {"_rows": F.count(F.lit(1)), **unmet, **lie}
+        (found,) = rows.agg(*(what.alias(name) for name, what in every.items())).collect()
+        if any(found[name] for name in unmet):
+            return False
+        return all(
+            _finds_nothing(
+                self._spark,
+                self._lake,
+                one,
+                {_BATCH: rows}
+                | self._near(one, {view: found[f"_near_{n}_{view}"] for view in one.near or {}}),
+                self._held,
+            )
+            for n, one in enumerate(steps)
+        )
+
+    def forget(self) -> None:
+        """Let go of what is kept in memory."""
+        for found in self._found.values():
+            found.rows.unpersist()
+            found.keys.unpersist()
+
+    def _has_changed(self, subject: Subject) -> bool:
+        return self._lake.versions[subject.name] > self._held[subject.name]
+
+    def _has_all(self, subject: Subject) -> bool:
+        """Tell whether every row of then is still there: as it was, or in gold as it has become."""
+        if not self._has_changed(subject):
+            return True
+        if subject.spec.name in self._kept and subject.spec.layer == "gold":
+            changed = self._changed(subject)
+            return _with_keys(changed.keys, changed.rows, changed.keys.columns, "left_anti").isEmpty()
+        return not any(map(cuts.rewrites, self._lake.commits(subject, self._held[subject.name])))
+
+    def _changed(self, subject: Subject) -> _Changed:
+        if subject.name not in self._found:
+            names = list(self._kept[subject.spec.name].keys)
+            keys = self._lake.changes(subject, self._held[subject.name]).select(*names).distinct().persist()
+            types = {column.name: column.dataType for column in subject.spec.schema}
+            by = next((name for name in names if _size_of(types[name]) is not None), None)
+            where = F.lit(None) if by is None else _buckets(F.col(by), F.col(by), types[by])
+            count, buckets = keys.agg(F.count(F.lit(1)), where).first() or (0, [])
+            execute_for(self._spark, few=are_few(rows=count))
+            rows = self._lake.rows(subject)
+            if by is not None:  # a key that is null is a row's, too
+                rows = rows.where(_within(F.col(by), buckets, types[by]) | F.col(by).isNull())
+            self._found[subject.name] = _Changed(keys, _with_keys(rows, keys, names, "left_semi").persist())
+        return self._found[subject.name]
+
+    def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
+        """Return the rows of other tables that lie near those that have changed, by view."""
+        views = {}
+        for view, (column, *_) in (one.near or {}).items():
+            within = _within(F.col(column), found[view], self._type_of(view, column))
+            views[view] = self._lake.rows_or_none(self._subject(view)).where(within)
+        return views
+
+    def _subject(self, view: str) -> Subject:
+        for one in self._lake.subjects:
+            if one.view == view:
+                return one
+        raise TableError(f"rows near others are asked of {view}, which the step does not name")
+
+    def _type_of(self, view: str, column: str) -> DataType:
+        return self._subject(view).spec.schema[column].dataType
+
+
+def _steps(suite: ExpectationSuite) -> list[ExpectNoRows]:
+    return [one for one in suite.expectations if isinstance(one, ExpectNoRows) and one.step]
+
+
+def _finds_nothing(
+    spark: SparkSession,
+    lake: Lake,
+    one: ExpectNoRows,
+    views: Mapping[str, DataFrame],
+    after: Mapping[str, int],
+) -> bool:
+    """Run a step over these views, and over whole tables where it names others; `after` is since when."""
+    step = str(one.step)
+    named, shown = words(step), dict(views)
+    for subject in lake.subjects:
+        if subject.view in named and subject.view not in shown:
+            shown[subject.view] = lake.rows_or_none(subject)
+        if subject.view + CHANGES in named:
+            shown[subject.view + CHANGES] = lake.changes(subject, after.get(subject.name, 0))
+    if LIMITS_VIEW in named:
+        shown[LIMITS_VIEW] = lake.limits
+    with showing(spark, shown):
+        return spark.sql(step.format(batch=_BATCH)).isEmpty()
+
+
+def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:
+    """Join rows with those of the same keys, of which null is one like any other."""
+    others = keyed.select(*(F.col(name).alias(f"_key_{name}") for name in names))
+    same = (F.col(name).eqNullSafe(F.col(f"_key_{name}")) for name in names)
+    return rows.join(others, reduce(Column.__and__, same), how)
+
+
+def _size_of(type_: DataType) -> int | None:
+    """Return how wide a bucket is of a column by which files are told apart, null where they are not."""
+    if isinstance(type_, TimestampType):
+        return _MINUTE_US
+    return _NUMBERS if isinstance(type_, LongType) else None
+
+
+def _buckets(first: Column, last: Column, type_: DataType) -> Column:
+    """Return the aggregate that says where the buckets begin in which rows begin and end."""
+    size = _size_of(type_)
+    if size is None:
+        raise TableError(
+            f"rows near others are told by a timestamp or a long, not by a {type_.simpleString()}"
+        )
+    ends = (F.unix_micros(end) if isinstance(type_, TimestampType) else end for end in (first, last))
+    begins, is_last = (end - F.pmod(end, F.lit(size)) for end in ends)
+    return F.collect_set(F.when(begins <= is_last, F.struct(begins, is_last)))
+
+
+def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
+    """Return the condition that a column lies in one of the buckets, or between them where they are many."""
+    size = _size_of(type_) or 1
+    spans = _merged((first, last + size) for first, last in buckets)
+    if len(spans) > _MOST_SPANS:
+        spans = [(spans[0][0], spans[-1][1])]
+    if isinstance(type_, TimestampType):
+        moments = [(from_micros(first), from_micros(end)) for first, end in spans]
+        inside = [(column >= F.lit(first)) & (column < F.lit(end)) for first, end in moments]
+    else:
+        inside = [(column >= first) & (column < end) for first, end in spans]
+    return reduce(Column.__or__, inside, F.lit(False))  # noqa: FBT003
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the least spans that cover the same, in their order; the end of one is not part of it."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return found
