@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.quality import gate as gating
+from lakehouse.quality.checking import check
 from lakehouse.quality.gate import SuiteGate
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
@@ -49,13 +49,12 @@ class Watched:
         self._offset = 0
         self._looks = 0
         self.gate = self.another_gate()
-        check = gating.check
 
         def noting(subject: Any, *arguments: Any) -> Any:
             self.whole.append(subject.name)
             return check(subject, *arguments)
 
-        monkeypatch.setattr(gating, "check", noting)
+        monkeypatch.setattr("lakehouse.quality.gate.check", noting)
 
     def another_gate(self) -> SuiteGate:
         return SuiteGate(self._spark, STREAMS, self._settings, self.said.append)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import Check
@@ -53,7 +54,7 @@ def forget_first_commits(path: Path) -> int:
 def settings(make_settings: MakeSettings) -> Settings:
     own = make_settings()
     server = own.redis_url.get_secret_value().rpartition("/")[0]
-    return own.model_copy(update={"redis_url": type(own.redis_url)(f"{server}/{REDIS_DATABASE}")})
+    return own.model_copy(update={"redis_url": SecretStr(f"{server}/{REDIS_DATABASE}")})
 
 
 def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
