@@ -76,9 +76,9 @@ def check_topic(
             different = different.join(_states(noted), _STATE, "left_anti")
             if too_large:
                 notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
-        doubled, unknown = _left_twice(sent)
+        doubled, more = _left_twice(sent)
         wrong = [different.drop("value_sha256"), *doubled]
-        return [subject.compared(gold.where("leaves").count(), wrong, [*notes, *unknown])]
+        return [subject.compared(gold.where("leaves").count(), wrong, [*notes, *more])]
     finally:
         gold.unpersist()
 

@@ -161,6 +161,7 @@ def await_while_running(running: Live, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_ends_the_run(
     lake: Lake,
 ) -> None:
@@ -293,6 +294,7 @@ class Gate:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Lake) -> None:
     """Its gate fails first, then its export does."""
     fault = Fault()

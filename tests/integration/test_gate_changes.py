@@ -216,6 +216,7 @@ STORIES = {
 """By stream, records, and more of them, which change rows, add some, and let totals fall."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name", ["sales", *(pytest.param(name, marks=pytest.mark.soak) for name in ("metrics", "calls"))]
 )
