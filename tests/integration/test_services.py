@@ -24,6 +24,7 @@ from lakehouse.local.processes import stop_process
 from lakehouse.local.redis_server import require_redis
 from lakehouse.local.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
 from tests.processes import closed_port, processes_of, unused_port
@@ -74,6 +75,8 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     pids = recorded_pids(home)
     assert sorted(process.pid for process in processes_of(home)) == sorted(pids.values())
     first = load_settings()
+    topics = {name: 4 for stream in STREAMS for name in stream.topics}
+    assert create_topics(first.kafka_bootstrap_servers, topics) == []  # a producer need not wait for a run
     again = run("up")
     assert again.exit_code == 0
     assert again.stdout.count("already running") == 2
