@@ -64,6 +64,7 @@ def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

@@ -143,6 +143,7 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     assert windows(settings) == WINDOWS
 
 
+@pytest.mark.soak
 def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     spark: SparkSession, settings: Settings, lakehouse: Command
 ) -> None:

@@ -60,6 +60,7 @@ def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_records_as_hostile_as_contracts_allow_are_what_the_oracles_make_of_them(
     spark: SparkSession, session_settings: Settings, services: Endpoints, redis_url: str, tmp_path: Path
 ) -> None:

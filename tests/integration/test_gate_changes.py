@@ -154,6 +154,7 @@ QUICK = ("every window has a transaction", "every window has an event in silver"
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(DAMAGES), marks=pytest.mark.soak)], ids=len)
+@pytest.mark.soak
 def test_damage_done_by_hand_to_an_old_row_closes_the_gate_at_the_next_look(
     spending: Watched, names: tuple[str, ...]
 ) -> None:

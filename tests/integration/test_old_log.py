@@ -57,6 +57,7 @@ def settings(make_settings: MakeSettings) -> Settings:
     return own.model_copy(update={"redis_url": SecretStr(f"{server}/{REDIS_DATABASE}")})
 
 
+@pytest.mark.soak
 def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
     spark: SparkSession, settings: Settings
 ) -> None:

@@ -313,6 +313,7 @@ def damage_rows(
     return counts[max(counts)], counts[min(counts)], counts[max(counts)]
 
 
+@pytest.mark.soak
 def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     spark: SparkSession, every_stream: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

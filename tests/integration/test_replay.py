@@ -359,6 +359,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     assert sum(one.result.rows for one in passed_over) == 0
 
 
+@pytest.mark.soak
 def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
     spark: SparkSession, settings: Settings
 ) -> None:
@@ -378,6 +379,7 @@ def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
     assert letter_rows(settings)[5]["reasons"][0]["rule"] == "late"
 
 
+@pytest.mark.soak
 def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     spark: SparkSession, settings: Settings
 ) -> None:

@@ -236,6 +236,7 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
     }
 
 
+@pytest.mark.soak
 def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
