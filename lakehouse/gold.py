@@ -21,14 +21,14 @@ from pyspark.sql.types import TimestampType
 from lakehouse import cuts, leases, silver, tables
 from lakehouse.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
-from lakehouse.moments import merged, shifted
+from lakehouse.moments import shifted
 from lakehouse.settings import Settings
+from lakehouse.spans import MOST_SPANS, merged
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
 from lakehouse.tables import Candidates, Commit, Greatest, TableSpec, Transaction, from_micros
 
 _HOUR = timedelta(hours=1)
 _LOOK_EVERY = timedelta(seconds=30)
-_MOST_SPANS = 50  # more of them take longer to compare with files than they spare
 
 
 def spec(table: KeptTable, settings: Settings) -> TableSpec:
@@ -230,7 +230,7 @@ class _Merge:
             first, last = _hour(first), shifted(_hour(last), _HOUR)
             front = Front(front.before and _hour(front.before), shifted(_hour(front.now), _HOUR))
         spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
-        if not 1 < len(spans) <= _MOST_SPANS:
+        if not 1 < len(spans) <= MOST_SPANS:
             spans = [(first, last)]
         begins, ends = F.col(extent[0]), F.col(extent[1])
         near = reduce(

@@ -28,6 +28,7 @@ from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, executing_for
 from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
 from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, Lake, Subject, showing, words
+from lakehouse.spans import MOST_SPANS, merged
 from lakehouse.stream import KeptTable
 from lakehouse.tables import from_micros
 
@@ -38,7 +39,6 @@ Suites = Sequence[tuple[Subject, ExpectationSuite]]
 _BATCH = "changed_rows"
 _MINUTE_US = 60_000_000
 _NUMBERS = 10_000
-_MOST_SPANS = 50  # more of them take longer to compare with files than they spare
 
 
 def marks_of(lake: Lake) -> Marks:
@@ -253,8 +253,8 @@ def _buckets(first: Column, last: Column, type_: DataType) -> Column:
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
     """Return the condition that a column lies in one of the buckets, or between them where they are many."""
     size = _size_of(type_) or 1
-    spans = _merged((first, last + size) for first, last in buckets)
-    if len(spans) > _MOST_SPANS:
+    spans = merged((first, last + size) for first, last in buckets)
+    if len(spans) > MOST_SPANS:
         spans = [(spans[0][0], spans[-1][1])]
     if isinstance(type_, TimestampType):
         moments = [(from_micros(first), from_micros(end)) for first, end in spans]
@@ -262,14 +262,3 @@ def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType)
     else:
         inside = [(column >= first) & (column < end) for first, end in spans]
     return reduce(Column.__or__, inside, F.lit(False))  # noqa: FBT003
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the least spans that cover the same, in their order; the end of one is not part of it."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted(spans):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((first, end))
-    return found
