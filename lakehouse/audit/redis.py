@@ -8,7 +8,7 @@ or was left by a table that has been made anew since: it goes by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -23,6 +23,8 @@ from lakehouse.export import filter_leaving, group_of, newest_since, to_changes
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.stream import KeptTable, Stream
+
+_Read = Callable[[Sequence[Change]], list[str | None]]
 
 _CHUNK = 1_000
 _MARGIN = timedelta(minutes=1)
@@ -75,15 +77,8 @@ class _Look:
 
     def at_what_gold_has(self) -> None:
         exported = filter_leaving(self.newest.where(F.col("_commit_version") <= self.version), self.table)
-        changes = (Change(**row.asDict()) for row in to_changes(exported, self.table).toLocalIterator())
-        while chunk := list(islice(changes, _CHUNK)):
-            self.compared += len(chunk)
-            found = read_rows(self.url, self.table.name, [change.row_key for change in chunk])
-            for change, text in zip(chunk, found, strict=True):
-                if text is None:
-                    self._add(change.row_key, "in gold, but not in Redis")
-                elif text != as_stored(change, self.generation) and not self._is_newer(text, change.version):
-                    self._add(change.row_key, f"Redis says {text}")
+        for change, text in self._wrong(exported, self._read_rows):
+            self._add(change.row_key, "in gold, but not in Redis" if text is None else f"Redis says {text}")
 
     def at_what_gold_has_not(self) -> None:
         keys = self.newest.select(self.table.export.redis.row_key()).toLocalIterator()
@@ -103,36 +98,41 @@ class _Look:
         be gone or another one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
+        names = group_of(self.table).alias("group"), view.member().alias("member")
         changed = self.newest.where("_change_type != 'delete'").select(*keys, "_commit_version")
         standing = gold.where(self.table.export.leaves()).join(changed, keys, "left")
-        place = F.struct(view.order(), "_commit_version")
-        row = F.struct(view.row_key().alias("row_key"), F.col("_commit_version").alias("version"))
-        members = standing.groupBy(group_of(self.table).alias("group"), view.member().alias("member"))
-        latest = members.agg(F.max_by(row, place).alias("latest")).persist()
+        row, place = F.struct(*keys, "_commit_version"), F.struct(view.order(), "_commit_version")
+        latest = standing.groupBy(*names).agg(F.max_by(row, place).alias("latest")).persist()
         try:
-            expected = latest.select("group", "member", "latest.*").where(F.col("version") <= self.version)
-            rows = to_changes(self.newest, self.table)
-            rows = rows.join(expected, ["group", "member", "row_key", "version"], "left_semi")
-            changes = (Change(**row.asDict()) for row in rows.toLocalIterator())
-            while chunk := list(islice(changes, _CHUNK)):
-                self._compare_latest(chunk)
-            known = {(row.group, row.member) for row in latest.select("group", "member").toLocalIterator()}
+            expected = latest.select("latest.*").where(F.col("_commit_version") <= self.version)
+            exported = self.newest.join(expected, [*keys, "_commit_version"], "left_semi")
+            for change, text in self._wrong(exported, self._read_latest):
+                gold_has = f"gold has {change.row_key}"
+                what = f"not in Redis; {gold_has}" if text is None else f"{gold_has}, Redis says {text}"
+                self._add_latest(change.group, change.member, what)
+            heard_of = latest.select("group", "member").union(self.newest.select(*names)).distinct()
+            known = {(one.group, one.member) for one in heard_of.toLocalIterator()}
         finally:
             latest.unpersist()
-        known |= {(row.group, row.member) for row in to_changes(self.newest, self.table).toLocalIterator()}
         for place_of, text in scan_latest(self.url, self.table.name):
             if place_of not in known and self._is_invented(text, range(self.version + 1)):
                 self._add_latest(*place_of, "in Redis, but not in gold")
 
-    def _compare_latest(self, changes: Sequence[Change]) -> None:
-        self.compared += len(changes)
-        found = read_latest(self.url, self.table.name, [(one.group, one.member) for one in changes])
-        for change, text in zip(changes, found, strict=True):
-            if text is None:
-                self._add_latest(change.group, change.member, f"not in Redis; gold has {change.row_key}")
-            elif text != as_stored(change, self.generation) and not self._is_newer(text, change.version):
-                what = f"gold has {change.row_key}, Redis says {text}"
-                self._add_latest(change.group, change.member, what)
+    def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
+        """Yield rows that do not stand in Redis as they are, with what does; a newer one is on its way."""
+        changes = (Change(**row.asDict()) for row in to_changes(exported, self.table).toLocalIterator())
+        while chunk := list(islice(changes, _CHUNK)):
+            self.compared += len(chunk)
+            for change, text in zip(chunk, read(chunk), strict=True):
+                is_right = text == as_stored(change, self.generation)
+                if not is_right and (text is None or not self._is_newer(text, change.version)):
+                    yield change, text
+
+    def _read_rows(self, changes: Sequence[Change]) -> list[str | None]:
+        return read_rows(self.url, self.table.name, [one.row_key for one in changes])
+
+    def _read_latest(self, changes: Sequence[Change]) -> list[str | None]:
+        return read_latest(self.url, self.table.name, [(one.group, one.member) for one in changes])
 
     def _add_latest(self, group: str, member: str, what: str) -> None:
         self._add(f"latest:{group} {member}", what)
