@@ -93,15 +93,17 @@ class ExpectNoRows(UnexpectedRowsExpectation):
     step: str | None = None
     near: dict[str, list[str]] | None = None
 
-    metric_dependencies: ClassVar[tuple[str, ...]] = ("table.row_count", _FOUND)
+    metric_dependencies: ClassVar[tuple[str, ...]] = (_FOUND,)
 
     def _validate(
         self, metrics: dict[str, Any], runtime_configuration: Any = None, execution_engine: Any = None
     ) -> Any:
         del runtime_configuration
-        found = {"observed_value": metrics[_FOUND], **_counts(metrics["table.row_count"], metrics[_FOUND])}
+        found: dict[str, Any] = {"observed_value": metrics[_FOUND]}
         if metrics[_FOUND]:
-            _batch(execution_engine).createOrReplaceTempView(BATCH_VIEW)
+            batch = _batch(execution_engine)
+            found |= _counts(batch.count(), metrics[_FOUND])
+            batch.createOrReplaceTempView(BATCH_VIEW)
             query = str(self.unexpected_rows_query).format(batch=BATCH_VIEW)
             found["partial_unexpected_list"] = _examples(execution_engine.spark.sql(query))
         return {"success": not metrics[_FOUND], "result": found}
