@@ -259,7 +259,7 @@ def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
     return lambda settings: pipeline.version_of(settings, table) > number  # version 0 is the empty table
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("layer", "moments"),
     [
@@ -268,7 +268,6 @@ def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
             "gold",
             [planned_batch(0, GOLD), written_batch(1, GOLD), planned_batch(3, GOLD)],
             id="gold, in the first micro-batch, after a merge and once more",
-            marks=pytest.mark.soak,
         ),
     ],
 )

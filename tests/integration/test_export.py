@@ -215,6 +215,7 @@ def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | N
     return [value for key, value in messages if key == f"{service}:latency"]
 
 
+@pytest.mark.soak
 def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: Export) -> None:
     export.put(State("auth", 0), State("auth", 1), State("検索", 0))  # version 1
     export.put(State("auth", 0, count=2), State("auth", 2))  # version 2

@@ -400,6 +400,7 @@ def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     assert rebuild_silver(spark, STREAM, settings, Landed(), NOW) == Rebuilt(judged=7)
 
 
+@pytest.mark.soak
 def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +419,7 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
     assert rebuild_silver(spark, stream, patient, Landed(), NOW) == Rebuilt(judged=7)
 
 
+@pytest.mark.soak
 def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebuild_between_theirs(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +485,7 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(spark: SparkSession, setti
     assert not [one for one in tables.properties_of(tables.snapshot(spark, path)) if "lease" in one]
 
 
+@pytest.mark.soak
 def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
     spark: SparkSession, settings: Settings
 ) -> None:

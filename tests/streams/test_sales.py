@@ -200,6 +200,7 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
     assert till.totals() == {"pen": (Decimal(1), 1)}
 
 
+@pytest.mark.soak
 def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_once(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
