@@ -44,7 +44,6 @@ from lakehouse.tables.writing import (
     insert_missing,
     keep_one,
     replace,
-    set_property,
     update,
     upsert,
 )
@@ -87,7 +86,6 @@ __all__ = [
     "read_version",
     "register",
     "replace",
-    "set_property",
     "size_bytes",
     "snapshot",
     "table_id",

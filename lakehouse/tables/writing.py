@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from lakehouse import schema_changes
 from lakehouse.errors import TableError
 from lakehouse.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
@@ -269,13 +268,6 @@ def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
     return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))
-
-
-def set_property(spark: SparkSession, path: str, name: str, value: str | None) -> None:
-    """Give a property of the table a value, null to take it away; writes that are under way conflict."""
-    unset = f"UNSET TBLPROPERTIES IF EXISTS ('{name}')"
-    change = unset if value is None else f"SET TBLPROPERTIES ('{name}' = '{value}')"
-    again_on_conflict(lambda: schema_changes.alter(spark, path, change))
 
 
 def again_on_conflict(write: Callable[[], T]) -> T:

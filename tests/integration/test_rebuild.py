@@ -248,7 +248,7 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
 def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up: Settings) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
     alive = f"{path}/_lakehouse_lease/{round(time.time() + 3600) * 1000}-killed"
-    tables.set_property(spark, path, "lakehouse.lease", "killed")
+    tables.begin(spark, path).set_properties({"lakehouse.lease": "killed"})
     storage.write_text(spark, alive.replace("killed", "another"), "")
     assert not leases.is_held(spark, path)
     storage.write_text(spark, alive, "")

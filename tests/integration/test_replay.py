@@ -474,7 +474,8 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(spark: SparkSession, setti
     def alive_until(moment: float) -> str:
         return f"{path}/_lakehouse_lease/{round(moment) * 1000}-killed"
 
-    tables.set_property(spark, path, name, "alone rebuild of silver.metrics_events (process 1 on a)")
+    held = "alone rebuild of silver.metrics_events (process 1 on a)"
+    tables.begin(spark, path).set_properties({name: held})
     storage.write_text(spark, later := alive_until(time.time() + 3600), "")
     with pytest.raises(TableError, match=r"rebuild of silver.metrics_events \(process 1 on a\) is running"):
         replay(spark, [METRICS], settings, Selection(), NOW)
