@@ -228,6 +228,12 @@ def forget_last_commit(settings: Settings, query: str) -> int:
     return last
 
 
+def forget_commits(path: str | Path, before: int) -> None:
+    """Remove the commits of a table before a version, as log retention does once there is a checkpoint."""
+    for version in range(before):
+        Path(path, "_delta_log", f"{version:020}.json").unlink()
+
+
 def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
     """Wait until the condition holds, and fail where it does not in time."""
     deadline = time.monotonic() + timeout_s

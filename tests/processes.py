@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-import redis
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
@@ -28,6 +27,7 @@ from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
+from tests import redis_databases
 
 ROOT = Path(__file__).parents[1]
 BIN = ROOT / ".venv" / "bin"
@@ -99,13 +99,10 @@ class Place:
 @contextmanager
 def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
     """A place on the session's services, with a Redis database that no other test uses."""
-    url = f"{services.redis.rpartition('/')[0]}/{database}"
-    made = Place(home, services, url, uuid.uuid4().hex[:8])
-    create_topics(services.kafka, {made.topic_in: 4})
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
+    with redis_databases.emptied(services.redis, database) as url:
+        made = Place(home, services, url, uuid.uuid4().hex[:8])
+        create_topics(services.kafka, {made.topic_in: 4})
         yield made
-        client.flushdb()
 
 
 def submit(layer: str, *arguments: str) -> list[str]:

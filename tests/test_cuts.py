@@ -11,6 +11,7 @@ from lakehouse import checkpoints, cuts, tables
 from lakehouse.cuts import Position
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
+from tests import pipeline
 from tests.fuzz import commands
 
 QUERY = "gold.something"
@@ -149,8 +150,7 @@ def test_what_log_retention_has_removed_counts_as_unread_and_is_named_where_it_i
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     append(spark, path, 20)
     newest = tables.version_of(spark, path)
-    for version in range(newest):
-        Path(path, "_delta_log", f"{version:020}.json").unlink()
+    pipeline.forget_commits(path, before=newest)
     early, late = Position(1, 2, is_starting=False), Position(newest, 2, is_starting=False)
 
     assert cuts.has_unread(spark, path, None, newest + 1)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
+from tests import redis_databases
 from tests.conftest import settings_for
 from tests.journey import EVENTS, Journey
 
@@ -35,7 +36,7 @@ def journey(
     """A lake of every stream that has been through reruns and crashes; see tests/journey.py."""
     settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).model_copy(
         update={
-            "redis_url": SecretStr(f"{services.redis.rpartition('/')[0]}/{LAKE_DATABASE}"),
+            "redis_url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),
             "call_gap_s": 1,
             "call_grace_s": 1,
             "quantile_k": 10,

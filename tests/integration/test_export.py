@@ -41,6 +41,7 @@ from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.topics import Limits
 from lakehouse.triggers import AVAILABLE_NOW
+from tests import redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
 from tests.pipeline import await_, read_topic
@@ -200,9 +201,7 @@ class Export:
 
 @pytest.fixture
 def redis_url(services: Endpoints) -> Iterator[str]:
-    url = f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
+    with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
         yield url
 
 

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from lakehouse.local.services import Endpoints
 from lakehouse.runner import utc_now
 from lakehouse.settings import Settings
+from tests import redis_databases
 from tests.chance import chance
 from tests.conftest import settings_for
 from tests.fuzz.lives import CENTURY_S, Life, eras
@@ -38,11 +39,8 @@ REDIS_DATABASE = 12  # no other file of tests uses it
 
 @pytest.fixture
 def redis_url(services: Endpoints) -> Iterator[str]:
-    url = f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
+    with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
         yield url
-        client.flushdb()
 
 
 def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url: str) -> Settings:

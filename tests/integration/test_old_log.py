@@ -17,7 +17,7 @@ from lakehouse.runner import run, utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from lakehouse.triggers import AVAILABLE_NOW
-from tests import pipeline
+from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
 
@@ -45,16 +45,15 @@ def send_again(settings: Settings, topic: str, user: str) -> None:
 def forget_first_commits(path: Path) -> int:
     """Remove what comes before the last checkpoint, as log retention does, and return its version."""
     kept = max(int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint*parquet"))
-    for version in range(kept):
-        (path / "_delta_log" / f"{version:020}.json").unlink()
+    pipeline.forget_commits(path, before=kept)
     return kept
 
 
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
     own = make_settings()
-    server = own.redis_url.get_secret_value().rpartition("/")[0]
-    return own.model_copy(update={"redis_url": SecretStr(f"{server}/{REDIS_DATABASE}")})
+    url = redis_databases.url_of(own.redis_url.get_secret_value(), REDIS_DATABASE)
+    return own.model_copy(update={"redis_url": SecretStr(url)})
 
 
 @pytest.mark.soak

@@ -35,6 +35,7 @@ from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.sinks.slices import Slice, SlicedSink
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, create_topics
+from tests import redis_databases
 from tests.pipeline import await_, read_topic
 
 PARTITIONS = 3
@@ -454,7 +455,7 @@ def latest_key(table: str, group: str) -> str:
 
 @pytest.fixture(scope="module")
 def redis_url(services: Endpoints) -> str:
-    return f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
+    return redis_databases.url_of(services.redis, REDIS_DATABASE)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.tables import Transaction
 from lakehouse.triggers import AVAILABLE_NOW
-from tests import pipeline
+from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
 
@@ -142,11 +143,9 @@ class Exported:
 
 
 @pytest.fixture
-def settings(make_settings: MakeSettings, services: Endpoints) -> Settings:
-    url = f"{services.redis.rpartition('/')[0]}/{REDIS_DATABASE}"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
-    return make_settings(redis_url=SecretStr(url))
+def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Settings]:
+    with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
+        yield make_settings(redis_url=SecretStr(url))
 
 
 @pytest.fixture(params=["in one transaction", "in shards and slices"])
