@@ -65,7 +65,7 @@ def demo(settings: Settings, console: Console) -> None:
     console.print(f"everything lies under {home}", highlight=False, markup=False)
     began = time.monotonic()
     with local_services(
-        settings, on_progress=lambda message: console.print(f"  {message}", highlight=False)
+        settings, brief=True, on_progress=lambda message: console.print(f"  {message}", highlight=False)
     ) as at:
         update = {"kafka_bootstrap_servers": at.kafka, "redis_url": SecretStr(at.redis)}
         settings = settings.model_copy(update=update)

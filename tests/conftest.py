@@ -63,7 +63,7 @@ def session_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 @pytest.fixture(scope="session")
 def services(session_settings: Settings) -> Iterator[Endpoints]:
     """A real broker and a real Redis, stopped at the end of the session."""
-    with local_services(session_settings) as endpoints:
+    with local_services(session_settings, brief=True) as endpoints:
         yield endpoints
 
 

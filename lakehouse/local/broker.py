@@ -6,6 +6,7 @@ import base64
 import os
 import shutil
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -73,14 +74,17 @@ _LOG4J = """\
 """
 
 
+@dataclass(frozen=True)
 class Broker(Service):
     """Kafka under HOME/kafka, its log rolling by size at HOME/logs/kafka.log.
 
     Beside it kafka-console.log has what the JVM itself says, and the errors, so that the end of it tells
-    why a start failed.
+    why a start failed. A `brief` one runs for minutes with little to do, so its JVM optimizes little.
     """
 
     name: ClassVar[str] = "kafka"
+
+    brief: bool = False
 
     @property
     def console(self) -> Path:
@@ -128,6 +132,8 @@ class Broker(Service):
         """Return the command that runs the broker; the port is in its configuration."""
         del port
         options = ["-Xms256m", "-Xmx768m", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+        if self.brief:
+            options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         return [*self._java_command(options), _MAIN_CLASS, str(self._properties)]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:

@@ -92,32 +92,35 @@ def status(settings: Settings) -> list[ServiceStatus]:
 
 @contextmanager
 def local_services(
-    settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None
+    settings: Settings,
+    *,
+    brief: bool = False,
+    on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Have both services running inside the `with` block.
+    """Have both services running inside the `with` block, with little to do where it is `brief`.
 
     What runs already is used and left running. What had to be started is stopped at the end of the block,
     and killed by the kernel if this process is killed before it gets there (on Linux).
     """
-    endpoints, started = _bring_up(settings, on_progress, with_parent=True)
+    endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief)
     try:
         yield endpoints
     finally:
         _bring_down(settings, started, on_progress)
 
 
-def _services(settings: Settings) -> list[Service]:
+def _services(settings: Settings, *, brief: bool = False) -> list[Service]:
     # Redis first: it starts in an instant, so its failures show before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=settings.redis_port),
-        Broker(home=settings.home, configured_port=settings.kafka_port),
+        Broker(home=settings.home, configured_port=settings.kafka_port, brief=brief),
     ]
 
 
 def _bring_up(
-    settings: Settings, on_progress: Callable[[str], None], *, with_parent: bool
+    settings: Settings, on_progress: Callable[[str], None], *, with_parent: bool, brief: bool = False
 ) -> tuple[Endpoints, list[Service]]:
-    services = _services(settings)
+    services = _services(settings, brief=brief)
     started: list[tuple[Service, Child]] = []
     with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
         try:
