@@ -244,6 +244,7 @@ def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(l
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.soak
 def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: Lake) -> None:
     rows = {
         "call_analytics": {"user1": "a", "user2": "b", "analytics": 1},

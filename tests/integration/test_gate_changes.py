@@ -115,6 +115,7 @@ def spending(spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.M
     return Watched(spark, lake_settings, TRANSACTIONS, monkeypatch)
 
 
+@pytest.mark.soak
 def test_the_second_look_reads_the_files_of_what_has_changed_and_no_others(
     spending: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

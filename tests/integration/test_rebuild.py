@@ -274,6 +274,7 @@ def every_difference(settings: Settings) -> list[str]:
     return old_lakes.gold_differences(settings, judged, NOW)
 
 
+@pytest.mark.soak
 def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     spark: SparkSession, every_stream: Settings
 ) -> None:
