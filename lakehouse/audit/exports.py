@@ -156,16 +156,27 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows of which the last message is not what gold says, and the digest of what that is."""
+    """Return the rows of which the last message is not what gold says, and the digest of what that is.
+
+    A tombstone says its key alone: it may mean any row of the key that had left before it.
+    """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
     last = (
         messages.withColumns(_fields(identity))
         .groupBy(*names)
-        .agg(F.max_by(F.struct(F.col("value")), place).alias("last"))
+        .agg(F.max_by(F.struct(F.col("value")), place).alias("last"), F.max(place).alias("at"))
     )
-    both = gold.withColumn("stands", F.lit(True)).join(last, names, "full_outer")  # noqa: FBT003
-    said, left = F.col("last.value"), F.coalesce("leaves", F.lit(False))  # noqa: FBT003
+    tombstones = messages.where("value IS NULL").groupBy("key").agg(F.max(place).alias("withdrawn"))
+    both = (
+        gold.withColumn("stands", F.lit(True))  # noqa: FBT003
+        .join(last, names, "full_outer")
+        .join(tombstones, "key", "left")
+    )
+    left = F.coalesce("leaves", F.lit(False))  # noqa: FBT003
+    said = F.when(
+        left | F.col("withdrawn").isNull() | (F.col("withdrawn") < F.col("at")), F.col("last.value")
+    )
     what = (
         F.when(left & said.isNull(), F.lit(_NOT_SENT))
         .when(left & (said != F.col("value")), F.concat(F.lit("the topic says "), said))
