@@ -8,6 +8,8 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakehouse.errors import LakehouseError
+
 # A table was given a column, a wider type or another property while it was read or written.
 _TABLE_CHANGED = re.compile(
     r"\[DELTA_(SCHEMA_CHANGED(_\w+)?|SCHEMA_CHANGE_SINCE_ANALYSIS|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
@@ -23,6 +25,11 @@ def gist(error: BaseException) -> str:
     text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
     lines = text.splitlines()
     return next((line.strip() for line in lines if line.strip()), "no message")
+
+
+def what_of(error: BaseException) -> str:
+    """Return what an error says, with its class where it is not one that a user knows."""
+    return gist(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {gist(error)}"
 
 
 def is_table_change(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from lakehouse.answers import Answer
 from lakehouse.data_losses import DATA_LOSSES
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import QueryError
+from lakehouse.event_table import EVENTS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable
@@ -63,6 +64,7 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
         UNSENT_ROWS,
         RESULTS,
         GATES,
+        EVENTS,
     )
 
 

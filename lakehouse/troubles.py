@@ -2,7 +2,7 @@
 
 What fails is a query, what it does by the wall clock, or the gate of a stream; each has a name. While a run
 goes on it is tried again after a pause that doubles with each failure in a row; a run that catches up tries
-three times more and then leaves it.
+three times more and then leaves it. Each failure, and its end, is an event too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lakehouse.errors import LakehouseError, StreamError
-from lakehouse.failures import gist
+from lakehouse.events import Kind, kind_of, note, place_of
+from lakehouse.failures import what_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -57,23 +58,30 @@ class Troubles:
         """
         failures = self._failures(name) + 1
         if self._retries is not None and failures > self._retries:
-            self._note(name, stream, cause, None)
+            due = None
             again = f"has failed {failures} times and is left to the next run"
         else:
             pause = pause_s(failures)
-            self._note(name, stream, cause, time.monotonic() + pause)
+            due = time.monotonic() + pause
             again = f"failed and is tried again in {pause:g} s"
+        self._note(name, stream, cause, due)
         if self._streams <= {one.stream for one in self._found.values()}:
+            self._tell(name, cause, f"{name} failed, and nothing is left to keep up: {what_of(cause)}")
             self.raise_any()
-        self._notice(f"{name} {again}: {_what(cause)}")
+        told = f"{name} {again}: {what_of(cause)}"
+        self._tell(name, cause, told)
+        self._notice(told)
 
     def add_last(self, name: str, stream: str, cause: BaseException) -> None:
         """Note a failure of what is not tried again in this run."""
         self._note(name, stream, cause, None)
+        self._tell(name, cause, f"{name} failed and is left to the next run: {what_of(cause)}")
 
     def is_over(self, name: str) -> None:
         """Note that what has failed works again; nothing where it had not failed."""
-        if self._found.pop(name, None) is not None:
+        over = self._found.pop(name, None)
+        if over is not None:
+            note(Kind.RECOVERY, f"{name} works again", stream=over.stream, **place_of(name))
             self._notice(f"{name} works again")
 
     def __contains__(self, name: str) -> bool:
@@ -105,6 +113,16 @@ class Troubles:
     def _failures(self, name: str) -> int:
         return self._found[name].failures if name in self._found else 0
 
+    def _tell(self, name: str, cause: BaseException, message: str) -> None:
+        found = self._found[name]
+        note(
+            kind_of(cause),
+            message,
+            stream=found.stream,
+            **place_of(name),
+            details={"name": name, "error": type(cause).__name__, "failures": found.failures},
+        )
+
     def _note(self, name: str, stream: str, cause: BaseException, due: float | None) -> None:
         self._found[name] = _Trouble(stream, _error(name, cause), self._failures(name) + 1, due)
 
@@ -112,10 +130,6 @@ class Troubles:
 def _error(name: str, cause: BaseException) -> LakehouseError:
     if isinstance(cause, LakehouseError):
         return cause
-    error = StreamError(f"{name} failed: {_what(cause)}")
+    error = StreamError(f"{name} failed: {what_of(cause)}")
     error.__cause__ = cause
     return error
-
-
-def _what(cause: BaseException) -> str:
-    return gist(cause) if isinstance(cause, LakehouseError) else f"{type(cause).__name__}: {gist(cause)}"

@@ -89,6 +89,7 @@ def test_every_table_of_the_lake_has_a_spec(lake_settings: Settings) -> None:
             "gold.sales_notifications",
             "gold.user_transactions_5m",
             "ops.data_losses",
+            "ops.events",
             "ops.expectation_results",
             "ops.gates",
             "ops.unsent_rows",

@@ -43,6 +43,12 @@ def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     return _ensure(spark, lake, spec, Refused.TO_A_WRITER)
 
 
+def properties_when_made(spec: TableSpec) -> dict[str, str]:
+    """Return the properties that a table of the spec has from its first version on."""
+    feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
+    return _COMMON_PROPERTIES | feed | _own_properties(spec)
+
+
 def ensure_source(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     """Do as `ensure` does for one who only reads the table: it may have more columns and wider types."""
     return _ensure(spark, lake, spec, Refused.TO_A_READER)
@@ -76,10 +82,9 @@ def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
     path = path_of(lake, spec.layer, spec.name)
     if exists(spark, path):
         return path
-    feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
     try:
         _refuse_foreign(spark, path)
-        commits.create(spark, path, spec.schema, _COMMON_PROPERTIES | feed | _own_properties(spec))
+        commits.create(spark, path, spec.schema, properties_when_made(spec))
     except (TableError, PySparkException, Py4JJavaError) as error:
         if exists(spark, path):  # another job has made it at this moment
             return path

@@ -1,0 +1,286 @@
+"""What happens to the pipeline, told from anywhere in the process and kept in ops.events.
+
+`note` is cheap and never raises, so that whoever sees something happen can say so. What is noted within
+`noting` goes to an EventLog, whose thread appends what has gathered about once a second: no micro-batch waits
+for it and none fails because of it. Elsewhere nothing is kept.
+
+What is lost: what gathered in the last second before a SIGKILL, and the oldest events where so many gather
+that cannot be written; these are counted and told of. What is written is there once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cache
+from importlib import metadata
+from typing import Any, TypedDict
+
+from lakehouse.errors import LakehouseError, StreamError
+
+CAPACITY = 1000
+GATHER_S = 1.0
+PAUSE_S = 30.0
+PATIENCE_S = 10.0
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # with its tables' layer
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Kind(StrEnum):
+    """What kind of event it is."""
+
+    START = "start"
+    STOP = "stop"
+    FAILURE = "failure"
+    REFUSAL = "refusal"
+    RESTART = "restart"
+    RECOVERY = "recovery"
+    SCHEMA_CHANGE = "schema_change"
+    DATA_LOSS = "data_loss"
+    GATE = "gate"
+    AUDIT = "audit"
+    EXPECT = "expect"
+    REPLAY = "replay"
+    DISCARD = "discard"
+    REBUILD = "rebuild"
+    MAINTENANCE = "maintenance"
+    ALERT = "alert"
+    EVENTS_LOST = "events_lost"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened, with the columns of ops.events.
+
+    `at` is UTC, and no two of a process have the same. `stream`, `layer` and `table` (layer.name) are null
+    where it does not concern one alone. `actor` is the command, which ran as process `pid` of `host`.
+    `details` is JSON, null for none; `code_version` is that of the package.
+    """
+
+    id: str
+    at: datetime
+    kind: str
+    stream: str | None
+    layer: str | None
+    table: str | None
+    actor: str
+    host: str
+    pid: int
+    code_version: str
+    message: str
+    details: str | None
+
+
+Write = Callable[[Sequence[Event], bool], None]
+"""Appends events; true says that some of them may be there, from a call that failed."""
+
+
+class Place(TypedDict, total=False):
+    """What a query's name says of an event, as `note` takes it."""
+
+    layer: str
+    table: str
+
+
+def place_of(query: str) -> Place:
+    """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
+
+    Neither of anything else that has a name in a run, such as a gate.
+    """
+    layer, dot, rest = query.partition(".")
+    table, *_ = rest.split(" ")
+    if not dot or layer not in _LAYERS:
+        return {}
+    return {"layer": layer, "table": f"{_LAYERS[layer]}.{table}"}
+
+
+def kind_of(failure: BaseException) -> Kind:
+    """Return what kind of event a failure is: a refusal says what is wrong before harm is done."""
+    is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
+    return Kind.REFUSAL if is_refusal else Kind.FAILURE
+
+
+class EventLog:
+    """Takes events from every thread of a process and appends them in batches from one of its own.
+
+    `warn` is told in a line when appending begins to fail, when it works again, and what was lost. A batch
+    that fails is tried again every `pause_s` seconds, together with what has come; of more than `capacity`
+    events that wait the oldest go.
+    """
+
+    def __init__(
+        self,
+        actor: str,
+        write: Write,
+        warn: Callable[[str], None],
+        *,
+        capacity: int = CAPACITY,
+        gather_s: float = GATHER_S,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self._actor = actor
+        self._write = write
+        self._warn = warn
+        self._capacity = capacity
+        self._gather_s = gather_s
+        self._pause_s = pause_s
+        self._changed = threading.Condition()
+        self._waiting: deque[Event] = deque()
+        self._last = datetime.min.replace(tzinfo=UTC)
+        self._lost = 0
+        self._fails = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def note(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        stream: str | None = None,
+        layer: str | None = None,
+        table: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take an event, to be appended soon."""
+        text = None if details is None else _as_json(details)
+        with self._changed:
+            self._last = max(datetime.now(UTC), self._last + _MICROSECOND)
+            self._waiting.append(
+                Event(
+                    id=str(uuid.uuid4()),
+                    at=self._last,
+                    kind=kind.value,
+                    stream=stream,
+                    layer=layer,
+                    table=table,
+                    actor=self._actor,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    code_version=_code_version(),
+                    message=message,
+                    details=text,
+                )
+            )
+            self._forget_oldest()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self, patience_s: float = PATIENCE_S) -> None:
+        """Append what waits, and say how many events that was not possible for."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(patience_s)
+            with self._changed:
+                hangs = self._thread.is_alive()
+                left = len(self._waiting) + self._lost
+            if hangs:
+                self._warn(f"ops.events does not answer: events of the last {patience_s:g} s may be missing")
+            elif left:
+                self._warn(f"{left:,} events are not in ops.events")
+
+    def _work(self) -> None:
+        while batch := self._gathered():
+            try:
+                self._write(batch, self._fails)
+            except Exception as failure:  # noqa: BLE001 - it is told, and must stop nothing
+                self._put_back(batch, failure)
+                if self._closing:
+                    return
+            else:
+                self._is_written()
+
+    def _gathered(self) -> list[Event]:
+        """Wait for events, and a moment for more; none where there are none and none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)
+            batch = list(self._waiting)
+            self._waiting.clear()
+            return batch
+
+    def _put_back(self, batch: Sequence[Event], failure: Exception) -> None:
+        with self._changed:
+            self._waiting.extendleft(reversed(batch))
+            self._forget_oldest()
+            is_first, self._fails = not self._fails, True
+        if is_first:
+            self._warn(f"ops.events cannot be written, which stops nothing else: {_gist(failure)}")
+
+    def _is_written(self) -> None:
+        with self._changed:
+            failed, self._fails = self._fails, False
+            lost, self._lost = self._lost, 0
+        if failed:
+            self._warn("ops.events is written again")
+        if lost:
+            text = f"{lost:,} events were lost: the oldest where more than {self._capacity:,} waited"
+            self._warn(text)
+            self.note(Kind.EVENTS_LOST, text, details={"events": lost})
+
+    def _forget_oldest(self) -> None:
+        while len(self._waiting) > self._capacity:
+            self._waiting.popleft()
+            self._lost += 1
+
+
+_log: EventLog | None = None
+
+
+@contextlib.contextmanager
+def noting(log: EventLog) -> Iterator[None]:
+    """Let what is noted within the block go to the log, and close it at the end; one at a time."""
+    global _log  # noqa: PLW0603 - of the process, as the root logger is
+    before, _log = _log, log
+    try:
+        yield
+    finally:
+        _log = before
+        log.close()
+
+
+def note(
+    kind: Kind,
+    message: str,
+    *,
+    stream: str | None = None,
+    layer: str | None = None,
+    table: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Say that something has happened; nothing is done with it unless the process keeps events."""
+    if _log is not None:
+        _log.note(kind, message, stream=stream, layer=layer, table=table, details=details)
+
+
+def _as_json(details: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(details, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps({"unreadable": str(type(details))})
+
+
+def _gist(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
+
+
+@cache
+def _code_version() -> str:
+    try:
+        return metadata.version("lakehouse")
+    except metadata.PackageNotFoundError:
+        return "unknown"
