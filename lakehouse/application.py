@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -13,13 +14,15 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.failures import gist
 from lakehouse.layer import LAYERS, Allow, Gate, LayerName
 from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import BatchDone, run
 from lakehouse.session import is_small, start_session
 from lakehouse.settings import Settings
-from lakehouse.stopping import stopping_on_signals
+from lakehouse.stopping import Stop, stopping_on_signals
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings
 from lakehouse.topics import create_topics, describe_topic, require_broker
@@ -56,17 +59,33 @@ def run_layers(
 
     `gated`: gold leaves only while it is as its suites say. Returns after catching up, or after SIGTERM or
     Ctrl-C once the micro-batch is finished. A query that fails is told of in a line and tried again while
-    others go on; raises LakehouseError for what fails to the end, and for what a user can mend.
+    others go on; raises LakehouseError for what fails to the end, and for what a user can mend. Starts, stops
+    and failures are kept in ops.events.
     """
     streams = choose(stream_names)
     check_trigger(trigger)
+    named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
+    with recorded(settings, f"lakehouse {named}"):
+        _run(settings, layers, streams, trigger, console, allow=allow, gated=gated, named=named)
+
+
+def _run(
+    settings: Settings,
+    layers: Sequence[LayerName],
+    streams: Sequence[Stream],
+    trigger: str,
+    console: Console,
+    *,
+    allow: Collection[Allow],
+    gated: bool,
+    named: str,
+) -> None:
     if {"bronze", "export"} & set(layers):
         require_broker(settings.kafka_bootstrap_servers)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
         create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
-    named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
     console.print(
         f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"
     )
@@ -74,6 +93,7 @@ def run_layers(
     with (
         start_session(settings, f"lakehouse {named}", brief=brief) as spark,
         stopping_on_signals(spark) as stop,
+        noted_run(streams, layers, trigger, stop),
     ):
         if trigger != AVAILABLE_NOW:
             console.print("running; Ctrl-C finishes the micro-batch and leaves")
@@ -95,6 +115,28 @@ def run_layers(
             at_once=2 if brief else 1,  # one plans while the other reads or writes
         )
         console.print("stopped" if stop.requested else "caught up")
+
+
+@contextmanager
+def noted_run(
+    streams: Sequence[Stream], layers: Sequence[LayerName], trigger: str, stop: Stop
+) -> Iterator[None]:
+    """Note when the layers of each stream start and when they stop, and how the run has ended."""
+
+    def note_each(kind: Kind, text: str, ended: str | None = None) -> None:
+        how = {"layers": list(layers), "trigger": trigger} | ({} if ended is None else {"ended": ended})
+        for stream in streams:
+            one = layers[0] if len(layers) == 1 else None
+            note(kind, text, stream=stream.name, layer=one, details=how)
+
+    named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
+    note_each(Kind.START, f"{named} started, trigger {trigger}")
+    ended = "failed"
+    try:
+        yield
+        ended = "stopped" if stop.requested else "caught up"
+    finally:
+        note_each(Kind.STOP, f"{named} {ended}", ended)
 
 
 def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:

@@ -9,6 +9,7 @@ from lakehouse.commands import (
     audit,
     dead_letters,
     demo,
+    events,
     expect,
     health,
     maintain,
@@ -35,6 +36,7 @@ app.add_typer(maintain.app)
 app.add_typer(audit.app)
 app.add_typer(expect.app)
 app.add_typer(health.app)
+app.add_typer(events.app)
 app.add_typer(rebuild.app)
 app.add_typer(dead_letters.app, name="dead-letters")
 

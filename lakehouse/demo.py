@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from lakehouse.application import noted_run
 from lakehouse.demo_report import Done, summarise, what_next
 from lakehouse.errors import LakehouseError
+from lakehouse.event_table import recorded
 from lakehouse.layer import LAYERS
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
@@ -74,8 +76,13 @@ def demo(settings: Settings, console: Console) -> None:
         done = Done()
         _produce(settings, done, console)
         console.print("  starting Spark", highlight=False)
-        with start_session(settings, "lakehouse demo") as spark, stopping_on_signals(spark) as stop:
-            _run_layers(spark, settings, done, console, stop)
+        with (
+            recorded(settings, "lakehouse demo"),
+            start_session(settings, "lakehouse demo") as spark,
+            stopping_on_signals(spark) as stop,
+        ):
+            with noted_run(STREAMS, LAYERS, AVAILABLE_NOW, stop):
+                _run_layers(spark, settings, done, console, stop)
             if stop.requested:
                 console.print("stopped; the demo can be run again")
                 return

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from lakehouse import checkpoints, data_losses, tables
 from lakehouse.data_losses import LostRange
 from lakehouse.errors import CheckpointError
+from lakehouse.events import Kind, note
 from lakehouse.layer import Allow, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.topics import Topic, describe_topic
@@ -146,7 +147,9 @@ class Guards:
         data_losses.note(self.spark, self.settings.lake, losses, query.name, now)
         moved = _reached(place, topic) | {loss.partition: loss.last_offset + 1 for loss in losses}
         self._move_on(checkpoint, place, {str(query.topic): moved})
-        self.notice(f"{_lost(query, losses)}; allowed, and noted in {data_losses.DATA_LOSSES.qualified_name}")
+        told = f"{_lost(query, losses)}; allowed, and noted in {data_losses.DATA_LOSSES.qualified_name}"
+        note(Kind.DATA_LOSS, told, layer=query.layer, table=query.name)
+        self.notice(told)
 
     def _refuse_lost_offsets(self, query: LayerQuery, place: _Place, topic: Topic | None) -> None:
         losses = _lost_offsets(query, place, topic)

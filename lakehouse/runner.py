@@ -21,6 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakehouse import bronze, checkpoints, export, gold, silver
 from lakehouse.errors import LakehouseError
+from lakehouse.events import Kind, note, place_of
 from lakehouse.execution import executing_for
 from lakehouse.failures import gist, has_ended, is_loss
 from lakehouse.guards import Guards
@@ -287,7 +288,9 @@ class _Group:
             self._troubles.is_over(name)
             return False
         elif one.may_start_again:
-            self._common.guards.notice(f"{name} starts again: {gist(one.cause)}")
+            told = f"{name} starts again: {gist(one.cause)}"
+            note(Kind.RESTART, told, stream=one.maker.stream, **place_of(name))
+            self._common.guards.notice(told)
             one.restarts += 1
             self._bring_up([one])
         else:

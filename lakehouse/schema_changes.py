@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.errors import TableError
+from lakehouse.events import Kind, note
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.5
@@ -133,6 +134,7 @@ def bring_up_to_date(
         try:
             for clause in clauses:
                 alter(spark, path, clause)
+                note(Kind.SCHEMA_CHANGE, f"{name}: {clause}", layer=name.partition(".")[0], table=name)
         except PySparkException as error:
             if not left:
                 raise TableError(

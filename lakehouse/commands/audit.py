@@ -13,6 +13,8 @@ from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import TableError
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.runner import utc_now
 from lakehouse.session import start_session
 from lakehouse.streams import choose, read_settings
@@ -27,7 +29,7 @@ def audit_command(
 ) -> None:
     """Compare every layer with the one before it, row by row, and what has left with gold.
 
-    Runs beside the streams and writes nothing. Exit code 1 where anything differs.
+    Runs beside the streams and writes nothing but an event. Exit code 1 where anything differs.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     progress = Console(stderr=True)
@@ -38,18 +40,36 @@ def audit_command(
             f"{check.stream} {check.name} {check.subject}: {mark}", highlight=False, soft_wrap=True
         )
 
-    with start_session(settings, "lakehouse audit") as spark:
+    with recorded(settings, "lakehouse audit"), start_session(settings, "lakehouse audit") as spark:
         report = audit(spark, streams, settings, utc_now(), on_check)
-    if not report.checks:
-        raise TableError(
-            f"there are no tables of {', '.join(one.name for one in streams)} in {settings.lake} yet"
-        )
+        if not report.checks:
+            raise TableError(
+                f"there are no tables of {', '.join(one.name for one in streams)} in {settings.lake} yet"
+            )
+        for one in streams:
+            _note(report, one.name)
     if format_ is Format.JSON:
         typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1))
     else:
         _print(report, console)
     if not report.is_clean:
         raise typer.Exit(1)
+
+
+def _note(report: Report, stream: str) -> None:
+    """Note what was found of a stream, in so far as it was looked at."""
+    checks = [check for check in report.checks if check.stream == stream]
+    if not checks:
+        return
+    differences = sum(check.differences for check in checks)
+    counts = ("name", "subject", "compared", "differences")
+    found = [{name: getattr(check, name) for name in counts} for check in checks]
+    note(
+        Kind.AUDIT,
+        f"audit of {stream}: {f'{differences:,} differences' if differences else 'clean'}",
+        stream=stream,
+        details={"clean": not differences, "at": report.at.isoformat(), "checks": found},
+    )
 
 
 def _print(report: Report, console: Console) -> None:
@@ -66,8 +86,8 @@ def _print(report: Report, console: Console) -> None:
         )
     console.print(table)
     for check in report.checks:
-        for note in check.notes:
-            console.print(Text(f"{check.subject}: {note}"), style="dim", soft_wrap=True)
+        for remark in check.notes:
+            console.print(Text(f"{check.subject}: {remark}"), style="dim", soft_wrap=True)
     for check in report.checks:
         for example in check.examples:
             key = ", ".join(f"{name}={value}" for name, value in example.key.items())

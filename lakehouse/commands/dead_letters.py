@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pyspark.sql import functions as F
@@ -13,12 +15,22 @@ from rich.console import Console
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.dead_letters import Selection, count_letters, find_letter, newest_letters, read_letters
+from lakehouse.dead_letters import (
+    DEAD_LETTERS,
+    Selection,
+    count_letters,
+    find_letter,
+    newest_letters,
+    read_letters,
+)
 from lakehouse.errors import SettingsError
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.readable import parse_moment
 from lakehouse.replaying import discard as discard_letters
 from lakehouse.replaying import replay as replay_letters
 from lakehouse.session import start_session
+from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
@@ -136,9 +148,12 @@ def replay(
         everything=all_,
     )
     settings, streams = read_settings(), choose(stream or [])
-    with start_session(settings, "lakehouse dead-letters replay") as spark:
+    name = "lakehouse dead-letters replay"
+    with recorded(settings, name), start_session(settings, name) as spark:
         now = datetime.now(UTC)
         done = replay_letters(spark, streams, settings, selection, now, allow_late=allow_late)
+        told = f"{done.passed:,} passed and are in silver now, {done.failed:,} still fail"
+        _note(Kind.REPLAY, told, streams, selection, asdict(done))
         report.print_replayed(done, Console())
 
 
@@ -168,9 +183,20 @@ def discard(
         everything=all_,
     )
     settings, streams = read_settings(), choose(stream or [])
-    with start_session(settings, "lakehouse dead-letters discard") as spark:
+    name = "lakehouse dead-letters discard"
+    with recorded(settings, name), start_session(settings, name) as spark:
         done = discard_letters(spark, streams, settings, selection, datetime.now(UTC))
+        _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())
+
+
+def _note(
+    kind: Kind, message: str, streams: Sequence[Stream], selection: Selection, done: dict[str, Any]
+) -> None:
+    which = {name: value for name, value in asdict(selection).items() if value}
+    stream = streams[0].name if len(streams) == 1 else None
+    details = {"selection": which, "done": done}
+    note(kind, message, stream=stream, layer="silver", table=DEAD_LETTERS.qualified_name, details=details)
 
 
 def _selection(

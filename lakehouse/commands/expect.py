@@ -17,6 +17,8 @@ from rich.text import Text
 
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.quality import results
 from lakehouse.quality.report import Finding, TableReport, summary
 from lakehouse.quality.subjects import Lake, Subject, chosen, subjects
@@ -65,14 +67,17 @@ def expect(
     wanted = list(chosen(every, names or []))
     if version is not None and len(wanted) != 1:
         raise TableError("--version is a version of one table: name that table")
-    with start_session(settings, "lakehouse expect") as spark:
-        if history:
+    if history:
+        with start_session(settings, "lakehouse expect") as spark:
             _show_history(spark, settings, wanted, console, format_)
-            return
+        return
+    with recorded(settings, "lakehouse expect"), start_session(settings, "lakehouse expect") as spark:
         versions = {} if version is None else {wanted[0].name: version}
         lake = Lake(spark, every, settings, now, versions=versions)
         reports = _check(wanted, lake, settings, moment, asked=bool(names))
-        results.keep(spark, settings.lake, uuid.uuid4().hex, now, reports)
+        run_id = uuid.uuid4().hex
+        results.keep(spark, settings.lake, run_id, now, reports)
+        _note(run_id, reports)
     if format_ is Format.JSON:
         typer.echo(json.dumps([report.as_json() for report in reports], ensure_ascii=False, indent=1))
     else:
@@ -112,6 +117,18 @@ def _check(
         raise LakehouseError(f"there is nothing to check in {settings.lake} yet")
     checking.write_pages(context, lake.now)
     return reports
+
+
+def _note(run_id: str, reports: Sequence[TableReport]) -> None:
+    broken = {
+        report.table: [one.expectation for one in report.findings if not one.success] for report in reports
+    }
+    failed = any(report.failed for report in reports)
+    note(
+        Kind.EXPECT,
+        f"expectations of {len(reports)} table{'s' * (len(reports) != 1)}: {summary(reports)}",
+        details={"run_id": run_id, "success": not failed, "broken": broken},
+    )
 
 
 def _docs(settings: Settings) -> Path:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
+from lakehouse import event_table
 from lakehouse.application import StreamOption
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.maintenance import clear_state
 from lakehouse.session import start_session
 from lakehouse.streams import choose, read_settings
@@ -17,12 +20,18 @@ app = typer.Typer(add_completion=False)
 def maintain(stream: StreamOption = None) -> None:
     """Clear what only merging needs from gold rows that are too old to be updated.
 
-    No column that users read changes. May run at any time, beside the layers too; a rerun finds nothing more.
+    No column that users read changes. Where ops.events has many small files, they become few. May run at any
+    time, beside the layers too; a rerun finds nothing more.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
-    with start_session(settings, "lakehouse maintain") as spark:
+    with recorded(settings, "lakehouse maintain"), start_session(settings, "lakehouse maintain") as spark:
         for cleared in clear_state(spark, streams, settings):
             when = (
                 "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
             )
-            console.print(f"{cleared.table}: {cleared.rows:,} rows cleared, {when}", highlight=False)
+            what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
+            note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
+            console.print(what, highlight=False)
+        if told := event_table.compact(settings.lake):
+            note(Kind.MAINTENANCE, told, layer="ops", table=event_table.EVENTS.qualified_name)
+            console.print(told, highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from rich.console import Console
 from lakehouse import rebuilding, rejudging
 from lakehouse.application import StreamOption
 from lakehouse.errors import TableError
+from lakehouse.event_table import recorded
+from lakehouse.events import Kind, note
 from lakehouse.readable import parse_moment
 from lakehouse.runner import utc_now
 from lakehouse.session import start_session
@@ -69,7 +72,10 @@ def rebuild(
     settings, streams, console = read_settings(), choose(stream or []), Console()
     now = utc_now()
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
-    with start_session(settings, "lakehouse rebuild") as spark:
+    with (
+        recorded(settings, f"lakehouse rebuild {layer}"),
+        start_session(settings, "lakehouse rebuild") as spark,
+    ):
         if layer is Layer.GOLD:
             _rebuild_gold(spark, streams, settings, rebuilding.Span(since, until), console, force=force)
             return
@@ -83,13 +89,13 @@ def rebuild(
 
 
 def _say(done: rejudging.Rebuilt, stream: Stream, console: Console) -> None:
-    console.print(
+    told = (
         f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows came, "
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
-        f"{done.newly_accepted:,} newly accepted",
-        highlight=False,
-        soft_wrap=True,
+        f"{done.newly_accepted:,} newly accepted"
     )
+    note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
+    console.print(told, highlight=False, soft_wrap=True)
 
 
 def _await_gold(spark: SparkSession, stream: Stream, settings: Settings) -> None:
@@ -118,9 +124,10 @@ def _rebuild_gold(
     for stream in streams:
         for table in stream.gold:
             for done in rebuilding.rebuild_gold(spark, table, settings, span, force=force):
-                console.print(
-                    f"gold.{done.table}: {done.rows:,} rows made anew from silver; {done.changed:,} put "
-                    f"right, {done.deleted:,} taken away, the others untouched",
-                    highlight=False,
-                    soft_wrap=True,
+                name = f"gold.{done.table}"
+                told = (
+                    f"{name}: {done.rows:,} rows made anew from silver; {done.changed:,} put "
+                    f"right, {done.deleted:,} taken away, the others untouched"
                 )
+                note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
+                console.print(told, highlight=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from great_expectations import ExpectationSuite
 from great_expectations.data_context import AbstractDataContext
 from pyspark.sql import SparkSession
 
+from lakehouse.events import Kind, note
 from lakehouse.quality.changes import Marks, Suites, can_go_on, go_on_holding, marks_of, without_step
 from lakehouse.quality.checking import check, make_context, only_failing, suite_of
 from lakehouse.quality.expectations import ExpectNoRows
@@ -112,11 +113,14 @@ class SuiteGate:
             return
         self._known[state.stream] = state
         note_gate(self._spark, self._settings.lake, state)
-        if not state.is_open:
-            reasons = "; ".join(f"{what}: {why}" for what, why in broken.items())
-            self._on_notice(f"gate of {state.stream} closed, nothing leaves: {reasons}")
-        elif before is not None:
-            self._on_notice(f"gate of {state.stream} open again")
+        reasons = "; ".join(f"{what}: {why}" for what, why in broken.items())
+        closed = f"gate of {state.stream} closed, nothing leaves: {reasons}"
+        opened = f"gate of {state.stream} open{' again' * (before is not None)}"
+        told = opened if state.is_open else closed
+        found = {"is_open": state.is_open, "reasons": broken}
+        note(Kind.GATE, told, stream=state.stream, layer="gold", details=found)
+        if before is not None or not state.is_open:
+            self._on_notice(told)
 
 
 def _queries(suite: ExpectationSuite) -> list[str]:

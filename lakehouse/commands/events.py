@@ -1,0 +1,75 @@
+"""`lakehouse events`: what has happened to the pipeline, without Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.application import StreamOption
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.event_table import newest
+from lakehouse.events import Event, Kind
+from lakehouse.readable import parse_moment
+from lakehouse.runner import utc_now
+from lakehouse.streams import choose, read_settings
+
+app = typer.Typer()
+
+
+@app.command()
+def events(
+    *,
+    since: Annotated[
+        str | None, typer.Option(help="Only events since then: 90s, 1h, 7d, or ISO 8601 with an offset.")
+    ] = None,
+    kind: Annotated[
+        list[Kind] | None, typer.Option(help="Only events of this kind; may be given again.")
+    ] = None,
+    stream: StreamOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the newest ones.")] = 100,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Show starts, stops, failures and whatever else has happened, the newest last.
+
+    `lakehouse sql "SELECT * FROM ops.events"` has the same rows.
+    """
+    settings = read_settings()
+    found = newest(
+        settings.lake,
+        limit=limit,
+        since=None if since is None else parse_moment(since, utc_now()),
+        kinds=kind or (),
+        streams=[one.name for one in choose(stream)] if stream else (),
+    )
+    if format_ is Format.JSON:
+        typer.echo(json.dumps([_plain(event) for event in found], ensure_ascii=False, indent=1))
+    else:
+        _print(found, Console())
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    """Return the event as values that JSON knows; `details` as what it stands for."""
+    details = None if event.details is None else json.loads(event.details)
+    at = event.at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return asdict(event) | {"at": at, "details": details}
+
+
+def _print(found: list[Event], console: Console) -> None:
+    table = Table("at (UTC)", "kind", "stream", "what", "who")
+    for event in found:
+        style = "red" if event.kind in {Kind.FAILURE, Kind.REFUSAL, Kind.EVENTS_LOST} else ""
+        table.add_row(
+            f"{event.at:%F %T}",
+            event.kind,
+            event.stream or "",
+            Text(event.message, overflow="fold"),
+            f"{event.actor} ({event.host}, {event.pid})",
+            style=style,
+        )
+    console.print(table if found else "no events")
