@@ -7,10 +7,11 @@ try to append it has failed after it had been written.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from pyspark.sql.types import StructType
@@ -20,7 +21,6 @@ from lakehouse.events import Event, EventLog, Kind, kind_of, note, noting
 from lakehouse.failures import what_of
 from lakehouse.settings import Settings
 from lakehouse.tables import TableSpec, direct
-from lakehouse.tables.specs import EPOCH
 
 SCHEMA = (
     StructType()
@@ -37,8 +37,7 @@ SCHEMA = (
     .add("message", "string")
     .add("details", "string")
 )
-EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at", "kind", "stream"))
-_MICROSECOND = timedelta(microseconds=1)
+EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",))
 
 
 @contextmanager
@@ -62,9 +61,8 @@ def recorded(settings: Settings, actor: str) -> Iterator[None]:
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
     """Append events; `again`: without those that are there from a try that seemed to fail."""
     if again:
-        earliest = _micros(min(event.at for event in events))
-        found = direct.read(lake, EVENTS, f"SELECT id FROM rows WHERE {_since(earliest)}")  # noqa: S608
-        there = {row["id"] for row in found}
+        earliest = min(event.at for event in events)
+        there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
         events = [event for event in events if event.id not in there]
     if events:
         direct.append(lake, EVENTS, [asdict(event) for event in events])
@@ -80,19 +78,23 @@ def newest(
 ) -> list[Event]:
     """Return the newest events of these kinds and streams (none: all), the oldest of them first.
 
-    Events that concern no stream alone are left out where streams are named.
+    Events that concern no stream alone are left out where streams are named. No more files are read than that
+    takes. Raises TableError where the table cannot be read.
     """
-    conditions = [] if since is None else [_since(_micros(since))]
-    conditions += [
-        f"{name} IN ({', '.join(map(_quoted, values))})"
-        for name, values in (("kind", kinds), ("stream", streams))
-        if values
-    ]
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    query = f"SELECT * FROM rows {where} ORDER BY at DESC, id LIMIT {limit}"  # noqa: S608
-    names = [*SCHEMA.names]
-    found = direct.read(lake, EVENTS, query)
-    return [Event(**{name: row.get(name) for name in names}) for row in reversed(found)]
+    found: list[Event] = []
+    for upto, rows in direct.newest_first(lake, EVENTS, "at"):
+        if upto is not None and (_is_before(upto, since) or (len(found) == limit and upto < found[0].at)):
+            break
+        events = [Event(**row) for row in rows]
+        found += [
+            event
+            for event in events
+            if not _is_before(event.at, since)
+            and (not kinds or event.kind in kinds)
+            and (not streams or event.stream in streams)
+        ]
+        found = sorted(found, key=lambda event: (event.at, event.id))[-limit:]
+    return found
 
 
 def compact(lake: str) -> str | None:
@@ -112,13 +114,5 @@ def _warn(text: str) -> None:
     Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _since(micros: int) -> str:
-    return f"at >= arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - EPOCH) // _MICROSECOND
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _is_before(moment: datetime, bound: datetime | None) -> bool:
+    return bound is not None and moment < bound

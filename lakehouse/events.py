@@ -30,7 +30,7 @@ from lakehouse.errors import LakehouseError, StreamError
 CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 _LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # with its tables' layer
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -126,6 +126,7 @@ class EventLog:
         capacity: int = CAPACITY,
         gather_s: float = GATHER_S,
         pause_s: float = PAUSE_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._actor = actor
         self._write = write
@@ -133,6 +134,7 @@ class EventLog:
         self._capacity = capacity
         self._gather_s = gather_s
         self._pause_s = pause_s
+        self._patience_s = patience_s
         self._changed = threading.Condition()
         self._waiting: deque[Event] = deque()
         self._last = datetime.min.replace(tzinfo=UTC)
@@ -177,18 +179,20 @@ class EventLog:
                 self._thread.start()
             self._changed.notify()
 
-    def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Append what waits, and say how many events that was not possible for."""
+    def close(self) -> None:
+        """Append what waits, for `patience_s` at most, and say how many events that was not possible for."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(patience_s)
+            self._thread.join(self._patience_s)
             with self._changed:
                 hangs = self._thread.is_alive()
                 left = len(self._waiting) + self._lost
             if hangs:
-                self._warn(f"ops.events does not answer: events of the last {patience_s:g} s may be missing")
+                self._warn(
+                    f"ops.events has not answered for {self._patience_s:g} s: the last events may be missing"
+                )
             elif left:
                 self._warn(f"{left:,} events are not in ops.events")
 
@@ -196,7 +200,7 @@ class EventLog:
         while batch := self._gathered():
             try:
                 self._write(batch, self._fails)
-            except Exception as failure:  # noqa: BLE001 - it is told, and must stop nothing
+            except BaseException as failure:  # noqa: BLE001 - told, and stops nothing; a panic of Rust's too
                 self._put_back(batch, failure)
                 if self._closing:
                     return
@@ -212,7 +216,7 @@ class EventLog:
             self._waiting.clear()
             return batch
 
-    def _put_back(self, batch: Sequence[Event], failure: Exception) -> None:
+    def _put_back(self, batch: Sequence[Event], failure: BaseException) -> None:
         with self._changed:
             self._waiting.extendleft(reversed(batch))
             self._forget_oldest()
@@ -273,7 +277,7 @@ def _as_json(details: Mapping[str, Any]) -> str:
         return json.dumps({"unreadable": str(type(details))})
 
 
-def _gist(error: Exception) -> str:
+def _gist(error: BaseException) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
 

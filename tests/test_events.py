@@ -17,10 +17,17 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from lakehouse import event_table
+from lakehouse.application import noted_run
+from lakehouse.audit import Check, Difference, Report
+from lakehouse.commands.audit import note_audit
 from lakehouse.errors import CheckpointError, LakehouseError, StreamError
 from lakehouse.event_table import EVENTS, newest, recorded
 from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
+from lakehouse.layer import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
+from lakehouse.streams.metrics import METRICS
+from lakehouse.streams.sales import SALES
 from lakehouse.tables import TableSpec, direct
 from lakehouse.troubles import Troubles
 from tests.commands import run_command
@@ -37,7 +44,7 @@ from lakehouse.event_table import append
 from lakehouse.events import EventLog, Kind, note, noting
 
 lake, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with noting(EventLog(name, partial(append, lake), print, gather_s=0.01)):
+with noting(EventLog(name, partial(append, lake), print, gather_s=0.01, patience_s=300)):
     for number in range(count):
         note(Kind.START, str(number), stream=name)
         time.sleep(0.005)
@@ -65,13 +72,18 @@ class Appended:
 
 
 @pytest.fixture
+def lake_settings(lake_settings: Settings) -> Settings:
+    return lake_settings.model_copy(update={"lake": f"{lake_settings.lake} [1] é 100% #?"})
+
+
+@pytest.fixture
 def lake(lake_settings: Settings) -> str:
     return lake_settings.lake
 
 
-def log_of(lake: str, said: list[str] | None = None) -> EventLog:
+def log_of(lake: str) -> EventLog:
     """A log that appends to the lake's table as processes do."""
-    return EventLog("a test", partial(event_table.append, lake), (said if said is not None else []).append)
+    return EventLog("a test", partial(event_table.append, lake), print, patience_s=300)
 
 
 def test_events_are_appended_in_the_order_in_which_they_were_noted_by_one_commit(lake: str) -> None:
@@ -184,12 +196,12 @@ def test_a_store_that_hangs_keeps_nobody() -> None:
     def hang(_events: Sequence[Event], _again: bool) -> None:
         never.wait()
 
-    log = EventLog("a test", hang, said.append, gather_s=0)
+    log = EventLog("a test", hang, said.append, gather_s=0, patience_s=0.1)
     log.note(Kind.START, "first")
-    log.close(patience_s=0.1)
+    log.close()
     never.set()
 
-    assert said == ["ops.events does not answer: events of the last 0.1 s may be missing"]
+    assert said == ["ops.events has not answered for 0.1 s: the last events may be missing"]
 
 
 def test_a_lake_that_cannot_be_written_is_said_once_and_stops_nothing(
@@ -246,7 +258,7 @@ def test_the_table_is_made_as_spark_makes_the_others(lake: str) -> None:
         "delta.checkpointInterval": "100",
         "delta.checkpoint.writeStatsAsStruct": "true",
         "delta.enableChangeDataFeed": "false",
-        "delta.dataSkippingStatsColumns": "at,kind,stream",
+        "delta.dataSkippingStatsColumns": "at",
     }
     table = DeltaTable(direct.location(lake, EVENTS))
     assert json.loads(table.schema().to_json()) == json.loads(EVENTS.schema.json())
@@ -363,6 +375,62 @@ def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
         "silver.u failed, and nothing is left to keep up: ValueError: no such thing",
     ]
     assert events[1].details == '{"name": "gold.t by the clock", "error": "ValueError", "failures": 2}'
+
+
+def test_an_audit_is_an_event_of_each_stream_with_the_counts_of_its_checks(lake: str) -> None:
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    example = Difference({"product": "p"}, "is not there")
+    report = Report(
+        at,
+        (
+            Check("sales", "landed", "bronze.sales_events", 10, 0),
+            Check("sales", "gold", "gold.product_sales", 5, 2, (example,)),
+            Check("metrics", "landed", "bronze.metrics_events", 7, 0),
+        ),
+    )
+    with noting(log_of(lake)):
+        for stream in ("metrics", "sales", "calls"):
+            note_audit(report, stream)
+
+    metrics, sales = newest(lake, limit=10)
+    assert (metrics.kind, metrics.stream, metrics.message) == ("audit", "metrics", "audit of metrics: clean")
+    assert (sales.kind, sales.stream, sales.message) == ("audit", "sales", "audit of sales: 2 differences")
+    assert json.loads(sales.details or "") == {
+        "clean": False,
+        "at": "2026-03-01T12:00:00+00:00",
+        "checks": [
+            {"name": "landed", "subject": "bronze.sales_events", "compared": 10, "differences": 0},
+            {"name": "gold", "subject": "gold.product_sales", "compared": 5, "differences": 2},
+        ],
+    }
+
+
+def test_a_run_notes_its_start_and_how_it_has_ended_for_each_stream(lake: str) -> None:
+    stop = Stop()
+    with noting(log_of(lake)):
+        with noted_run([METRICS, SALES], LAYERS, "1 second", stop):
+            pass
+        with noted_run([SALES], ["gold"], "available-now", stop):
+            stop.request()
+        with pytest.raises(OSError, match="disk"), noted_run([SALES], ["gold"], "available-now", stop):
+            raise OSError("disk")
+
+    found = newest(lake, limit=10)
+    assert [(event.kind, event.stream, event.layer, event.message) for event in found] == [
+        ("start", "metrics", None, "all layers started, trigger 1 second"),
+        ("start", "sales", None, "all layers started, trigger 1 second"),
+        ("stop", "metrics", None, "all layers caught up"),
+        ("stop", "sales", None, "all layers caught up"),
+        ("start", "sales", "gold", "gold started, trigger available-now"),
+        ("stop", "sales", "gold", "gold stopped"),
+        ("start", "sales", "gold", "gold started, trigger available-now"),
+        ("stop", "sales", "gold", "gold failed"),
+    ]
+    assert json.loads(found[-1].details or "") == {
+        "layers": ["gold"],
+        "trigger": "available-now",
+        "ended": "failed",
+    }
 
 
 def test_only_names_of_queries_say_a_layer() -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, DecimalType, StructType
 
 from lakehouse import bronze, silver, tables
 from lakehouse.errors import TableError
+from lakehouse.events import Event, EventLog, noting
 from lakehouse.runner import run
 from lakehouse.schema_changes import Added, SchemaChanges, Widened, compare
 from lakehouse.settings import Settings
@@ -86,14 +87,17 @@ def test_columns_are_told_by_name_also_within_structs_and_arrays() -> None:
 def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = tmp_path / "a lake [1]"
+    lake, noted = tmp_path / "a lake [1]", list[Event]()
     path = tables.ensure(spark, str(lake), SPEC)
     first = spark.createDataFrame([("a", 1, LANDED, (0, 7))], SCHEMA)
     tables.append(first, path, Transaction("test", 0))
     assert tables.ensure_source(spark, str(lake), SPEC) == path
     assert DeltaTable(path).version() == 1
 
-    tables.ensure(spark, str(lake), WIDER)
+    with noting(EventLog("a test", lambda batch, _again: noted.extend(batch), print)):
+        tables.ensure(spark, str(lake), WIDER)
+    assert [(event.kind, event.table) for event in noted] == [("schema_change", "silver.numbers")] * 2
+    assert noted[0].message == "silver.numbers: ADD COLUMNS (`unit` string AFTER `name`)"
     evolved = DeltaTable(path)
     assert evolved.metadata().configuration["delta.dataSkippingStatsColumns"] == "n,unit"
     assert tables.ensure(spark, str(lake), WIDER) == tables.ensure_source(spark, str(lake), SPEC) == path

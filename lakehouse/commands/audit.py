@@ -47,7 +47,7 @@ def audit_command(
                 f"there are no tables of {', '.join(one.name for one in streams)} in {settings.lake} yet"
             )
         for one in streams:
-            _note(report, one.name)
+            note_audit(report, one.name)
     if format_ is Format.JSON:
         typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1))
     else:
@@ -56,7 +56,7 @@ def audit_command(
         raise typer.Exit(1)
 
 
-def _note(report: Report, stream: str) -> None:
+def note_audit(report: Report, stream: str) -> None:
     """Note what was found of a stream, in so far as it was looked at."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:

@@ -4,23 +4,30 @@ Only for tables that no micro-batch writes: what Spark's part of this package kn
 is not known here. Several processes may append at once; deltalake puts each commit's file where there is none
 and tries again with the next number.
 
-Rows are read by deltalake's own query engine. `DeltaTable.to_pyarrow_table` is not used: its threads may
-outlive the reading, and then abort the process at its end (exit code 134).
+Files are written and read by pyarrow, in the calling thread. `write_deltalake` and `QueryBuilder` panic where
+a directory has a bracket in its name, and threads that `DeltaTable.to_pyarrow_table` leaves behind may abort
+the process at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.errors import TableError
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
 
 if TYPE_CHECKING:
-    from deltalake import Schema
+    from deltalake import DeltaTable, Schema
 
 _AS_S3 = ("s3a://", "s3n://")
 _FEW_FILES = 20
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def location(lake: str, spec: TableSpec) -> str:
@@ -40,29 +47,51 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 
     A column that the table lacks is added, and one that the spec lacks is null. Raises what deltalake raises.
     """
-    import pyarrow as pa  # noqa: PLC0415 - takes half a second, which is not for a process's start
-    from deltalake import write_deltalake  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415 - takes a moment, which is not for a process's start
+    import pyarrow.parquet as pq  # noqa: PLC0415
+    from deltalake.transaction import AddAction  # noqa: PLC0415
 
     schema = _schema(spec)
-    path = _ensure(lake, spec, schema)
-    table = pa.Table.from_pylist(list(rows), schema=pa.schema(schema))
-    write_deltalake(path, table, mode="append", schema_mode="merge")
+    table = _ensure(lake, spec, schema)
+    written = pa.Table.from_pylist(list(rows), schema=pa.schema(schema))
+    name, data = f"part-{uuid.uuid4()}.snappy.parquet", pa.BufferOutputStream()
+    pq.write_table(written, data)
+    system, root = _directory(location(lake, spec))
+    with system.open_output_stream(f"{root}/{name}") as file:
+        file.write(data.getvalue())
+    stats = json.dumps(_stats(rows, spec))
+    added = AddAction(name, data.getvalue().size, {}, int(time.time() * 1000), True, stats)  # noqa: FBT003
+    table.create_write_transaction([added], "append", table.schema(), [])
 
 
-def read(lake: str, spec: TableSpec, query: str) -> list[dict[str, Any]]:
-    """Return the rows of a query, in the SQL of DataFusion, in which the table is called `rows`.
+def newest_first(
+    lake: str, spec: TableSpec, column: str
+) -> Iterator[tuple[datetime | None, list[dict[str, Any]]]]:
+    """Yield a table's files, those first that reach farthest by a timestamp column: how far, and their rows.
 
-    None where there is no table. Timestamps are UTC.
+    None where there is no table. A file whose statistics do not say it comes first, with null. Timestamps are
+    UTC, and a column that a file lacks is null. Raises TableError where the table cannot be read.
     """
     import pyarrow as pa  # noqa: PLC0415
-    from deltalake import DeltaTable, QueryBuilder  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    path = location(lake, spec)
-    if not DeltaTable.is_deltatable(path):
-        return []
-    found = QueryBuilder().register("rows", DeltaTable(path)).execute(query).read_all()
-    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
-    return rows
+    path, schema = location(lake, spec), pa.schema(_schema(spec))
+    try:
+        if not DeltaTable.is_deltatable(path):
+            return
+        table = DeltaTable(path)
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        system, root = _directory(path)
+        reach = {file["path"]: file.get(f"max.{column}") for file in files}
+        for name in sorted(reach, key=lambda name: _reversed(reach[name])):
+            with system.open_input_file(f"{root}/{name}") as source:
+                found = pq.ParquetFile(source, pre_buffer=False).read(use_threads=False)
+            upto = None if reach[name] is None else reach[name] + _MILLISECOND  # to which it may be rounded
+            yield upto, [_missing(schema.names) | row for row in _as(schema, found).to_pylist()]
+    except (DeltaError, OSError) as error:
+        raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
@@ -84,7 +113,7 @@ def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
     return before, len(table.file_uris())
 
 
-def _ensure(lake: str, spec: TableSpec, schema: Schema) -> str:
+def _ensure(lake: str, spec: TableSpec, schema: Schema) -> DeltaTable:
     from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -95,10 +124,56 @@ def _ensure(lake: str, spec: TableSpec, schema: Schema) -> str:
         except DeltaError:
             if not DeltaTable.is_deltatable(path):  # nobody else has made it at this moment
                 raise
-    return path
+    table = DeltaTable(path)
+    there = {field.name for field in table.schema().fields}
+    if missing := [field for field in schema.fields if field.name not in there]:
+        table.alter.add_columns(missing)
+    return table
 
 
 def _schema(spec: TableSpec) -> Schema:
     from deltalake import Schema  # noqa: PLC0415
 
     return Schema.from_json(spec.schema.json())
+
+
+def _directory(path: str) -> tuple[Any, str]:
+    """Return pyarrow's file system of a table, and where the table is in it."""
+    from pyarrow.fs import FileSystem, LocalFileSystem  # noqa: PLC0415
+
+    if "://" not in path:
+        return LocalFileSystem(), path
+    system, root = FileSystem.from_uri(path)
+    return system, root
+
+
+def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]:
+    """Return what Delta's log says of a file: of the spec's columns the least and the greatest time."""
+    values = {name: [row[name] for row in rows] for name in spec.stats}
+    return {
+        "numRecords": len(rows),
+        "minValues": {name: _in_ms(min(found)) for name, found in values.items()},
+        "maxValues": {name: _in_ms(max(found)) for name, found in values.items()},
+        "nullCount": dict.fromkeys(values, 0),
+    }
+
+
+def _in_ms(moment: datetime) -> str:
+    """Return a time as Delta's statistics have it, cut to milliseconds, which its readers know of."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _reversed(moment: datetime | None) -> float:
+    return float("-inf") if moment is None else -moment.timestamp()
+
+
+def _missing(names: Sequence[str]) -> dict[str, Any]:
+    return dict.fromkeys(names)
+
+
+def _as(schema: Any, found: Any) -> Any:
+    """Return those of the rows' columns that the schema has, in its types: Spark may have written others."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    both = [field for field in schema if field.name in found.column_names]
+    return pa.table({field.name: found[field.name].cast(field.type) for field in both})

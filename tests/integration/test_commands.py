@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.event_table import newest
 from lakehouse.local.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
@@ -118,6 +119,10 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     discarded = lakehouse("dead-letters", "discard", "--rule", "not_json")
     assert discarded.stdout.splitlines() == ["1 discarded: not_json 1"], discarded.stderr
     assert statuses(settings) == {"future": "replayed", "not_json": "discarded"}
+    replay, discard = newest(settings.lake, limit=10)
+    assert (replay.kind, replay.message) == ("replay", "1 passed and are in silver now, 1 still fail")
+    assert (discard.kind, discard.message) == ("discard", "1 discarded")
+    assert json.loads(discard.details or "")["selection"] == {"rule": "not_json"}
 
 
 def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
@@ -139,6 +144,12 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     assert done.stdout.splitlines() == [
         f"gold.metrics_1m: {made}; 1 put right, 1 taken away, the others untouched",
         f"gold.metrics_summary_10m: {made}; 0 put right, 0 taken away, the others untouched",
+    ]
+    refusal, *rebuilt = newest(settings.lake, limit=10)
+    assert refusal.kind == "refusal"
+    assert refusal.message.startswith("lakehouse rebuild gold ended: gold.metrics_1m would lose 1 of its 3")
+    assert [(event.kind, event.stream, event.message) for event in rebuilt] == [
+        ("rebuild", "metrics", line) for line in done.stdout.splitlines()
     ]
     assert windows(settings) == WINDOWS
 
@@ -171,6 +182,10 @@ def test_maintain_clears_what_no_record_can_reach_any_more(settings: Settings, l
     ]
     kept = {row["count"]: row["sketch"] is not None for row in pipeline.rows_of(settings, GOLD)}
     assert kept == {2: False, 1: True}
+    assert [(one.kind, one.table) for one in newest(settings.lake, limit=10)] == [
+        ("maintenance", "gold.metrics_1m"),
+        ("maintenance", "gold.metrics_summary_10m"),
+    ]
     assert windows(settings) == WINDOWS
 
 

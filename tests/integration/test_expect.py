@@ -27,6 +27,7 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands import expect
 from lakehouse.errors import TableError
+from lakehouse.event_table import newest
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.report import TableReport
 from lakehouse.quality.subjects import Lake, Subject, subjects
@@ -213,6 +214,20 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     line = next(line for line in trend.stdout.splitlines() if "every window has a transaction" in line)
     assert "✓✗✗✓✓" in line
     assert "3 of 5" in line
+
+    events = newest(lake.lake, limit=10)
+    assert [(event.kind, event.actor) for event in events] == [("expect", "lakehouse expect")] * 5
+    assert [event.message for event in events] == [
+        "expectations of 2 tables: all hold",
+        "expectations of 2 tables: 1 do NOT hold",
+        "expectations of 1 table: 1 do NOT hold",
+        "expectations of 1 table: all hold",
+        "expectations of 1 table: 1 do not hold, as warnings",
+    ]
+    assert json.loads(events[1].details or "")["broken"] == {
+        "gold.product_sales": [],
+        "gold.user_transactions_5m": ["every window has a transaction"],
+    }
     results = pipeline.rows_of(lake, "ops.expectation_results")
     assert len({row["run_id"] for row in results}) == 5
     failed = [row for row in results if not row["success"] and row["severity"] == "fail"]

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse import troubles
 from lakehouse.errors import CheckpointError, StreamError, TableError
+from lakehouse.event_table import newest, recorded
 from lakehouse.layer import LayerName
 from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
@@ -197,10 +198,14 @@ def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recove
     lake.produce()
     fault, said = Fault(), list[str]()
 
-    with pytest.raises(StreamError) as raised:
+    with pytest.raises(StreamError) as raised, recorded(lake.settings, "a test"):
         lake.catch_up([broken(fault), SALES], on_notice=said.append)
 
     assert str(raised.value) == f"{GOLD} failed: {WHY}"
+    events = newest(lake.settings.lake, limit=10)
+    assert [event.message for event in events] == [*said, f"a test ended: {GOLD} failed: {WHY}"]
+    assert {event.kind for event in events} == {"failure"}
+    assert {(event.stream, event.table) for event in events[:-1]} == {("transactions", GOLD)}
     assert said == [
         f"{GOLD} failed and is tried again in 0.1 s: {WHY}",
         f"{GOLD} failed and is tried again in 0.2 s: {WHY}",

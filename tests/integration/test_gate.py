@@ -10,6 +10,8 @@ from datetime import datetime
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehouse.event_table import newest
+from lakehouse.events import Kind
 from lakehouse.layer import LAYERS
 from lakehouse.loads import Load, send
 from lakehouse.quality.gate import SuiteGate
@@ -152,6 +154,10 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     assert gated.health() == (0, [])
     assert gated.sent() > before
     assert 0 not in gated.sent()  # the wrong row has never left
+    opened, noted = newest(gated.settings.lake, kinds=[Kind.GATE], limit=10)  # by the two commands
+    assert (opened.stream, opened.message) == ("transactions", "gate of transactions open")
+    assert noted.message == closed
+    assert [*json.loads(noted.details or "")["reasons"]] == reasons
 
 
 @pytest.mark.slow

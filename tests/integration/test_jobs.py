@@ -89,6 +89,30 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
 
 
+def test_each_job_has_noted_its_start_and_its_stop_which_sql_reads(
+    done: Done, ask: Callable[..., Ended]
+) -> None:
+    found = ask(
+        "SELECT kind, layer, stream, actor, message, at FROM ops.events ORDER BY at", "--format", "json"
+    )
+
+    rows = json.loads(found.stdout)
+    assert [tuple(row.values())[:-1] for row in rows] == [
+        ("start", "bronze", "metrics", "lakehouse bronze", "bronze started, trigger 1 second"),
+        ("stop", "bronze", "metrics", "lakehouse bronze", "bronze stopped"),
+        ("start", "silver", "metrics", "lakehouse silver", "silver started, trigger available-now"),
+        ("stop", "silver", "metrics", "lakehouse silver", "silver caught up"),
+        ("start", "gold", "metrics", "lakehouse gold", "gold started, trigger available-now"),
+        ("stop", "gold", "metrics", "lakehouse gold", "gold caught up"),
+        ("start", "export", "metrics", "lakehouse export", "export started, trigger available-now"),
+        ("stop", "export", "metrics", "lakehouse export", "export caught up"),
+    ]
+    shown = run_command(done.place.environment, "events", "--format", "json")  # without Spark
+    assert [(one["kind"], one["at"]) for one in json.loads(shown.stdout)] == [
+        (row["kind"], row["at"]) for row in rows
+    ]
+
+
 def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(done: Done) -> None:
     clean = EVENTS - done.malformed
     windows = done.place.rows("gold.metrics_1m")
@@ -264,7 +288,7 @@ def test_sql_of_an_unknown_table_is_one_line_that_lists_the_tables(
     assert said[0].startswith("error: [TABLE_OR_VIEW_NOT_FOUND]")
     assert "metrics_1h" in said[0]
     gold = "gold.metrics_1m, gold.metrics_summary_10m"
-    tables = f"bronze.metrics_events, silver.metrics_events, silver.dead_letters, {gold}"
+    tables = f"bronze.metrics_events, silver.metrics_events, silver.dead_letters, {gold}, ops.events"
     assert said[0].endswith(f"(tables here: {tables})")
     assert ended.stdout == ""
 
