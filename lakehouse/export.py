@@ -24,6 +24,7 @@ from lakehouse.errors import TableError
 from lakehouse.execution import are_few, execute_for, gathered, size_of
 from lakehouse.failures import are_files_gone
 from lakehouse.layer import Allow, BatchResult, LayerQuery, QueryMaker
+from lakehouse.layout import GROUP_SEPARATORS
 from lakehouse.names import escaped
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender, TooLarge
@@ -106,7 +107,7 @@ def message_of(table: KeptTable) -> Column:
 
 def group_of(table: KeptTable) -> Column:
     """Return what a row's group is called in Redis, where the writer has keys of its own beside each."""
-    return escaped(table.export.redis.group(), ":{}")
+    return escaped(table.export.redis.group(), GROUP_SEPARATORS)
 
 
 def _fields(newest: DataFrame, table: KeptTable) -> DataFrame:

@@ -7,11 +7,14 @@ escapes.
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 _ESCAPES = {":": "%3A", "-": "%2D", "{": "%7B", "}": "%7D"}
 _READ_AS_ESCAPE = "%(?=25|3A|2D|7B|7D)"
+_PERCENT = re.compile(_READ_AS_ESCAPE)
 
 
 def escaped(name: Column, separators: str = ":") -> Column:
@@ -19,6 +22,14 @@ def escaped(name: Column, separators: str = ":") -> Column:
     text = F.regexp_replace(name, _READ_AS_ESCAPE, "%25")
     for separator in separators:
         text = F.replace(text, F.lit(separator), F.lit(_ESCAPES[separator]))
+    return text
+
+
+def escaped_text(name: str, separators: str = ":") -> str:
+    """Return what `escaped` makes of a name, in Python."""
+    text = _PERCENT.sub("%25", name)
+    for separator in separators:
+        text = text.replace(separator, _ESCAPES[separator])
     return text
 
 

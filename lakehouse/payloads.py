@@ -7,6 +7,9 @@ quotes, so that it stays a string. JSON null and an absent value are null.
 
 from __future__ import annotations
 
+import json
+from typing import NoReturn
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -24,6 +27,15 @@ def to_variant(text: Column) -> Column:
     return F.when(_is_json(text), F.try_parse_json(text)).otherwise(text.cast("variant"))
 
 
+def to_json_text(text: str) -> str:
+    """Return the JSON of the value that a kept text stands for, as `to_variant` does, in Python."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    return text
+
+
 def is_plain(text: Column) -> Column:
     """Tell of a text made by Spark's JSON parser that it can only come from a JSON string that is no JSON.
 
@@ -33,6 +45,10 @@ def is_plain(text: Column) -> Column:
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")
     return letter & ~word & ~text.contains("?")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _is_json(text: Column) -> Column:

@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.layout import Equals, Key, Message, Part
 from lakehouse.settings import Settings
 
 DELETED = "_deleted"
@@ -137,15 +138,16 @@ class RedisView:
     Every row has a key of its own, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. A hash per
     `group`, `lakehouse:<table>:latest:<group>`, holds under each `member` its row with the greatest
     `order`: the latest row is one HGET, a comparison across members one HGETALL. Values are JSON, the
-    exported message with the generation of the table and the version of the row in it. The three are string
-    Columns over a gold row, `order` a long. `rows_move`: a row may get another key and order, by a commit
-    that deletes the one and puts the other, and no row of its member lies between them.
+    exported message with the generation of the table and the version of the row in it. `order` is a whole
+    number. `rows_move`: a row may get another key and order, by a commit that deletes the one and puts the
+    other, and no row of its member lies between them. The row key is made of the table's keys, group and
+    member of some of them.
     """
 
-    row_key: Callable[[], Column]
-    group: Callable[[], Column]
-    member: Callable[[], Column]
-    order: Callable[[], Column]
+    row_key: Key
+    group: Key
+    member: Key
+    order: Part
     rows_move: bool = False
 
 
@@ -161,7 +163,7 @@ class Export:
 
     topic: str | None
     key: Callable[[], Column]
-    value: Callable[[], Column]
+    value: Message
     redis: RedisView
     partition_by: Callable[[], Column] | None = None
     identity: tuple[str, ...] | None = ()
@@ -209,7 +211,8 @@ class KeptTable:
     `extent` names the columns of a row's first and last time, which spare the files of other times; null
     where rows have none. `window_s` is the length of the windows whose rows it keeps, in seconds.
     `fixed(settings)` are the settings that the table's content depends on: it is refused under others, and
-    under other keys or windows. `stats` are further columns whose minima and maxima spare files.
+    under other keys or windows. `stats` are further columns whose minima and maxima spare files. A row of
+    which `final` is true has its last value, as far as time goes; null where no row says so.
     """
 
     name: str
@@ -220,6 +223,7 @@ class KeptTable:
     fixed: Callable[[Settings], Mapping[str, str]] = no_settings
     stats: tuple[str, ...] = ()
     comparison: Comparison = Comparison()
+    final: Equals | None = None
     export: Export
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from lakehouse import statistics
 from lakehouse.columns import Columns
 from lakehouse.execution import by_reference
+from lakehouse.layout import Message, Millis, Plain
 from lakehouse.moments import shifted
 from lakehouse.settings import Settings
 from lakehouse.stream import Front
@@ -150,15 +151,17 @@ def fixed_settings(settings: Settings) -> Mapping[str, str]:
     return {"quantile_k": str(settings.quantile_k), "grace_s": str(settings.grace_s)}
 
 
-def statistics_message(names: Mapping[str, str]) -> Column:
+def statistics_message(names: Mapping[str, str]) -> Message:
     """Return what leaves of a row: the columns of `names` under their JSON names, times, statistics."""
-    return F.struct(
-        *(F.col(column).alias(name) for name, column in names.items()),
-        F.unix_millis("window_start").alias("windowStart"),
-        F.unix_millis("window_end").alias("windowEnd"),
-        *(F.col(name) for name in statistics.SCHEMA.names[:11]),
-        F.unix_millis("last_event_time").alias("lastEventTime"),
-        F.col("is_final").alias("isFinal"),
+    return Message(
+        {
+            **{name: Plain(column) for name, column in names.items()},
+            "windowStart": Millis("window_start"),
+            "windowEnd": Millis("window_end"),
+            **{name: Plain(name) for name in statistics.SCHEMA.names[:11]},
+            "lastEventTime": Millis("last_event_time"),
+            "isFinal": Plain("is_final"),
+        }
     )
 
 

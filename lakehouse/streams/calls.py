@@ -25,10 +25,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import payloads
 from lakehouse.execution import by_reference
+from lakehouse.layout import Equals, Message, Millis, Payload, Plain, joined_key, key
 from lakehouse.moments import shifted
-from lakehouse.names import joined
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     DELETED,
@@ -225,20 +224,9 @@ def _row(values: Mapping[str, Column]) -> Column:
     )
 
 
-def _pair() -> Column:
-    return joined(*map(F.col, PAIR), separator="-")
-
-
-def _call() -> Column:
-    return F.concat(_pair(), F.lit(":"), F.unix_millis("ts").cast("string"))
-
-
-def _message() -> Column:
-    return F.struct(
-        *PAIR,
-        F.unix_millis("ts").alias("ts"),
-        *(payloads.to_variant(F.col(side)).alias(side) for side in SIDES.values()),
-    )
+_PAIR_KEY = joined_key(*PAIR, separator="-")
+_CALL_KEY = _PAIR_KEY + key(":", Millis("ts"))
+_CLOSED = Equals("status", "closed")
 
 
 CALL_RECORDS = GoldTable(
@@ -261,18 +249,25 @@ CALL_RECORDS = GoldTable(
     ),
     fixed=fixed_settings,
     comparison=Comparison(ignored=("was_closed",)),
+    final=_CLOSED,
     export=Export(
         topic="outputTopic",
-        key=_call,
-        value=_message,
-        partition_by=_pair,
-        leaves=lambda: F.col("status") == "closed",
+        key=_CALL_KEY,
+        value=Message(
+            {
+                **{name: Plain(name) for name in PAIR},
+                "ts": Millis("ts"),
+                **{side: Payload(side) for side in SIDES.values()},
+            }
+        ),
+        partition_by=_PAIR_KEY,
+        leaves=_CLOSED,
         withdraws=lambda: F.col("was_closed"),
         redis=RedisView(
-            row_key=_call,
-            group=lambda: F.col("user1"),
-            member=lambda: F.col("user2"),
-            order=lambda: F.unix_millis("ts"),
+            row_key=_CALL_KEY,
+            group=key(Plain("user1")),
+            member=key(Plain("user2")),
+            order=Millis("ts"),
             rows_move=True,
         ),
     ),

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import statistics
-from lakehouse.names import escaped, joined
+from lakehouse.layout import Equals, Key, Millis, Name, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -68,7 +68,7 @@ def _kept(
     kept: StatisticsWindows,
     *,
     topic: str,
-    series: Callable[[], Column],
+    series: Key,
     names: Mapping[str, str],
     member: str,
     partial: Callable[[DataFrame, Settings], DataFrame],
@@ -104,16 +104,17 @@ def _kept(
             settled=lambda: F.col("is_final"),
             unsettled_from=kept.unsettled_from,
         ),
+        final=Equals("is_final", True),  # noqa: FBT003
         export=Export(
             topic=topic,
             key=series,
             identity=("windowStart",),
-            value=lambda: statistics_message(names),
+            value=statistics_message(names),
             redis=RedisView(
-                row_key=lambda: F.concat(series(), F.lit(":"), F.unix_millis("window_start").cast("string")),
-                group=lambda: F.col("metric_name"),
-                member=lambda: F.col(member),
-                order=lambda: F.unix_millis("window_start"),
+                row_key=series + key(":", Millis("window_start")),
+                group=key(Plain("metric_name")),
+                member=key(Plain(member)),
+                order=Millis("window_start"),
             ),
         ),
     )
@@ -123,7 +124,7 @@ METRICS_1M = _kept(
     "metrics_1m",
     _MINUTES,
     topic="metrics-aggregated-1m",
-    series=lambda: joined(F.col("service_id"), F.col("metric_name")),
+    series=joined_key("service_id", "metric_name"),
     names={"serviceId": "service_id", "metricName": "metric_name"},
     member="service_id",
     partial=_MINUTES.partial,
@@ -135,9 +136,7 @@ METRICS_SUMMARY_10M = _kept(
     "metrics_summary_10m",
     _SUMMARIES,
     topic="metrics-summary-10m",
-    series=lambda: F.concat(
-        F.lit("environment="), escaped(F.col("environment")), F.lit(":metric="), escaped(F.col("metric_name"))
-    ),
+    series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
     names={"environment": "environment", "metricName": "metric_name"},
     member="environment",
     partial=partial_summaries,

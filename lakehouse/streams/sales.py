@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
 from lakehouse import money
-from lakehouse.names import joined
+from lakehouse.layout import Constant, Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -218,15 +218,6 @@ def _products(partitions: DataFrame) -> DataFrame:
     )
 
 
-def _sales_message() -> Column:
-    return F.struct(
-        F.col("product"),
-        F.col("total").cast("variant").alias("total"),
-        F.col("count"),
-        F.unix_millis("last_event_time").alias("lastEventTime"),
-    )
-
-
 SALES_NOTIFICATIONS = SideTable(
     name="sales_notifications",
     keys=("product", "partition", "offset"),
@@ -236,14 +227,14 @@ SALES_NOTIFICATIONS = SideTable(
     fixed=fixed_notifications,
     export=Export(
         topic="notifications-events-v1",
-        key=lambda: F.col("product"),
+        key=key(Plain("product")),
         identity=None,
-        value=lambda: F.struct(F.col("product"), F.col("value").cast("variant").alias("value")),
+        value=Message({"product": Plain("product"), "value": Exact("value")}),
         redis=RedisView(
-            row_key=lambda: joined(F.col("product"), F.col("partition"), F.col("offset")),
-            group=lambda: F.lit("products"),
-            member=lambda: F.col("product"),
-            order=lambda: F.col("offset"),
+            row_key=joined_key("product", Plain("partition"), Plain("offset")),
+            group=key("products"),
+            member=key(Plain("product")),
+            order=Plain("offset"),
         ),
     ),
 )
@@ -263,13 +254,20 @@ PRODUCT_SALES = GoldTable(
     fixed=fixed_notifications,
     export=Export(
         topic=None,
-        key=lambda: F.col("product"),
-        value=_sales_message,
+        key=key(Plain("product")),
+        value=Message(
+            {
+                "product": Plain("product"),
+                "total": Exact("total"),
+                "count": Plain("count"),
+                "lastEventTime": Millis("last_event_time"),
+            }
+        ),
         redis=RedisView(
-            row_key=lambda: F.col("product"),
-            group=lambda: F.lit("products"),
-            member=lambda: F.col("product"),
-            order=lambda: F.lit(0).cast("long"),
+            row_key=key(Plain("product")),
+            group=key("products"),
+            member=key(Plain("product")),
+            order=Constant(0),
         ),
     ),
 )

@@ -8,12 +8,12 @@ is a dead letter. Amounts are exact decimals.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import money
-from lakehouse.names import joined
+from lakehouse.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
@@ -88,14 +88,15 @@ def fold_windows(partials: DataFrame, current: DataFrame, _front: Front, _settin
     )
 
 
-def _message() -> Column:
-    return F.struct(
-        F.col("user_id").alias("userId"),
-        F.unix_millis("window_start").alias("windowStart"),
-        F.unix_millis("window_end").alias("windowEnd"),
-        F.col("total_amount").cast("variant").alias("totalAmount"),
-        F.col("count"),
-    )
+MESSAGE = Message(
+    {
+        "userId": Plain("user_id"),
+        "windowStart": Millis("window_start"),
+        "windowEnd": Millis("window_end"),
+        "totalAmount": Exact("total_amount"),
+        "count": Plain("count"),
+    }
+)
 
 
 USER_TRANSACTIONS_5M = GoldTable(
@@ -110,14 +111,14 @@ USER_TRANSACTIONS_5M = GoldTable(
     total="total_amount",
     export=Export(
         topic="aggregated-transactions",
-        key=lambda: F.col("user_id"),
+        key=key(Plain("user_id")),
         identity=("windowStart",),
-        value=_message,
+        value=MESSAGE,
         redis=RedisView(
-            row_key=lambda: joined(F.col("user_id"), F.unix_millis("window_start")),
-            group=lambda: F.lit("users"),
-            member=lambda: F.col("user_id"),
-            order=lambda: F.unix_millis("window_start"),
+            row_key=joined_key("user_id", Millis("window_start")),
+            group=key("users"),
+            member=key(Plain("user_id")),
+            order=Millis("window_start"),
         ),
     ),
 )

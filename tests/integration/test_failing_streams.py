@@ -305,7 +305,7 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Lake
     """Its gate fails first, then its export does."""
     fault = Fault()
     export = USER_TRANSACTIONS_5M.export
-    stream = with_table(export=replace(export, value=fault.breaking(export.value)))
+    stream = with_table(export=replace(export, key=fault.breaking(export.key)))
     name = "export.user_transactions_5m"
 
     with live(lake, [stream, SALES], ["gold", "export"], gate=Gate()) as running:
