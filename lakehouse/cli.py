@@ -16,6 +16,7 @@ from lakehouse.commands import (
     produce,
     rebuild,
     run,
+    serve,
     services,
     sql,
 )
@@ -31,6 +32,7 @@ app.add_typer(demo.app)
 app.add_typer(services.app, name="services")
 app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)
+app.add_typer(serve.app)
 app.add_typer(sql.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
@@ -231,6 +232,11 @@ def filled_key(table: str) -> str:
     return f"lakehouse:{table}:filled"
 
 
+def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
+    """Tell from the filled key's value and the server's INFO whether every row that should be there is."""
+    return filled is not None and filled.decode(errors="replace") == _place(server)
+
+
 def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
     """Return the values of keys, which may be in any slot."""
     with client.pipeline(transaction=False) as pipeline:
@@ -242,10 +248,13 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
 def _place_of(client: redis.Redis) -> str:
     """Return what names the server's run and the layout; a server that tells nobody has one name for ever."""
     try:
-        run = client.info("server").get("run_id", "unknown")
+        return _place(client.info("server"))
     except redis.ResponseError:
-        run = "unknown"
-    return f"{run} {_LAYOUT}"
+        return _place({})
+
+
+def _place(server: Mapping[str, Any]) -> str:
+    return f"{server.get('run_id', 'unknown')} {_LAYOUT}"
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""Delta tables read without Spark: kept open, brought up to date by what has been committed since.
+
+Rows come as mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.layout` takes them:
+a moment of any year is one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lakehouse.layout import Row
+
+_REOPENED_AFTER_S = 30.0
+_LOOKED_AFTER_S = 0.1
+_MICROS = pa.timestamp("us", tz="UTC")
+
+
+class TableAwayError(Exception):
+    """A table cannot be read: what it said."""
+
+
+class NoTableError(TableAwayError):
+    """There is no table at the path: nothing has been written to it yet."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A version of a table; `generation` is its time of creation in ms, as the export has it."""
+
+    generation: int
+    version: int
+    dataset: ds.Dataset
+
+    def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
+        """Yield rows in parts of a bounded size; columns that the table has not got yet are null."""
+        names = [name for name in columns if name in self.dataset.schema.names]
+        try:
+            scanner = self.dataset.scanner(
+                columns=names, filter=where, batch_readahead=2, fragment_readahead=2
+            )
+            for batch in scanner.to_batches():
+                yield pa.Table.from_batches([batch])
+        except (OSError, pa.ArrowException) as error:
+            raise TableAwayError(str(error)) from error
+
+
+class Table:
+    """A Delta table that is read again and again, by any thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = Lock()
+        self._table: DeltaTable | None = None
+        self._opened = self._looked = 0.0
+        self._snapshot: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version; raises NoTableError where there is none, TableAwayError for the rest.
+
+        It is opened anew every half a minute: one that was removed and made again has other commits.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self._snapshot is not None and now - self._looked < _LOOKED_AFTER_S:
+                return self._snapshot
+            try:
+                self._snapshot = self._newest(now)
+            except TableNotFoundError as error:
+                self._forget()
+                raise NoTableError(f"there is no table at {self.path}") from error
+            except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
+                self._forget()
+                raise TableAwayError(f"{self.path} cannot be read: {error}") from error
+            self._looked = time.monotonic()
+            return self._snapshot
+
+    def forget(self) -> None:
+        """Open the table anew the next time: its files are no longer what they were."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._table = self._snapshot = None
+
+    def _newest(self, now: float) -> Snapshot:
+        if self._table is None or now - self._opened > _REOPENED_AFTER_S:
+            self._table, self._opened, standing = DeltaTable(_location(self.path)), now, None
+        else:
+            self._table.update_incremental()
+            standing = self._snapshot
+        version = self._table.version()
+        if standing is not None and standing.version == version:
+            return standing
+        generation = self._table.metadata().created_time or 0
+        return Snapshot(generation, version, self._table.to_pyarrow_dataset())
+
+
+def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
+    """Return rows of an Arrow table as mappings; columns that it lacks are null."""
+    values = {
+        name: _values(found.column(name)) if name in found.column_names else [None] * found.num_rows
+        for name in columns
+    }
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def equals(column: str, value: Any) -> ds.Expression:
+    """Return the condition that a column has a value."""
+    return cast("ds.Expression", ds.field(column) == value)
+
+
+def since(column: str, micros: int) -> ds.Expression:
+    """Return the condition that a column's time is that moment or a later one."""
+    return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
+
+
+def before(column: str, micros: int) -> ds.Expression:
+    """Return the condition that a column's time is an earlier one."""
+    return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
+
+
+def at_most(column: str, micros: int) -> ds.Expression:
+    """Return the condition that a column's time is that moment or an earlier one."""
+    return cast("ds.Expression", ds.field(column) <= pa.scalar(micros, _MICROS))
+
+
+def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
+    """Return the condition that all of them are so, null for none."""
+    both: ds.Expression | None = None
+    for one in conditions:
+        both = one if both is None else both & one
+    return both
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(_MICROS).cast(pa.int64())
+    return cast("list[Any]", column.to_pylist())
+
+
+def _location(path: str) -> str:
+    """Return a Hadoop path as Delta's Rust library has it."""
+    scheme, separator, rest = path.partition("://")
+    return f"s3://{rest}" if separator and scheme in {"s3a", "s3n"} else path

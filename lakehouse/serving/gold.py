@@ -1,0 +1,204 @@
+"""Gold rows from the Delta tables: one by its key, the latest of a member, pages in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql.types import TimestampType
+
+from lakehouse.layout import Equals, Part, Row
+from lakehouse.serving import delta
+from lakehouse.serving.delta import NoTableError, Snapshot, Table, TableAwayError
+from lakehouse.stream import KeptTable
+from lakehouse.tables.specs import path_of
+
+_MILLI = 1000
+_TRIES = 2
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which rows are meant: their time is in [start, end), epoch ms, null for open, and they have `where`.
+
+    `after` are the sort values of the row that the page before ended with.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    where: Mapping[str, Any] | None = None
+    after: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class GoldRows:
+    """Rows of one version of a table."""
+
+    generation: int
+    version: int
+    rows: list[Row]
+
+
+class Gold:
+    """The gold tables of a lake; its methods block, and raise NoTableError and TableAwayError."""
+
+    def __init__(self, lake: str, kept: Iterable[KeptTable]) -> None:
+        self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
+
+    def version(self, table: KeptTable) -> tuple[int, int]:
+        """Return the table's generation and version."""
+        snapshot = self._tables[table.name].snapshot()
+        return snapshot.generation, snapshot.version
+
+    def row(self, table: KeptTable, key: Row) -> GoldRows:
+        """Return the row of a key, whose times are those of the message: in milliseconds."""
+        return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
+
+    def rows_of(self, table: KeptTable, keys: Row, start: int, end: int) -> GoldRows:
+        """Return every row that has these values, and whose time is in [start, end), epoch ms."""
+        conditions = _matches(table, keys) + _between(table, start, end)
+        return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
+
+    def latest(self, table: KeptTable, keys: Row) -> GoldRows:
+        """Return the row of the greatest order among those that have left and have these values."""
+        return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
+
+    def latest_of_members(self, table: KeptTable, keys: Row) -> GoldRows:
+        """Return that row of every member among those that have left and have these values."""
+        return self._read(table, lambda snapshot: _latest_of_members(snapshot, table, keys))
+
+    def page(self, table: KeptTable, span: Span, most: int) -> GoldRows:
+        """Return the first rows of a span, `most` at most, in the order of `sorted_by`."""
+        return self._read(table, lambda snapshot: _page(snapshot, table, span, most))
+
+    def _read(self, table: KeptTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
+        """Read a version; one whose files are gone meanwhile is given up for the newest one."""
+        one = self._tables[table.name]
+        for _ in range(_TRIES - 1):
+            try:
+                return _read(one.snapshot(), read)
+            except NoTableError:
+                raise
+            except TableAwayError:
+                one.forget()
+        return _read(one.snapshot(), read)
+
+
+def columns_of(table: KeptTable) -> tuple[str, ...]:
+    """Return the columns that answers are made of."""
+    view, message = table.export.redis, table.export.value
+    parts: list[Part] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
+    final = () if table.final is None else (table.final.column,)
+    time = () if table.extent is None else table.extent[:1]
+    named = (name for part in parts for name in part.columns)
+    return tuple(dict.fromkeys((*table.keys, *time, *named, *final)))
+
+
+def sorted_by(table: KeptTable) -> tuple[str, ...]:
+    """Return the columns that pages are sorted by: the row's time, then its key."""
+    time = () if table.extent is None else table.extent[:1]
+    return tuple(dict.fromkeys((*time, *table.keys)))
+
+
+def is_time(table: KeptTable, column: str) -> bool:
+    """Tell whether a column is a timestamp."""
+    return isinstance(table.schema[column].dataType, TimestampType)
+
+
+def _read(snapshot: Snapshot, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
+    return GoldRows(snapshot.generation, snapshot.version, read(snapshot))
+
+
+def _some(
+    snapshot: Snapshot, table: KeptTable, conditions: Sequence[ds.Expression], most: int | None = None
+) -> list[Row]:
+    columns, found = columns_of(table), list[Row]()
+    for part in snapshot.rows(columns, delta.everything(conditions)):
+        found += delta.as_rows(part, columns)
+        if most is not None and len(found) >= most:
+            return found[:most]
+    return found
+
+
+def _latest(snapshot: Snapshot, table: KeptTable, keys: Row) -> list[Row]:
+    columns, order = columns_of(table), table.export.redis.order
+    best = list[Row]()
+    for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
+        if part.num_rows:
+            at = pc.index(part[order.columns[0]], pc.max(part[order.columns[0]])) if order.columns else 0
+            best += delta.as_rows(part.slice(int(at) if isinstance(at, int) else at.as_py(), 1), columns)
+    return [max(best, key=order.of)] if best else []
+
+
+def _latest_of_members(snapshot: Snapshot, table: KeptTable, keys: Row) -> list[Row]:
+    columns, view = columns_of(table), table.export.redis
+    members, order = list(view.member.columns), view.order.columns
+    best = dict[str | None, Row]()
+    for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
+        newest = _greatest(part, members, order[0]) if order else part
+        for row in delta.as_rows(newest, columns):
+            member = view.member.of(row)
+            if member not in best or view.order.of(best[member]) < view.order.of(row):
+                best[member] = row
+    return list(best.values())
+
+
+def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
+    """Return the rows of the greatest order of each member."""
+    most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
+    return part.join(most, [*members, order], join_type="left semi")
+
+
+def _page(snapshot: Snapshot, table: KeptTable, span: Span, most: int) -> list[Row]:
+    columns, order = columns_of(table), sorted_by(table)
+    conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
+    if span.after is not None:
+        conditions.append(_beyond(table, order, span.after))
+    ascending = [(name, "ascending") for name in order]
+    best: pa.Table | None = None
+    for part in snapshot.rows(columns, delta.everything(conditions)):
+        both = part if best is None else pa.concat_tables([best, part])
+        best = both.take(pc.sort_indices(both, ascending)[:most]) if both.num_rows else both
+    return [] if best is None else delta.as_rows(best, columns)
+
+
+def _matches(table: KeptTable, keys: Row) -> list[ds.Expression]:
+    """Return the conditions that a row has these values; a time is meant to the millisecond."""
+    conditions = []
+    for column, value in keys.items():
+        if is_time(table, column):
+            first = value // _MILLI * _MILLI
+            conditions += [delta.since(column, first), delta.before(column, first + _MILLI)]
+        else:
+            conditions.append(delta.equals(column, value))
+    return conditions
+
+
+def _between(table: KeptTable, start: int | None, end: int | None) -> list[ds.Expression]:
+    if table.extent is None:
+        return []
+    column = table.extent[0]
+    first = [] if start is None else [delta.since(column, start * _MILLI)]
+    return first + ([] if end is None else [delta.before(column, end * _MILLI)])
+
+
+def _left(table: KeptTable) -> list[ds.Expression]:
+    """Return the condition that a row has left for Redis, where it is said as data."""
+    leaves = table.export.leaves
+    return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []
+
+
+def _beyond(table: KeptTable, order: Sequence[str], after: Sequence[Any]) -> ds.Expression:
+    """Return the condition that a row's sort values come after these."""
+    beyond: ds.Expression | None = None
+    for column, value in reversed(list(zip(order, after, strict=True))):
+        one = pa.scalar(value, pa.timestamp("us", tz="UTC")) if is_time(table, column) else value
+        greater = ds.field(column) > one
+        beyond = greater if beyond is None else greater | ((ds.field(column) == one) & beyond)
+    assert beyond is not None  # noqa: S101 - every table has a key
+    return beyond

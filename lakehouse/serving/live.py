@@ -1,0 +1,117 @@
+"""Rows as Redis has them, in one round trip; a Redis that does not answer is left alone for a moment."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from lakehouse.settings import Settings
+from lakehouse.sinks.redis import filled_key, is_place_of, latest_key, row_key
+
+_TIMEOUT_S = 0.15
+_LEFT_ALONE_S = 1.0
+_STAMPED = re.compile(r',"generation":(\d+),"version":(\d+)}$')
+_DELETED = '{"deleted":true'
+
+
+class RedisAwayError(Exception):
+    """Redis does not answer: what it said."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A row as it stands: the message's JSON, and the version that wrote it within its generation."""
+
+    message: str
+    generation: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows that were asked for, null for those that are not there.
+
+    `holds_all`: Redis has lost none, so what is missing has not been changed within the time to live.
+    """
+
+    rows: tuple[Stored | None, ...]
+    holds_all: bool
+
+
+class Live:
+    """Reads gold rows from Redis, in the layout of `lakehouse.stream.RedisView`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._client = redis.Redis.from_url(
+            settings.redis_url.get_secret_value(),
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            health_check_interval=0,
+        )
+        self._away_until = 0.0
+        self._why = ""
+
+    async def row(self, table: str, row: str) -> Stored | None:
+        """Return a row by its own key; raises RedisAwayError, as the others do."""
+        return stored(await self._answer(self._client.get(row_key(table, row))))
+
+    async def rows(self, table: str, rows: Sequence[str]) -> Found:
+        """Return rows by their own keys."""
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for row in rows:
+                pipeline.get(row_key(table, row))
+            _ask_whether_filled(pipeline, table)
+            *values, filled, server = await self._answer(pipeline.execute())
+        return Found(tuple(map(stored, values)), is_place_of(filled, server))
+
+    async def latest(self, table: str, group: str, member: str) -> Stored | None:
+        """Return the latest row of a group's member."""
+        return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
+
+    async def members(self, table: str, group: str) -> tuple[dict[str, Stored], bool]:
+        """Return the latest row of every member of a group, and whether Redis has lost none."""
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hgetall(latest_key(table, group))
+            _ask_whether_filled(pipeline, table)
+            values, filled, server = await self._answer(pipeline.execute())
+        found = {member.decode(): stored(value) for member, value in values.items()}
+        return {name: one for name, one in found.items() if one is not None}, is_place_of(filled, server)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()
+
+    async def _answer(self, asked: Any) -> Any:
+        if time.monotonic() < self._away_until:
+            if hasattr(asked, "close"):
+                asked.close()
+            raise RedisAwayError(self._why)
+        try:
+            return await cast("Awaitable[Any]", asked)
+        except (RedisError, OSError) as error:
+            self._why = f"Redis is away: {error}"
+            self._away_until = time.monotonic() + _LEFT_ALONE_S
+            raise RedisAwayError(self._why) from error
+
+
+def stored(value: bytes | None) -> Stored | None:
+    """Return what stands under a key; null for nothing, for a deleted row and for what is no row."""
+    text = "" if value is None else value.decode(errors="replace")
+    found = _STAMPED.search(text)
+    if found is None or text.startswith(_DELETED):
+        return None
+    return Stored(text[: found.start()] + "}", int(found[1]), int(found[2]))
+
+
+def _ask_whether_filled(pipeline: Any, table: str) -> None:
+    pipeline.get(filled_key(table))
+    pipeline.info("server")

@@ -1,0 +1,235 @@
+"""Where an answer comes from: Redis first, and gold for what Redis does not hold or where it is away.
+
+Both say a row in the same words, those of the exported message. An answer says its source, the table's
+generation and a version: of one row from Redis that of the commit that wrote it, of gold the table's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from lakehouse.layout import GROUP_SEPARATORS, Equals, Row
+from lakehouse.names import escaped_text
+from lakehouse.serving.delta import NoTableError, TableAwayError
+from lakehouse.serving.gold import Gold, GoldRows, Span
+from lakehouse.serving.live import Live, RedisAwayError, Stored
+from lakehouse.serving.problems import Problem
+from lakehouse.settings import Settings
+from lakehouse.stream import KeptTable
+
+REDIS, GOLD = "redis", "gold"
+_AT_ONCE, _WAITING = 4, 32
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One row: the message's JSON, whether it is final (null where no row of the table says so), its columns.
+
+    `row` is null of one that comes from Redis.
+    """
+
+    message: str
+    is_final: bool | None
+    row: Row | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows and where they come from."""
+
+    source: str
+    generation: int
+    version: int
+    rows: tuple[Said, ...]
+
+    @property
+    def is_final(self) -> bool | None:
+        """Tell whether all rows are final; null where one does not say so."""
+        states = {one.is_final for one in self.rows}
+        return None if not states or None in states else states == {True}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The members that every answer has."""
+        stamp = {"source": self.source, "generation": self.generation, "version": self.version}
+        return stamp | {"isFinal": self.is_final}
+
+    @property
+    def etag(self) -> str:
+        """What changes when the answer may."""
+        return f'"{self.source}-{self.generation}-{self.version}"'
+
+
+class Lookups:
+    """Finds rows; raises Problem with 404 where neither store has them, and 503 where both are away."""
+
+    def __init__(self, settings: Settings, tables: Iterable[KeptTable], gold: Gold, live: Live) -> None:
+        self._settings = settings
+        self.tables = {table.name: table for table in tables}
+        self._gold = gold
+        self._live = live
+        self._scans = Scans()
+
+    async def row(self, table: KeptTable, key: Row) -> Answer:
+        """Return the row of a key."""
+        name = _named(table.export.redis.row_key.of(key))
+        found, why = None, None
+        try:
+            found = await self._live.row(table.name, name)
+        except RedisAwayError as error:
+            why = error
+        if found is not None:
+            return _of_redis(table, [found])
+        return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
+
+    async def latest(self, table: KeptTable, keys: Row) -> Answer:
+        """Return the latest row of a member of a group; `keys` are the columns of both."""
+        view, why, found = table.export.redis, None, None
+        group, member = group_of(table, keys), _named(view.member.of(keys))
+        try:
+            found = await self._live.latest(table.name, group, member)
+        except RedisAwayError as error:
+            why = error
+        if found is not None:
+            return _of_redis(table, [found])
+        what = ", ".join(map(str, keys.values()))
+        return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
+
+    async def members(self, table: KeptTable, keys: Row) -> Answer:
+        """Return the latest row of every member of a group; `keys` are the columns of the group."""
+        why, found, holds_all = None, dict[str, Stored](), False
+        try:
+            found, holds_all = await self._live.members(table.name, group_of(table, keys))
+        except RedisAwayError as error:
+            why = error
+        if found and holds_all:
+            return _of_redis(table, [found[name] for name in sorted(found)])
+        what = ", ".join(map(str, keys.values()))
+        return await self._from_gold(table, why, lambda: self._gold.latest_of_members(table, keys), what)
+
+    async def series(self, table: KeptTable, keys: Row, windows: int) -> Answer:
+        """Return the last windows of a series up to its newest one, newest first; `keys` name the series.
+
+        A window without events is not there.
+        """
+        assert table.window_s is not None  # noqa: S101 - a series has windows
+        column, step = table.keys[-1], table.window_s * 1000
+        newest = (await self.latest(table, keys)).rows[0]
+        last = int(json.loads(newest.message)[_name_of(table, column)])
+        starts = [last - number * step for number in range(windows)]
+        names = [_named(table.export.redis.row_key.of({**keys, column: start * 1000})) for start in starts]
+        why = None
+        try:
+            found = await self._live.rows(table.name, names)
+            there = [one for one in found.rows if one is not None]
+            gone_from = time.time() * 1000 - self._settings.redis_ttl_s * 1000
+            is_whole = found.holds_all and starts[-1] > gone_from + self._settings.future_tolerance_s * 1000
+            if there and (len(there) == windows or is_whole):
+                return _of_redis(table, there)
+        except RedisAwayError as error:
+            why = error
+        what = ", ".join(map(str, keys.values()))
+        answer = await self._from_gold(
+            table, why, lambda: self._gold.rows_of(table, keys, starts[-1], last + step), what
+        )
+        newest_first = sorted(answer.rows, key=lambda said: -(said.row or {})[column])
+        return Answer(answer.source, answer.generation, answer.version, tuple(newest_first))
+
+    async def page(self, table: KeptTable, span: Span, most: int) -> Answer:
+        """Return a page of a span, from gold."""
+        return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
+
+    async def scan(self, read: Callable[[], _T]) -> _T:
+        """Read tables in a thread, when its turn comes; raises Problem where the wait would be long."""
+        return await self._scan(read)
+
+    async def _from_gold(
+        self, table: KeptTable, away: RedisAwayError | None, read: Callable[[], GoldRows], what: str
+    ) -> Answer:
+        try:
+            answer = _of_gold(table, await self._scan(read))
+        except Problem as problem:
+            if away is not None and problem.status in {HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE}:
+                raise _away(f"{away}; {problem.detail}") from problem
+            raise
+        if not answer.rows:
+            raise Problem(HTTPStatus.NOT_FOUND, f"{table.name} has no row of {what}")
+        return answer
+
+    async def _scan(self, read: Callable[[], _T]) -> _T:
+        try:
+            return await self._scans.run(read)
+        except NoTableError as error:
+            raise Problem(HTTPStatus.NOT_FOUND, f"{error}: nothing has been written to it yet") from error
+        except TableAwayError as error:
+            _log.warning("gold is away: %s", error)
+            raise _away(str(error)) from error
+
+
+class Scans:
+    """Lets a few scans run at a time and some more wait; raises Problem 429 for the rest."""
+
+    def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
+        self._limiter = CapacityLimiter(at_once)
+        self._waiting = waiting
+
+    async def run(self, read: Callable[[], _T]) -> _T:
+        """Run a function that blocks in a thread."""
+        if self._limiter.statistics().tasks_waiting >= self._waiting:
+            detail = "too many scans of tables are waiting; try again in a second"
+            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "1"})
+        return await to_thread.run_sync(read, limiter=self._limiter)
+
+
+def group_of(table: KeptTable, keys: Row) -> str:
+    """Return what the hash of a group is called."""
+    return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
+
+
+def _named(key: str | None) -> str:
+    assert key is not None  # noqa: S101 - parameters are never null
+    return key
+
+
+def _name_of(table: KeptTable, column: str) -> str:
+    """Return the message's name of a column."""
+    named: Mapping[str, Any] = table.export.value.values
+    return next(name for name, value in named.items() if value.columns == (column,))
+
+
+def _of_redis(table: KeptTable, found: Sequence[Stored]) -> Answer:
+    newest = max((one.generation, one.version) for one in found)
+    rows = (Said(one.message, _is_final_message(table, one.message)) for one in found)
+    return Answer(REDIS, *newest, tuple(rows))
+
+
+def _of_gold(table: KeptTable, found: GoldRows) -> Answer:
+    message, final = table.export.value, table.final
+    rows = (Said(message.text(row), None if final is None else final.of(row), row) for row in found.rows)
+    return Answer(GOLD, found.generation, found.version, tuple(rows))
+
+
+def _is_final_message(table: KeptTable, message: str) -> bool | None:
+    """Tell it of a row that has left: by its message, or by the condition under which rows leave."""
+    if table.final is None:
+        return None
+    names = [
+        name for name, value in table.export.value.values.items() if value.columns == (table.final.column,)
+    ]
+    if names:
+        return bool(json.loads(message)[names[0]] == table.final.value)
+    return True if isinstance(table.export.leaves, Equals) and table.export.leaves == table.final else None
+
+
+def _away(why: str) -> Problem:
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

@@ -1,0 +1,76 @@
+"""`/api/metrics`: the windowed service metrics, in the shapes that their readers know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from lakehouse.serving.answers import answered
+from lakehouse.serving.lookups import Lookups
+from lakehouse.serving.parameters import iso
+from lakehouse.streams.metrics import METRICS_1M
+
+_MOST_MINUTES = 1_000
+_TIMES = ("windowStart", "windowEnd", "lastEventTime")
+_NAMES = ("serviceId", "metricName", "isFinal")
+
+Service = Annotated[str, Query(min_length=1, max_length=1000, description="The service's id.")]
+Metric = Annotated[str, Query(min_length=1, max_length=1000, description="The metric's name.")]
+Minutes = Annotated[
+    int,
+    Query(
+        ge=1,
+        le=_MOST_MINUTES,
+        description="How many minutes up to the series' newest window, its own included.",
+    ),
+]
+
+
+def router(lookups: Lookups) -> APIRouter:
+    """Return the routes over gold.metrics_1m."""
+    routes = APIRouter(prefix="/api/metrics", tags=["metrics"])
+
+    @routes.get("/latest")
+    async def latest(request: Request, service: Service, metric: Metric) -> Response:
+        """Return the newest window of a service's metric."""
+        answer = await lookups.latest(METRICS_1M, {"service_id": service, "metric_name": metric})
+        data = _statistics(json.loads(answer.rows[0].message))
+        return answered(request, answer, {"service": service, "metric": metric, "data": data})
+
+    @routes.get("/timeseries")
+    async def timeseries(
+        request: Request, service: Service, metric: Metric, minutes: Minutes = 10
+    ) -> Response:
+        """Return the minutes up to the newest one that have events, newest first."""
+        keys = {"service_id": service, "metric_name": metric}
+        answer = await lookups.series(METRICS_1M, keys, minutes)
+        data = [_point(json.loads(one.message)) for one in answer.rows]
+        body = {"service": service, "metric": metric, "windows": len(data), "data": data}
+        return answered(request, answer, body)
+
+    @routes.get("/compare")
+    async def compare(request: Request, metric: Metric) -> Response:
+        """Return the newest window of the metric of every service."""
+        answer = await lookups.members(METRICS_1M, {"metric_name": metric})
+        messages = [json.loads(one.message) for one in answer.rows]
+        services = {
+            message["serviceId"]: _statistics(message) | {"isFinal": message["isFinal"]}
+            for message in messages
+        }
+        return answered(request, answer, {"metric": metric, "services": services})
+
+    return routes
+
+
+def _statistics(message: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in message.items() if name not in (*_NAMES, *_TIMES)}
+    return values | {name: iso(message[name]) for name in _TIMES}
+
+
+def _point(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a window by its start in epoch ms."""
+    values = {name: value for name, value in message.items() if name not in (*_NAMES, *_TIMES)}
+    return {"timestamp": message["windowStart"], **values, "isFinal": message["isFinal"]}

@@ -1,0 +1,75 @@
+"""Parameters of requests: moments as people write them, cursors that only mean where a page ended."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lakehouse.serving.problems import unprocessable
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
+_MOST_MILLIS = 253_402_300_800_000  # the year 10000
+_CHECKED = 8
+
+
+def micros(parameter: str, text: str) -> int:
+    """Return the moment that a text names, in microseconds: epoch milliseconds or ISO 8601 with an offset.
+
+    Raises Problem for anything else, and for moments that are not of the years 1 to 9999.
+    """
+    text = text.strip()
+    if _MILLIS.fullmatch(text):
+        millis = int(text)
+        if -_MOST_MILLIS < millis < _MOST_MILLIS:
+            return millis * 1000
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query is a blank
+        if moment.tzinfo is not None:
+            return (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        pass
+    what = "expected epoch milliseconds or ISO 8601 with an offset, such as 2026-03-01T00:00:00Z"
+    raise unprocessable(parameter, f"{text[:40]!r} is no time; {what}")
+
+
+def iso(millis: int | None) -> str | None:
+    """Return epoch milliseconds as ISO 8601 UTC, or as digits beyond the calendar; null stays null."""
+    if millis is None:
+        return None
+    try:
+        moment = _EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        return str(millis)
+    return moment.isoformat(timespec="milliseconds" if millis % 1000 else "seconds").replace("+00:00", "Z")
+
+
+def cursor(table: str, values: Sequence[Any]) -> str:
+    """Return an opaque text that says where a page ended: the sort values of its last row.
+
+    It holds nothing of a version, so the next page is of the newest one and repeats no row.
+    """
+    text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return base64.urlsafe_b64encode(_check(text) + text).rstrip(b"=").decode()
+
+
+def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
+    """Return those values; raises Problem for a text that is none of this table's."""
+    try:
+        packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
+        check, content = packed[:_CHECKED], packed[_CHECKED:]
+        name, *values = json.loads(content) if check == _check(content) else [None]
+    except (ValueError, TypeError, RecursionError):
+        name, values = None, []
+    if name != table or list(map(type, values)) != list(types):
+        raise unprocessable("cursor", f"it is none of {table}; leave it out to begin again")
+    return tuple(values)
+
+
+def _check(content: bytes) -> bytes:
+    return hashlib.sha256(b"lakehouse cursor\n" + content).digest()[:_CHECKED]

@@ -1,0 +1,84 @@
+"""Errors as problem+json (RFC 9457): what happened, to what, and what to do; never a stack trace."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+MEDIA_TYPE = "application/problem+json"
+_log = logging.getLogger(__name__)
+
+
+class Problem(Exception):  # noqa: N818 - RFC 9457's word
+    """An answer that is an error: its status, what happened, further members and headers."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members = members
+
+
+def unprocessable(parameter: str, detail: str) -> Problem:
+    """Return the error of one parameter that cannot be what it is."""
+    found = [{"parameter": parameter, "detail": detail}]
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{parameter}: {detail}", errors=found)
+
+
+def response(problem: Problem) -> Response:
+    """Return the error as it leaves."""
+    status = HTTPStatus(problem.status)
+    body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem.detail}
+    text = json.dumps(body | problem.members, ensure_ascii=False).encode(errors="replace")
+    return Response(text, status.value, problem.headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of the app leave as a problem."""
+    app.add_exception_handler(Problem, _of_ours)
+    app.add_exception_handler(RequestValidationError, _of_parameters)
+    app.add_exception_handler(HTTPException, _of_routing)
+    app.add_exception_handler(Exception, _of_defects)
+
+
+async def _of_ours(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101 - what it is registered for
+    return response(error)
+
+
+async def _of_parameters(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+    found = [
+        {"parameter": ".".join(map(str, one["loc"][1:])) or str(one["loc"][0]), "detail": str(one["msg"])}
+        for one in error.errors()
+    ]
+    detail = "; ".join(f"{one['parameter']}: {one['detail']}" for one in found)
+    return response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found))
+
+
+async def _of_routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    details = {
+        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}; /docs shows what there is",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not for {request.url.path}",
+    }
+    detail = details.get(HTTPStatus(error.status_code), str(error.detail))
+    return response(Problem(error.status_code, detail, headers=error.headers))
+
+
+async def _of_defects(request: Request, error: Exception) -> Response:
+    number = secrets.token_hex(8)
+    _log.error("%s %s failed, %s", request.method, request.url.path, number, exc_info=error)
+    detail = f"this is a defect; the server's log has it as {number}"
+    return response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail, id=number))

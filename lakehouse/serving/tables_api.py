@@ -1,0 +1,212 @@
+"""`/api/v1`: every gold table of every stream, from its declaration.
+
+A parameter is a column as SQL has it, a time in epoch milliseconds or ISO 8601; a row is the exported
+message, with its key where the message alone does not say it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
+
+from lakehouse.layout import Row
+from lakehouse.serving import parameters
+from lakehouse.serving.answers import answered_rows, plain
+from lakehouse.serving.gold import Span, is_time, sorted_by
+from lakehouse.serving.lookups import Lookups, Said
+from lakehouse.stream import KeptTable, Stream
+
+MOST_ROWS = 1_000
+_LONG = 2**63 - 1
+_INTEGER = 2**31 - 1
+_MOST_TEXT = 1_000
+_TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
+
+Start = Annotated[str | None, Query(max_length=64, description=f"Rows of then or later: {_TIME_IS}.")]
+End = Annotated[str | None, Query(max_length=64, description=f"Rows of before then: {_TIME_IS}.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="How many rows at most.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=20_000, description="`next` of the page before; the other parameters as there."),
+]
+
+
+def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
+    """Return the routes over the gold tables of the streams."""
+    routes = APIRouter(prefix="/api/v1", tags=["tables"])
+    described = [_described(stream) for stream in streams]
+
+    @routes.get("/streams")
+    async def list_streams() -> Response:
+        """Return the streams, their gold tables and what each is asked by."""
+        return plain({"streams": described})
+
+    for stream in streams:
+        for table in stream.tables:
+            _add(routes, lookups, stream.name, table)
+    return routes
+
+
+def _add(routes: APIRouter, lookups: Lookups, stream: str, table: KeptTable) -> None:
+    path, view = f"/tables/{table.name}", table.export.redis
+    members = (*view.group.columns, *view.member.columns)
+
+    async def row(request: Request, **asked: Any) -> Response:
+        return await _answer_row(request, lookups, table, asked)
+
+    async def latest(request: Request, **asked: Any) -> Response:
+        return await _answer_row(request, lookups, table, asked, latest=True)
+
+    async def rows(request: Request, **asked: Any) -> Response:
+        return await _answer_page(request, lookups, table, asked)
+
+    key = {name: _required(table, name) for name in table.keys}
+    named = {name: _required(table, name) for name in dict.fromkeys(members)}
+    filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
+    span = {} if table.extent is None else {"start": (Start, None), "end": (End, None)}
+    paging = {"limit": (Limit, 100), "cursor": (Cursor, None)}
+    for one, which, parts in (
+        (row, "row", key),
+        (latest, "latest", named),
+        (rows, "rows", {**filters, **span, **paging}),
+    ):
+        _sign(one, parts)
+        summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows in order of time"}[
+            which
+        ]
+        routes.add_api_route(
+            f"{path}/{which}",
+            one,
+            methods=["GET"],
+            operation_id=f"{table.name}_{which}",
+            summary=f"{summary} of gold.{table.name}, of {stream}",
+        )
+
+
+async def _answer_row(
+    request: Request, lookups: Lookups, table: KeptTable, asked: Mapping[str, Any], *, latest: bool = False
+) -> Response:
+    values = _values(table, asked)
+    answer = await (lookups.latest(table, values) if latest else lookups.row(table, values))
+    (said,) = answer.rows
+    before: dict[str, Any] = {"table": table.name}
+    if not latest:
+        before["key"] = _key(table, values)
+    return answered_rows(request, answer, before, f'"data":{said.message}', {})
+
+
+async def _answer_page(
+    request: Request, lookups: Lookups, table: KeptTable, asked: Mapping[str, Any]
+) -> Response:
+    span = Span(
+        start=_millis("start", asked.get("start")),
+        end=_millis("end", asked.get("end")),
+        where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
+        after=_after(table, asked["cursor"]),
+    )
+    limit = asked["limit"]
+    answer = await lookups.page(table, span, limit + 1)
+    is_last, answer = len(answer.rows) <= limit, replace(answer, rows=answer.rows[:limit])
+    last = None if is_last else answer.rows[-1].row
+    following = (
+        None if last is None else parameters.cursor(table.name, [last[name] for name in sorted_by(table)])
+    )
+    rows = ",".join(_row(table, said) for said in answer.rows)
+    after = {"count": len(answer.rows), "next": following}
+    return answered_rows(request, answer, {"table": table.name}, f'"rows":[{rows}]', after)
+
+
+def _row(table: KeptTable, said: Said) -> str:
+    key = json.dumps(_key(table, said.row or {}), ensure_ascii=False, separators=(",", ":"))
+    return f'{{"key":{key},"isFinal":{json.dumps(said.is_final)},"data":{said.message}}}'
+
+
+def _key(table: KeptTable, row: Row) -> dict[str, Any]:
+    """Return a row's key as it is asked for: by column, times in epoch ms."""
+    return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
+
+
+def _values(table: KeptTable, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for as values of the columns, times in microseconds; what is null is left out."""
+    return {
+        name: parameters.micros(name, value) if is_time(table, name) else value
+        for name, value in asked.items()
+        if value is not None
+    }
+
+
+def _millis(name: str, text: str | None) -> int | None:
+    """Return a bound in milliseconds, rounded up: no row lies between."""
+    return None if text is None else -(-parameters.micros(name, text) // 1000)
+
+
+def _after(table: KeptTable, text: str | None) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    return parameters.from_cursor(table.name, text, [_python_type(table, name) for name in sorted_by(table)])
+
+
+def _python_type(table: KeptTable, column: str) -> type:
+    kind = table.schema[column].dataType
+    if isinstance(kind, TimestampType | LongType | IntegerType):
+        return int
+    return bool if isinstance(kind, BooleanType) else float if isinstance(kind, DoubleType) else str
+
+
+def _required(table: KeptTable, column: str) -> tuple[Any, Any]:
+    return _parameter(table, column, str), Parameter.empty
+
+
+def _optional(table: KeptTable, column: str) -> tuple[Any, Any]:
+    return _parameter(table, column, str | None), None
+
+
+def _parameter(table: KeptTable, column: str, text: Any) -> Any:
+    """Return a column as the type of a parameter."""
+    kind = table.schema[column].dataType
+    optional = text is not str
+    if isinstance(kind, LongType | IntegerType):
+        most = _LONG if isinstance(kind, LongType) else _INTEGER
+        number: Any = int | None if optional else int
+        return Annotated[number, Query(ge=-most - 1, le=most)]
+    if isinstance(kind, BooleanType):
+        return bool | None if optional else bool
+    about = f"A time: {_TIME_IS}." if isinstance(kind, TimestampType) else None
+    return Annotated[text, Query(min_length=1, max_length=_MOST_TEXT, description=about)]
+
+
+def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
+    """Give a function that takes anything the parameters of a table, which the framework reads."""
+    request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
+    named = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in parts.items()
+    ]
+    endpoint.__signature__ = Signature([request, *named], return_annotation=Response)  # type: ignore[attr-defined]
+
+
+def _described(stream: Stream) -> dict[str, Any]:
+    return {"name": stream.name, "tables": [_described_table(table) for table in stream.tables]}
+
+
+def _described_table(table: KeptTable) -> dict[str, Any]:
+    view = table.export.redis
+    return {
+        "name": table.name,
+        "key": list(table.keys),
+        "latestBy": list(_distinct((*view.group.columns, *view.member.columns))),
+        "time": None if table.extent is None else table.extent[0],
+        "windowSeconds": table.window_s,
+        "fields": list(table.export.value.values),
+        "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
+    }
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
