@@ -19,6 +19,7 @@ from lakehouse.commands import (
     serve,
     services,
     sql,
+    tokens,
 )
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.add_typer(services.app, name="services")
 app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)
 app.add_typer(serve.app)
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(sql.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)

@@ -29,11 +29,16 @@ def to_variant(text: Column) -> Column:
 
 def to_json_text(text: str) -> str:
     """Return the JSON of the value that a kept text stands for, as `to_variant` does, in Python."""
+    return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
+
+
+def is_json_text(text: str) -> bool:
+    """Tell whether a text is JSON, whatever size its numbers have."""
     try:
         json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    return text
+        return False
+    return True
 
 
 def is_plain(text: Column) -> Column:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from lakehouse.errors import SettingsError
 from lakehouse.streams import STREAMS, read_settings
 
 app = typer.Typer(add_completion=False)
@@ -16,15 +17,39 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    require_token: Annotated[
+        bool, typer.Option("--require-token", help="Ask for a token on this machine, too.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="One more name that this server is asked by; may be given again.")
+    ] = None,
 ) -> None:
     """Answer questions about gold over HTTP until stopped; /docs lists the endpoints.
 
-    Rows come from Redis, and from the Delta tables what Redis does not hold.
+    Rows come from Redis, and from the Delta tables what Redis does not hold. On another address than this
+    machine's own a token is required (`lakehouse tokens add`).
     """
     import uvicorn  # noqa: PLC0415 - takes a moment, which other commands need not wait
 
+    from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback  # noqa: PLC0415 - the same
     from lakehouse.serving.app import make_app  # noqa: PLC0415 - the same
+    from lakehouse.serving.tokens import Tokens  # noqa: PLC0415 - the same
 
+    settings, tokens = read_settings(), None
+    if require_token or not is_loopback(host):
+        tokens = Tokens(settings.home)
+        if not tokens.read():
+            raise SettingsError(
+                f"{host} is heard beyond this machine, and there is no token; make one with "
+                "`lakehouse tokens add NAME --scope read`, or leave --host out"
+                if not is_loopback(host)
+                else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
+            )
+    hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
     uvicorn.run(
-        make_app(read_settings(), STREAMS), host=host, port=port, access_log=False, server_header=False
+        make_app(settings, STREAMS, Access(tokens, frozenset(hosts))),
+        host=host,
+        port=port,
+        access_log=False,
+        server_header=False,
     )

@@ -33,6 +33,11 @@ def plain(body: object, status: int = HTTPStatus.OK) -> Response:
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
+def with_json(body: Mapping[str, Any], more: str) -> Response:
+    """Return the same with a further member that is JSON already."""
+    return Response(_encoded(f"{_dumped(body)[:-1]},{more}}}"), media_type=_JSON)
+
+
 def _leaving(request: Request, answer: Answer, text: str) -> Response:
     headers = {"ETag": answer.etag, "Cache-Control": "no-cache"}
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]

@@ -7,16 +7,19 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from lakehouse.serving import metrics_api, problems, tables_api
+from lakehouse.serving import letters_api, metrics_api, ops_api, problems, reference, tables_api
+from lakehouse.serving.access import Access, Entrance
 from lakehouse.serving.gold import Gold
+from lakehouse.serving.letters import Letters
 from lakehouse.serving.live import Live
 from lakehouse.serving.lookups import Lookups
+from lakehouse.serving.ops import Ops
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
 
-def make_app(settings: Settings, streams: Sequence[Stream]) -> FastAPI:
-    """Return the application over the lake and the Redis of the settings."""
+def make_app(settings: Settings, streams: Sequence[Stream], access: Access) -> FastAPI:
+    """Return the application over the lake and the Redis of the settings, for those whom `access` lets in."""
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings)
     lookups = Lookups(settings, tables, Gold(settings.lake, tables), live)
@@ -31,9 +34,14 @@ def make_app(settings: Settings, streams: Sequence[Stream]) -> FastAPI:
         description="Metrics, calls, sales and transactions: the newest gold rows, from Redis and Delta.",
         version="1",
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
     )
     problems.install(app)
     app.include_router(metrics_api.router(lookups))
     app.include_router(tables_api.router(lookups, streams))
+    app.include_router(letters_api.router(lookups, Letters(settings.lake)))
+    app.include_router(ops_api.router(lookups, Ops(settings.lake)))
+    app.include_router(reference.router(app))
+    app.add_middleware(Entrance, access=access)
     return app

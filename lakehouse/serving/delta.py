@@ -7,12 +7,13 @@ a moment of any year is one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -21,6 +22,7 @@ from lakehouse.layout import Row
 
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1
+_Found = TypeVar("_Found")
 _MICROS = pa.timestamp("us", tz="UTC")
 
 
@@ -104,6 +106,60 @@ class Table:
         return Snapshot(generation, version, self._table.to_pyarrow_dataset())
 
 
+@dataclass(frozen=True)
+class Order:
+    """The order of pages, by columns that are never null and together name a row; `after` are a row's values.
+
+    Times among the values are in microseconds.
+    """
+
+    columns: Mapping[str, Literal["ascending", "descending"]]
+    after: tuple[Any, ...] | None = None
+
+    def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
+        """Return the condition that a row comes after those values, none where there are none."""
+        if self.after is None:
+            return []
+        beyond: ds.Expression | None = None
+        for (column, direction), value in reversed(list(zip(self.columns.items(), self.after, strict=True))):
+            is_time = column in schema.names and pa.types.is_timestamp(schema.field(column).type)
+            one = pa.scalar(value, _MICROS) if is_time else value
+            field = ds.field(column)
+            past = field > one if direction == "ascending" else field < one
+            beyond = past if beyond is None else past | ((field == one) & beyond)
+        return [cast("ds.Expression", beyond)]
+
+
+def first_rows(
+    snapshot: Snapshot,
+    columns: Sequence[str],
+    where: Sequence[ds.Expression],
+    *,
+    order: Order,
+    most: int,
+    keep: Callable[[pa.Table], pa.Table] = lambda part: part,
+) -> list[Row]:
+    """Return the first rows of an order, `most` at most; what `keep` drops of a part does not count."""
+    conditions = [*where, *order.beyond(snapshot.dataset.schema)]
+    best: pa.Table | None = None
+    for part in snapshot.rows(columns, everything(conditions)):
+        kept = keep(part)
+        both = kept if best is None else pa.concat_tables([best, kept])
+        best = both.take(pc.sort_indices(both, list(order.columns.items()))[:most]) if both.num_rows else both
+    return [] if best is None else as_rows(best, columns)
+
+
+def read(table: Table, found: Callable[[Snapshot], _Found]) -> _Found:
+    """Read the newest version; one whose files have gone meanwhile is given up for the next."""
+    try:
+        return found(table.snapshot())
+    except NoTableError:
+        raise
+    except TableAwayError:
+        table.forget()
+    return found(table.snapshot())
+
+
 def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
     """Return rows of an Arrow table as mappings; columns that it lacks are null."""
     values = {
@@ -126,11 +182,6 @@ def since(column: str, micros: int) -> ds.Expression:
 def before(column: str, micros: int) -> ds.Expression:
     """Return the condition that a column's time is an earlier one."""
     return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
-
-
-def at_most(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is that moment or an earlier one."""
-    return cast("ds.Expression", ds.field(column) <= pa.scalar(micros, _MICROS))
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,13 +13,11 @@ from pyspark.sql.types import TimestampType
 
 from lakehouse.layout import Equals, Part, Row
 from lakehouse.serving import delta
-from lakehouse.serving.delta import NoTableError, Snapshot, Table, TableAwayError
+from lakehouse.serving.delta import Order, Snapshot, Table
 from lakehouse.stream import KeptTable
 from lakehouse.tables.specs import path_of
 
 _MILLI = 1000
-_TRIES = 2
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -77,16 +75,10 @@ class Gold:
         return self._read(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: KeptTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
-        """Read a version; one whose files are gone meanwhile is given up for the newest one."""
-        one = self._tables[table.name]
-        for _ in range(_TRIES - 1):
-            try:
-                return _read(one.snapshot(), read)
-            except NoTableError:
-                raise
-            except TableAwayError:
-                one.forget()
-        return _read(one.snapshot(), read)
+        def found(snapshot: Snapshot) -> GoldRows:
+            return GoldRows(snapshot.generation, snapshot.version, read(snapshot))
+
+        return delta.read(self._tables[table.name], found)
 
 
 def columns_of(table: KeptTable) -> tuple[str, ...]:
@@ -108,10 +100,6 @@ def sorted_by(table: KeptTable) -> tuple[str, ...]:
 def is_time(table: KeptTable, column: str) -> bool:
     """Tell whether a column is a timestamp."""
     return isinstance(table.schema[column].dataType, TimestampType)
-
-
-def _read(snapshot: Snapshot, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
-    return GoldRows(snapshot.generation, snapshot.version, read(snapshot))
 
 
 def _some(
@@ -155,16 +143,9 @@ def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
 
 
 def _page(snapshot: Snapshot, table: KeptTable, span: Span, most: int) -> list[Row]:
-    columns, order = columns_of(table), sorted_by(table)
     conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
-    if span.after is not None:
-        conditions.append(_beyond(table, order, span.after))
-    ascending = [(name, "ascending") for name in order]
-    best: pa.Table | None = None
-    for part in snapshot.rows(columns, delta.everything(conditions)):
-        both = part if best is None else pa.concat_tables([best, part])
-        best = both.take(pc.sort_indices(both, ascending)[:most]) if both.num_rows else both
-    return [] if best is None else delta.as_rows(best, columns)
+    order = Order(dict.fromkeys(sorted_by(table), "ascending"), span.after)
+    return delta.first_rows(snapshot, columns_of(table), conditions, order=order, most=most)
 
 
 def _matches(table: KeptTable, keys: Row) -> list[ds.Expression]:
@@ -191,14 +172,3 @@ def _left(table: KeptTable) -> list[ds.Expression]:
     """Return the condition that a row has left for Redis, where it is said as data."""
     leaves = table.export.leaves
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []
-
-
-def _beyond(table: KeptTable, order: Sequence[str], after: Sequence[Any]) -> ds.Expression:
-    """Return the condition that a row's sort values come after these."""
-    beyond: ds.Expression | None = None
-    for column, value in reversed(list(zip(order, after, strict=True))):
-        one = pa.scalar(value, pa.timestamp("us", tz="UTC")) if is_time(table, column) else value
-        greater = ds.field(column) > one
-        beyond = greater if beyond is None else greater | ((ds.field(column) == one) & beyond)
-    assert beyond is not None  # noqa: S101 - every table has a key
-    return beyond

@@ -1,0 +1,113 @@
+"""Dead letters read without Spark: counted, listed, one whole; none where nothing was ever refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from lakehouse.dead_letters import DEAD_LETTERS, SCHEMA
+from lakehouse.layout import Row
+from lakehouse.serving import delta
+from lakehouse.serving.delta import NoTableError, Order, Snapshot, Table
+from lakehouse.tables.specs import path_of
+
+RAW = ("key", "value", "headers")
+LISTED = tuple(name for name in SCHEMA.names if name not in RAW)
+_NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which letters are meant: all that is given applies to them; times are in microseconds, UTC."""
+
+    stream: str | None = None
+    rule: str | None = None
+    status: str | None = None
+    since: int | None = None
+    until: int | None = None
+    after: tuple[Any, ...] | None = None
+
+    def conditions(self) -> list[ds.Expression]:
+        """Return what the columns say of it, which is all but the rule."""
+        found = [] if self.stream is None else [delta.equals("stream", self.stream)]
+        found += [] if self.status is None else [delta.equals("status", self.status)]
+        found += [] if self.since is None else [delta.since("first_seen", self.since)]
+        return found + ([] if self.until is None else [delta.before("first_seen", self.until)])
+
+    def keep(self, part: pa.Table) -> pa.Table:
+        """Keep the letters that have the rule among their reasons."""
+        if self.rule is None:
+            return part
+        letters, rules = _rules(part)
+        return part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
+
+
+class Letters:
+    """The dead letters of a lake; its methods block, and raise TableAwayError."""
+
+    def __init__(self, lake: str) -> None:
+        self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
+
+    def counts(self, wanted: Wanted) -> list[dict[str, Any]]:
+        """Return how many there are by stream, rule and status; one with two rules counts under both."""
+
+        def read(snapshot: Snapshot) -> list[dict[str, Any]]:
+            counter = Counter[tuple[str, str, str]]()
+            columns = ("stream", "status", "reasons")
+            for part in snapshot.rows(columns, delta.everything(wanted.conditions())):
+                counter.update(_counted(wanted.keep(part)))
+            names = ("stream", "rule", "status", "count")
+            return [dict(zip(names, (*group, counter[group]), strict=True)) for group in sorted(counter)]
+
+        return self._read(read, [])
+
+    def newest(self, wanted: Wanted, most: int) -> list[Row]:
+        """Return letters without their raw bytes, the newest first."""
+        order = Order(_NEWEST, wanted.after)
+        return self._read(
+            lambda snapshot: delta.first_rows(
+                snapshot, LISTED, wanted.conditions(), order=order, most=most, keep=wanted.keep
+            ),
+            [],
+        )
+
+    def letter(self, id_: str) -> Row | None:
+        """Return one letter with everything, null where there is none."""
+
+        def read(snapshot: Snapshot) -> Row | None:
+            for part in snapshot.rows(SCHEMA.names, delta.equals("id", id_)):
+                for row in delta.as_rows(part, SCHEMA.names):
+                    return row
+            return None
+
+        return self._read(read, None)
+
+    def _read(self, read: Callable[[Snapshot], _T], nothing: _T) -> _T:
+        try:
+            return delta.read(self._table, read)
+        except NoTableError:
+            return nothing
+
+
+def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Return a rule for each reason, and which letter of the part it belongs to."""
+    reasons = part["reasons"].combine_chunks()
+    return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
+
+
+def _counted(part: pa.Table) -> dict[tuple[str, str, str], int]:
+    if not part.num_rows:
+        return {}
+    letters, rules = _rules(part)
+    names = {name: part[name].combine_chunks().take(letters) for name in ("stream", "status")}
+    table = pa.table({"letter": letters, "rule": rules, **names})
+    once = table.group_by(["letter", "stream", "rule", "status"]).aggregate([])
+    found = once.group_by(["stream", "rule", "status"]).aggregate([([], "count_all")])
+    return {(one["stream"], one["rule"], one["status"]): one["count_all"] for one in found.to_pylist()}

@@ -1,0 +1,63 @@
+"""What checks have found, read without Spark: gates and the last results of the expectations.
+
+Tables that have not been made yet say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from lakehouse.layout import Row
+from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.serving import delta
+from lakehouse.serving.delta import NoTableError, Snapshot, Table
+from lakehouse.tables.specs import TableSpec, path_of
+
+_T = TypeVar("_T")
+
+
+class Ops:
+    """The tables of `ops`; its methods block, and raise TableAwayError."""
+
+    def __init__(self, lake: str) -> None:
+        self._gates, self._results = (Table(path_of(lake, one.layer, one.name)) for one in (GATES, RESULTS))
+
+    def gates(self) -> list[Row]:
+        """Return the last state of each stream's gate that has ever been asked."""
+        return _read(self._gates, lambda snapshot: _newest(snapshot, GATES, "stream", "changed_at"))
+
+    def results(self) -> list[Row]:
+        """Return what the last run of each table's suite has found."""
+        return _read(self._results, lambda snapshot: _newest(snapshot, RESULTS, "table", "checked_at"))
+
+
+def _read(table: Table, read: Callable[[Snapshot], list[Row]]) -> list[Row]:
+    try:
+        return delta.read(table, read)
+    except NoTableError:
+        return []
+
+
+def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:
+    """Return the rows of each value of `by` that have its greatest `at`."""
+    last = dict[Any, int]()
+    for part in snapshot.rows((by, at), None):
+        _note(last, delta.as_rows(_greatest(part, by, at), (by, at)), by, at)
+    if not last:
+        return []
+    since = delta.since(at, min(last.values()))
+    parts = (delta.as_rows(part, spec.schema.names) for part in snapshot.rows(spec.schema.names, since))
+    found = [row for rows in parts for row in rows if row[at] == last.get(row[by])]
+    return sorted(found, key=lambda row: str(row[by]))
+
+
+def _greatest(part: pa.Table, by: str, at: str) -> pa.Table:
+    return part.group_by([by]).aggregate([(at, "max")]).rename_columns([by, at])
+
+
+def _note(last: dict[Any, int], rows: Sequence[Row], by: str, at: str) -> None:
+    for row in rows:
+        last[row[by]] = max(row[at], last.get(row[by], row[at]))

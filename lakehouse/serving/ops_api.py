@@ -1,0 +1,65 @@
+"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may leave, and what the suites have found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from lakehouse.layout import Row
+from lakehouse.serving.answers import plain
+from lakehouse.serving.lookups import Lookups
+from lakehouse.serving.ops import Ops
+from lakehouse.serving.parameters import iso
+
+TableName = Annotated[
+    str | None, Query(min_length=1, max_length=200, description="Only this table, as gold.metrics_1m.")
+]
+
+
+def router(lookups: Lookups, ops: Ops) -> APIRouter:
+    """Return the routes over ops.gates and ops.expectation_results."""
+    routes = APIRouter(prefix="/api/v1", tags=["checks"])
+
+    @routes.get("/gates")
+    async def gates() -> Response:
+        """Return the last state of each stream's gate that has ever been asked; times are ISO 8601 UTC."""
+        found = await lookups.scan(ops.gates)
+        return plain({"gates": [_gate(row) for row in found], "source": "ops"})
+
+    @routes.get("/expectations")
+    async def expectations(table: TableName = None) -> Response:
+        """Return what the last run of each table's suite has found."""
+        found = await lookups.scan(ops.results)
+        results = [_result(row) for row in found if table in (None, row["table"])]
+        return plain({"expectations": results, "source": "ops"})
+
+    return routes
+
+
+def _gate(row: Row) -> Mapping[str, Any]:
+    return {
+        "stream": row["stream"],
+        "isOpen": row["is_open"],
+        "changedAt": iso(row["changed_at"] // 1000),
+        "reasons": row["reasons"],
+    }
+
+
+def _result(row: Row) -> Mapping[str, Any]:
+    return {
+        "table": row["table"],
+        "expectation": row["expectation"],
+        "severity": row["severity"],
+        "success": row["success"],
+        "checkedAt": iso(row["checked_at"] // 1000),
+        "version": row["version"],
+        "rows": row["rows"],
+        "observed": row["observed"],
+        "unexpected": row["unexpected"],
+        "examples": json.loads(row["examples"] or "[]"),
+        "error": row["error"],
+        "runId": row["run_id"],
+    }

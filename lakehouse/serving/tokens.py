@@ -1,0 +1,124 @@
+"""API tokens: a name, its scopes and the SHA-256 of the secret, in a file that its owner alone reads.
+
+A secret is 256 random bits, so a plain hash is as good as a slow one: there is no list of likely secrets to
+try. Whoever reads the file cannot call the API with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from lakehouse.errors import SettingsError
+
+_PREFIX = "lakehouse_"
+_SECRET_BYTES = 32
+_OWNER_ONLY = 0o600
+
+
+class Scope(StrEnum):
+    """What a token lets its holder do: read rows, see raw bytes of records, run commands."""
+
+    READ = "read"
+    PAYLOAD = "payload"
+    OPERATE = "operate"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the token's name, and what it may do."""
+
+    name: str
+    scopes: frozenset[Scope]
+
+
+@dataclass(frozen=True)
+class _Token:
+    name: str
+    sha256: str
+    scopes: tuple[Scope, ...]
+
+
+class Tokens:
+    """The tokens of a file; one that is added or removed counts at once."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "tokens.json"
+        self._read_at: tuple[int, int, int] | None = None
+        self._tokens: tuple[_Token, ...] = ()
+
+    def add(self, name: str, scopes: Sequence[Scope]) -> str:
+        """Add a token and return its secret, kept nowhere; raises SettingsError for a name in use."""
+        secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+        with self._changing():
+            standing = self.read()
+            if any(one.name == name for one in standing):
+                raise SettingsError(
+                    f"there is a token {name} already; `lakehouse tokens remove {name}` first"
+                )
+            self._write((*standing, _Token(name, _hashed(secret), tuple(dict.fromkeys(scopes)))))
+        return secret
+
+    def remove(self, name: str) -> None:
+        """Remove a token; raises SettingsError where there is none of that name."""
+        with self._changing():
+            standing = self.read()
+            if not any(one.name == name for one in standing):
+                raise SettingsError(f"there is no token {name}; `lakehouse tokens list` shows them")
+            self._write(tuple(one for one in standing if one.name != name))
+
+    def read(self) -> tuple[_Token, ...]:
+        """Return the tokens, none where there is no file; raises SettingsError where it cannot be read."""
+        try:
+            state = self.path.stat()
+            stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
+            if stamp != self._read_at:
+                self._tokens = tuple(map(_token, json.loads(self.path.read_text(encoding="utf-8"))))
+                self._read_at = stamp
+        except FileNotFoundError:
+            self._tokens, self._read_at = (), None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SettingsError(f"{self.path} cannot be read: {error}") from error
+        return self._tokens
+
+    def caller(self, secret: str) -> Caller | None:
+        """Return whose secret it is, null for nobody's; how long that takes does not depend on the secret."""
+        hashed, found = _hashed(secret), None
+        for one in self.read():
+            if hmac.compare_digest(one.sha256, hashed):
+                found = Caller(one.name, frozenset(one.scopes))
+        return found
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, tokens: Sequence[_Token]) -> None:
+        """Replace the file in one step: a reader sees the one or the other."""
+        text = json.dumps([vars(one) for one in tokens], indent=1)
+        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        beside.replace(self.path)
+
+
+def _hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def _token(entry: Any) -> _Token:
+    return _Token(str(entry["name"]), str(entry["sha256"]), tuple(map(Scope, entry["scopes"])))
