@@ -9,6 +9,8 @@ import typer
 from lakehouse.errors import SettingsError
 from lakehouse.streams import STREAMS, read_settings
 
+_LEAVE_AFTER_S = 2  # listeners to events never end by themselves
+
 app = typer.Typer(add_completion=False)
 
 
@@ -19,6 +21,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
     require_token: Annotated[
         bool, typer.Option("--require-token", help="Ask for a token on this machine, too.")
+    ] = False,
+    enable_produce: Annotated[
+        bool, typer.Option("--enable-produce", help="Let POST /produce send sample events.")
     ] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="One more name that this server is asked by; may be given again.")
@@ -47,9 +52,10 @@ def serve(
             )
     hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
     uvicorn.run(
-        make_app(settings, STREAMS, Access(tokens, frozenset(hosts))),
+        make_app(settings, STREAMS, Access(tokens, frozenset(hosts)), produces=enable_produce),
         host=host,
         port=port,
         access_log=False,
         server_header=False,
+        timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )

@@ -7,8 +7,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from lakehouse.serving import letters_api, metrics_api, ops_api, problems, reference, tables_api
+from lakehouse.serving import (
+    changes_api,
+    letters_api,
+    metrics_api,
+    ops_api,
+    problems,
+    produce_api,
+    reference,
+    tables_api,
+)
 from lakehouse.serving.access import Access, Entrance
+from lakehouse.serving.changes import Changes
 from lakehouse.serving.gold import Gold
 from lakehouse.serving.letters import Letters
 from lakehouse.serving.live import Live
@@ -18,11 +28,17 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
 
-def make_app(settings: Settings, streams: Sequence[Stream], access: Access) -> FastAPI:
-    """Return the application over the lake and the Redis of the settings, for those whom `access` lets in."""
+def make_app(
+    settings: Settings, streams: Sequence[Stream], access: Access, *, produces: bool = False
+) -> FastAPI:
+    """Return the application over the lake and the Redis of the settings, for those whom `access` lets in.
+
+    `produces`: it sends sample events, too.
+    """
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings)
-    lookups = Lookups(settings, tables, Gold(settings.lake, tables), live)
+    gold, letters = Gold(settings.lake, tables), Letters(settings.lake)
+    lookups = Lookups(settings, tables, gold, live)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -40,8 +56,11 @@ def make_app(settings: Settings, streams: Sequence[Stream], access: Access) -> F
     problems.install(app)
     app.include_router(metrics_api.router(lookups))
     app.include_router(tables_api.router(lookups, streams))
-    app.include_router(letters_api.router(lookups, Letters(settings.lake)))
+    app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, Ops(settings.lake)))
+    app.include_router(changes_api.router(Changes(lambda: gold.versions() | letters.versions())))
+    if produces:
+        app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))
     app.add_middleware(Entrance, access=access)
     return app

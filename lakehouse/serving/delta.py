@@ -160,6 +160,15 @@ def read(table: Table, found: Callable[[Snapshot], _Found]) -> _Found:
     return found(table.snapshot())
 
 
+def version_of(table: Table) -> tuple[int, int] | None:
+    """Return a table's generation and version, null where it cannot be read now."""
+    try:
+        snapshot = table.snapshot()
+    except TableAwayError:
+        return None
+    return snapshot.generation, snapshot.version
+
+
 def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
     """Return rows of an Arrow table as mappings; columns that it lacks are null."""
     values = {

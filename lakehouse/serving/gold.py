@@ -48,10 +48,10 @@ class Gold:
     def __init__(self, lake: str, kept: Iterable[KeptTable]) -> None:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
-    def version(self, table: KeptTable) -> tuple[int, int]:
-        """Return the table's generation and version."""
-        snapshot = self._tables[table.name].snapshot()
-        return snapshot.generation, snapshot.version
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Return generation and version of each table that can be read, by its name in SQL."""
+        found = {f"gold.{name}": delta.version_of(table) for name, table in self._tables.items()}
+        return {name: version for name, version in found.items() if version is not None}
 
     def row(self, table: KeptTable, key: Row) -> GoldRows:
         """Return the row of a key, whose times are those of the message: in milliseconds."""

@@ -55,6 +55,11 @@ class Letters:
     def __init__(self, lake: str) -> None:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Return the table's generation and version by its name in SQL, nothing where it cannot be read."""
+        version = delta.version_of(self._table)
+        return {} if version is None else {DEAD_LETTERS.qualified_name: version}
+
     def counts(self, wanted: Wanted) -> list[dict[str, Any]]:
         """Return how many there are by stream, rule and status; one with two rules counts under both."""
 

@@ -1,0 +1,129 @@
+"""What has changed: new versions of tables, found by one poller for all who listen.
+
+A change has an id, `<run>-<number>`; a listener that has missed some names the last one that it got and is
+sent those that came since. One that names none, one of another run of the server, or one that is too old, is
+first told of every table's version as it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from anyio import to_thread
+
+from lakehouse.serving.problems import Problem
+
+Versions = Mapping[str, tuple[int, int]]
+_KEPT = 1_000
+_MOST_LISTENERS = 200
+
+
+@dataclass(frozen=True)
+class Change:
+    """A new version of a table within its generation."""
+
+    number: int
+    table: str
+    generation: int
+    version: int
+
+
+class Changes:
+    """Looks every `every_s` seconds while somebody listens; `look` returns versions, and blocks."""
+
+    def __init__(
+        self, look: Callable[[], Versions], *, every_s: float = 1.0, heartbeat_s: float = 15.0
+    ) -> None:
+        self._look = look
+        self._every_s = every_s
+        self._heartbeat_s = heartbeat_s
+        self._run = secrets.token_hex(4)
+        self._versions: dict[str, tuple[int, int]] = {}
+        self._changes = deque[Change](maxlen=_KEPT)
+        self._number = 0
+        self._listeners = 0
+        self._poller: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._changed = asyncio.Condition()
+
+    def admit(self) -> None:
+        """Raise Problem 429 where too many listen."""
+        if self._listeners >= _MOST_LISTENERS:
+            why = f"{_MOST_LISTENERS} listen already; try again in a while"
+            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "10"})
+
+    async def listen(self, last_id: str | None) -> AsyncIterator[str]:
+        """Yield server-sent events, and a comment where nothing has changed for the heartbeat."""
+        self._listeners += 1
+        try:
+            async with self._starting:
+                if self._poller is None:
+                    await self._poll()
+                    self._poller = asyncio.create_task(self._go_on())
+            seen = self._known(last_id)
+            if seen is None:
+                seen = self._number
+                yield self._event(seen, "standing", {"tables": self._standing()})
+            while True:
+                fresh = [one for one in self._changes if one.number > seen]
+                for one in fresh:
+                    stamp = {"generation": one.generation, "version": one.version}
+                    yield self._event(one.number, "changed", {"table": one.table, **stamp})
+                    seen = one.number
+                if not fresh and not await self._wait(seen):
+                    yield ": nothing has changed\n\n"
+        finally:
+            self._listeners -= 1
+            if self._listeners == 0 and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+    def _known(self, last_id: str | None) -> int | None:
+        """Return the number of the last change that a listener got, null where what followed is not known."""
+        run, _, number = (last_id or "").partition("-")
+        if run != self._run or not (number.isascii() and number.isdecimal()):
+            return None
+        first = self._changes[0].number if self._changes else self._number + 1
+        return int(number) if first - 1 <= int(number) <= self._number else None
+
+    async def _wait(self, seen: int) -> bool:
+        """Wait for a change after that number; tell whether one came before the heartbeat was due."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: self._number > seen), timeout=self._heartbeat_s
+                )
+            except TimeoutError:
+                return False
+            return True
+
+    async def _go_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self._poll()
+
+    async def _poll(self) -> None:
+        found = await to_thread.run_sync(self._look)
+        for table, (generation, version) in found.items():
+            if self._versions.get(table) != (generation, version):
+                self._versions[table] = generation, version
+                self._number += 1
+                self._changes.append(Change(self._number, table, generation, version))
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _standing(self) -> list[dict[str, Any]]:
+        return [
+            {"table": table, "generation": generation, "version": version}
+            for table, (generation, version) in sorted(self._versions.items())
+        ]
+
+    def _event(self, number: int, name: str, body: Mapping[str, Any]) -> str:
+        return f"id: {self._run}-{number}\nevent: {name}\ndata: {json.dumps(body)}\n\n"
