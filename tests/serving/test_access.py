@@ -1,0 +1,134 @@
+"""Tokens, scopes, names of this host, other sites' pages, and how much one may ask."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.errors import SettingsError
+from lakehouse.serving.access import Access, is_loopback
+from lakehouse.serving.limits import Rate
+from lakehouse.serving.problems import Problem
+from lakehouse.serving.tokens import Scope, Tokens
+from tests.serving.conftest import MakeClient
+from tests.serving.lakes import Lake
+
+PATH = "/api/v1/streams"
+
+
+def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "home")
+    secret = tokens.add("ada", [Scope.READ, Scope.PAYLOAD])
+    assert stat.S_IMODE(tokens.path.stat().st_mode) == 0o600
+    text = tokens.path.read_text(encoding="utf-8")
+    assert secret not in text
+    assert [one["name"] for one in json.loads(text)] == ["ada"]
+    caller = tokens.caller(secret)
+    assert caller is not None
+    assert (caller.name, set(caller.scopes)) == ("ada", {Scope.READ, Scope.PAYLOAD})
+    assert tokens.caller(secret + "x") is None
+    with pytest.raises(SettingsError, match="there is a token ada already"):
+        tokens.add("ada", [Scope.READ])
+    Tokens(tmp_path / "home").remove("ada")
+    assert tokens.caller(secret) is None
+    with pytest.raises(SettingsError, match="there is no token ada"):
+        tokens.remove("ada")
+
+
+def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: Lake) -> None:
+    tokens = Tokens(lake.settings.home)
+    client = make_client(Access(tokens), produces=True)
+    found = client.get(PATH)
+    assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
+    reader, operator = tokens.add("reader", [Scope.READ]), tokens.add("operator", [Scope.OPERATE])
+
+    def ask(method: str, path: str, secret: str) -> int:
+        found = client.request(method, path, headers={"Authorization": f"Bearer {secret}"})
+        return int(found.status_code)
+
+    assert ask("GET", PATH, reader) == 200
+    assert ask("GET", PATH, operator) == 403
+    assert ask("GET", PATH, reader[:-1]) == 401
+    assert ask("POST", "/produce?events=0", reader) == 403
+    assert ask("POST", "/produce?events=0", operator) == 422
+    tokens.remove("reader")
+    assert ask("GET", PATH, reader) == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 422),
+        ({"Origin": "http://localhost:8080"}, 422),
+        ({"Host": "127.0.0.1:9", "Origin": "http://127.0.0.1:9"}, 422),
+        ({"Origin": "http://localhost:8081"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+def test_a_page_of_another_site_may_not_write_not_even_here(
+    make_client: MakeClient, headers: dict[str, str], status: int
+) -> None:
+    found = make_client(produces=True).post("/produce?events=0", headers=headers)
+    assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json")
+
+
+def test_without_tokens_this_host_is_not_read_by_another_name(make_client: MakeClient) -> None:
+    assert make_client().get(PATH, headers={"Host": "evil.example"}).status_code == 403
+    named = Access(None, frozenset({"lake.example"}))
+    assert make_client(named).get(PATH, headers={"Host": "lake.example:8080"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104 - nothing listens there
+        ("lake", False),
+    ],
+)
+def test_loopback_is_what_no_other_machine_hears(host: str, *, answer: bool) -> None:
+    assert is_loopback(host) is answer
+
+
+def test_a_client_that_asks_too_much_is_told_when_to_come_again(make_client: MakeClient) -> None:
+    client = make_client(Access(None, rate=Rate(per_second=0.01, burst=2)))
+    found = [client.get(PATH) for _ in range(3)]
+    assert [one.status_code for one in found] == [200, 200, 429]
+    assert 0 < int(found[2].headers["retry-after"]) <= 100
+
+
+def test_what_a_client_may_ask_grows_with_time() -> None:
+    now = [0.0]
+    limiter = Rate(per_second=2, burst=1).limiter(lambda: now[0])
+    limiter.take("a")
+    limiter.take("b")
+    with pytest.raises(Problem):
+        limiter.take("a")
+    now[0] = 0.5
+    limiter.take("a")
+
+
+def test_a_defect_is_a_problem_with_a_number_and_no_trace(
+    make_client: MakeClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("secret")
+
+    client = make_client()
+    monkeypatch.setattr("lakehouse.serving.lookups.Lookups.page", fail)
+    found = client.get("/api/v1/tables/metrics_1m/rows")
+    assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
+    assert "secret" not in found.text
+    assert found.json()["id"] in caplog.text

@@ -1,0 +1,152 @@
+"""/api/v1/dead-letters, gates and expectations: counted, listed, one record as hex, text and JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.serving.access import Access
+from lakehouse.serving.tokens import Scope, Tokens
+from tests.serving.conftest import MakeClient
+from tests.serving.lakes import NOON_MS, Lake, Row, at
+
+PATH = "/api/v1/dead-letters"
+
+
+def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:
+    return {
+        "id": f"{number:064x}",
+        "stream": "metrics",
+        "stage": "silver",
+        "topic": "metrics-events",
+        "partition": 0,
+        "offset": number,
+        "kafka_timestamp": at(NOON_MS),
+        "key": b"\xff",
+        "value": value,
+        "headers": [{"key": "h", "value": b"v"}, {"key": "n", "value": None}],
+        "reasons": [{"rule": rule, "column": None, "message": f"it is {rule}"} for rule in rules],
+        "status": "open",
+        "attempts": 1,
+        "first_seen": at(NOON_MS + number * 1000),
+        "last_attempt": at(NOON_MS + number * 1000),
+        "job": "silver.metrics",
+        "batch": 0,
+        "code_version": "0.1.0",
+    } | values
+
+
+def offsets(client: TestClient, query: str = "") -> list[int]:
+    found = client.get(f"{PATH}?{query}")
+    assert found.status_code == 200, found.text
+    return [one["offset"] for one in found.json()["letters"]]
+
+
+def test_letters_are_counted_by_rule_and_under_every_rule_of_theirs(client: TestClient, lake: Lake) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "late", "wrong_type", "wrong_type")])
+    lake.write_spec(DEAD_LETTERS, [letter(3, "late", status="replayed", stream="sales")])
+    counts = client.get(f"{PATH}/counts").json()["counts"]
+    assert [tuple(one.values()) for one in counts] == [
+        ("metrics", "late", "open", 2),
+        ("metrics", "wrong_type", "open", 1),
+        ("sales", "late", "replayed", 1),
+    ]
+    some = client.get(f"{PATH}/counts?rule=wrong_type").json()["counts"]
+    assert [(one["rule"], one["count"]) for one in some] == [("late", 1), ("wrong_type", 1)]
+
+
+def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, lake: Lake) -> None:
+    letters = [letter(n, "late" if n % 2 else "not_json") for n in range(7)]
+    lake.write_spec(DEAD_LETTERS, letters[:4])
+    lake.write_spec(DEAD_LETTERS, [*letters[4:], letter(9, "late", status="discarded", stream="sales")])
+    assert offsets(client) == [9, 6, 5, 4, 3, 2, 1, 0]
+    assert offsets(client, "rule=late&status=open") == [5, 3, 1]
+    assert offsets(client, "stream=sales") == [9]
+    assert offsets(client, "since=2026-05-04T12:00:02Z&until=2026-05-04T12:00:04Z") == [3, 2]
+    first = client.get(f"{PATH}?limit=3&rule=late").json()
+    lake.write_spec(DEAD_LETTERS, [letter(10, "late")])
+    rest = client.get(f"{PATH}?limit=3&rule=late&cursor={first['next']}").json()
+    assert [one["offset"] for one in first["letters"] + rest["letters"]] == [9, 5, 3, 1]
+    assert rest["next"] is None
+    assert "value" not in first["letters"][0]
+    assert first["letters"][1]["reasons"] == [{"rule": "late", "column": None, "message": "it is late"}]
+
+
+def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: Lake) -> None:
+    rows = [
+        letter(1, "late", value=b'{"a": 1.50, "b": 1e999, "big": 123456789012345678901234567890}'),
+        letter(2, "not_json", value="ü{".encode()),
+        letter(3, "not_utf8", value=b"\xff\x00"),
+        letter(4, "no_value", value=None),
+        letter(5, "deep", value=b"[" * 50_000),
+        letter(6, "nan", value=b"NaN"),
+    ]
+    lake.write_spec(DEAD_LETTERS, rows)
+    found = client.get(f"{PATH}/{rows[0]['id']}")
+    assert '"json":{"a": 1.50, "b": 1e999, "big": 123456789012345678901234567890}}' in found.text
+    records = [client.get(f"{PATH}/{row['id']}").json()["record"] for row in rows]
+    assert records[1]["value"] == {"length": 3, "hex": "c3bc7b", "text": "ü{", "json": None}
+    assert records[2]["value"] == {"length": 2, "hex": "ff00", "text": None, "json": None}
+    assert records[2]["key"] == {"length": 1, "hex": "ff", "text": None, "json": None}
+    assert records[3]["value"] is None
+    assert [one["value"]["json"] for one in records[4:]] == [None, None]
+    assert [one["key"] for one in records[1]["headers"]] == ["h", "n"]
+    assert client.get(f"{PATH}/nothing").status_code == 404
+
+
+def test_raw_bytes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: Lake) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    tokens = Tokens(lake.settings.home)
+    secrets = {one: tokens.add(one.value, [Scope.READ, one]) for one in (Scope.READ, Scope.PAYLOAD)}
+    client = make_client(Access(tokens))
+    for scope, secret in secrets.items():
+        found = client.get(f"{PATH}/{1:064x}", headers={"Authorization": f"Bearer {secret}"}).json()
+        assert (found["record"] is not None) == (scope is Scope.PAYLOAD)
+        assert found["reasons"]
+
+
+def test_nothing_was_ever_refused_or_checked(client: TestClient) -> None:
+    assert client.get(PATH).json()["letters"] == []
+    assert client.get(f"{PATH}/counts").json()["counts"] == []
+    assert client.get("/api/v1/gates").json()["gates"] == []
+    assert client.get("/api/v1/expectations").json()["expectations"] == []
+
+
+def test_a_gate_is_as_it_was_left(client: TestClient, lake: Lake) -> None:
+    changes = [("metrics", 0, True, []), ("metrics", 2, False, ["keys are unique"]), ("sales", 1, True, [])]
+    lake.write_spec(
+        GATES,
+        [
+            {"stream": stream, "changed_at": at(NOON_MS + s * 1000), "is_open": is_open, "reasons": reasons}
+            for stream, s, is_open, reasons in changes
+        ],
+    )
+    assert client.get("/api/v1/gates").json()["gates"] == [
+        {
+            "stream": "metrics",
+            "isOpen": False,
+            "changedAt": "2026-05-04T12:00:02Z",
+            "reasons": ["keys are unique"],
+        },
+        {"stream": "sales", "isOpen": True, "changedAt": "2026-05-04T12:00:01Z", "reasons": []},
+    ]
+
+
+def test_the_last_run_of_each_table_is_shown(client: TestClient, lake: Lake) -> None:
+    def result(table: str, second: int, expectation: str) -> Row:
+        row = {"run_id": str(second), "checked_at": at(NOON_MS + second * 1000), "table": table, "rows": 3}
+        return row | {"expectation": expectation, "severity": "error", "success": False, "examples": '["k"]'}
+
+    rows = [("gold.a", 1, "old"), ("gold.a", 5, "one"), ("gold.a", 5, "two"), ("gold.b", 3, "three")]
+    lake.write_spec(RESULTS, [result(*row) for row in rows])
+    found = client.get("/api/v1/expectations").json()["expectations"]
+    assert [(one["table"], one["expectation"]) for one in found] == [
+        ("gold.a", "one"),
+        ("gold.a", "two"),
+        ("gold.b", "three"),
+    ]
+    assert found[0]["examples"] == ["k"]
+    assert len(client.get("/api/v1/expectations?table=gold.b").json()["expectations"]) == 1
