@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
 from lakehouse.errors import SettingsError
 from lakehouse.streams import STREAMS, read_settings
 
-_LEAVE_AFTER_S = 2  # listeners to events never end by themselves
+_LEAVE_AFTER_S = 10  # what has not been answered by then is given up
 
 app = typer.Typer(add_completion=False)
 
@@ -40,6 +43,7 @@ def serve(
     from lakehouse.serving.app import make_app  # noqa: PLC0415 - the same
     from lakehouse.serving.tokens import Tokens  # noqa: PLC0415 - the same
 
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     settings, tokens = read_settings(), None
     if require_token or not is_loopback(host):
         tokens = Tokens(settings.home)
@@ -51,11 +55,23 @@ def serve(
                 else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
             )
     hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
-    uvicorn.run(
-        make_app(settings, STREAMS, Access(tokens, frozenset(hosts)), produces=enable_produce),
+    api = make_app(settings, STREAMS, Access(tokens, frozenset(hosts)), produces=enable_produce)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            api.state.end()  # who listens to events would stay
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        api,
         host=host,
         port=port,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
+    Server(config).run()
+
+
+def _leave(_number: int, _frame: object) -> NoReturn:
+    sys.exit(0)

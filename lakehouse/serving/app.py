@@ -43,6 +43,7 @@ def make_app(
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings, redis_timeout_s)
     gold, letters = Gold(settings.lake, tables), Letters(settings.lake)
+    changes = Changes(lambda: gold.versions() | letters.versions())
     lookups = Lookups(settings, tables, gold, live)
 
     @asynccontextmanager
@@ -58,12 +59,13 @@ def make_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.state.end = changes.end
     problems.install(app)
     app.include_router(metrics_api.router(lookups))
     app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, Ops(settings.lake)))
-    app.include_router(changes_api.router(Changes(lambda: gold.versions() | letters.versions())))
+    app.include_router(changes_api.router(changes))
     if produces:
         app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))

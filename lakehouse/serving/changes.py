@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -49,6 +49,7 @@ class Changes:
         self._changes = deque[Change](maxlen=_KEPT)
         self._number = 0
         self._listeners = 0
+        self._is_over = False
         self._poller: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -59,7 +60,11 @@ class Changes:
             why = f"{_MOST_LISTENERS} listen already; try again in a while"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "10"})
 
-    async def listen(self, last_id: str | None) -> AsyncIterator[str]:
+    def end(self) -> None:
+        """Let everybody who listens go at the next look; may be called by the handler of a signal."""
+        self._is_over = True
+
+    async def listen(self, last_id: str | None) -> AsyncGenerator[str, None]:
         """Yield server-sent events, and a comment where nothing has changed for the heartbeat."""
         self._listeners += 1
         try:
@@ -71,7 +76,7 @@ class Changes:
             if seen is None:
                 seen = self._number
                 yield self._event(seen, "standing", {"tables": self._standing()})
-            while True:
+            while not self._is_over:
                 fresh = [one for one in self._changes if one.number > seen]
                 for one in fresh:
                     stamp = {"generation": one.generation, "version": one.version}
@@ -98,7 +103,8 @@ class Changes:
         async with self._changed:
             try:
                 await asyncio.wait_for(
-                    self._changed.wait_for(lambda: self._number > seen), timeout=self._heartbeat_s
+                    self._changed.wait_for(lambda: self._number > seen or self._is_over),
+                    timeout=self._heartbeat_s,
                 )
             except TimeoutError:
                 return False

@@ -61,7 +61,8 @@ class Lake:
         """Put rows into Redis as the export does, and say that Redis has all of them."""
         view = table.export.redis
         changes = []
-        for row in map(in_micros, rows):
+        for given in rows:
+            row = dict.fromkeys(table.schema.names) | in_micros(given)
             member, key = view.member.of(row), view.row_key.of(row)
             assert member is not None
             assert key is not None
@@ -81,7 +82,7 @@ class Lake:
         return redis.Redis.from_url(self.settings.redis_url.get_secret_value())
 
 
-def in_micros(row: Row) -> Row:
+def in_micros(row: Row) -> dict[str, Any]:
     """A row with its moments as microseconds since the epoch."""
     return {
         name: round((value - EPOCH).total_seconds() * 1_000_000) if isinstance(value, datetime) else value

@@ -1,0 +1,77 @@
+"""Whatever is asked by the server's own OpenAPI, or against it, the server has an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+import redis
+import schemathesis
+from pydantic import SecretStr
+from schemathesis.checks import not_a_server_error
+
+from lakehouse.serving.access import LOOPBACK_NAMES, Access
+from lakehouse.serving.app import make_app
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS
+from lakehouse.streams.calls import CALL_RECORDS
+from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.streams.sales import PRODUCT_SALES
+from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
+from tests.serving.conftest import PATIENCE_S
+from tests.serving.lakes import NOON_MS, Lake, call, minute, product, transactions
+
+OPERATIONS = 27  # about as many as there are, for which the cases are shared out
+_ENDLESS = "/api/v1/events"
+
+
+@pytest.fixture(scope="module")
+def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The server's OpenAPI over a lake with a few rows."""
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushall()
+    changes = {"lake": str(tmp_path_factory.mktemp("fuzz")), "redis_url": SecretStr(redis_server)}
+    lake = Lake(session_settings.model_copy(update=changes))
+    for table, row in (
+        (METRICS_1M, minute()),
+        (PRODUCT_SALES, product("0", "1")),
+        (CALL_RECORDS, call("0", "0", analytics="{}")),
+        (USER_TRANSACTIONS_5M, transactions("0", NOON_MS, "1")),
+    ):
+        lake.write(table, [row])
+        lake.export(table, [row])
+    access = Access(None, LOOPBACK_NAMES | {"testserver"})
+    app = make_app(lake.settings, STREAMS, access, redis_timeout_s=PATIENCE_S)
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+def ask(schema: Any, cases: int) -> int:
+    """Make so many requests, and return how many operations they were of."""
+    operations = [one.ok() for one in schema.get_all_operations()]
+    asked = [one for one in operations if one.path != _ENDLESS]
+    for operation in asked:
+
+        @hypothesis.settings(
+            max_examples=-(-cases // len(asked)),
+            deadline=None,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy())
+        def has_an_answer(case: Any) -> None:
+            case.call_and_validate(checks=[not_a_server_error])
+
+        has_an_answer()
+    return len(asked)
+
+
+@pytest.mark.cases
+def test_two_thousand_requests_have_an_answer(schema: Any) -> None:
+    assert ask(schema, 2_000) >= OPERATIONS
+
+
+@pytest.mark.soak
+@pytest.mark.cases
+def test_fifty_thousand_requests_have_an_answer(schema: Any) -> None:
+    assert ask(schema, 50_000) >= OPERATIONS

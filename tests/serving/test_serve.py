@@ -1,0 +1,81 @@
+"""`lakehouse serve` as a process: it starts without a JVM, answers, and leaves when it is asked to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.streams.metrics import METRICS_1M
+from tests.serving.lakes import Lake, minute
+
+LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
+
+
+def environment(lake: Lake) -> dict[str, str]:
+    settings = lake.settings
+    own = {
+        "HOME": str(settings.home),
+        "LAKE": settings.lake,
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+    return os.environ | {f"LAKEHOUSE_{name}": value for name, value in own.items()}
+
+
+@contextmanager
+def serving(lake: Lake, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server as a process, and its URL on this machine."""
+    with log.open("wb") as file:
+        command = [LAKEHOUSE, "serve", "--port", "0", *options]
+        server = subprocess.Popen(command, env=environment(lake), stderr=file, cwd=log.parent)
+    try:
+        while not (found := re.search(r"running on http://\S+:(\d+)", log.read_text(encoding="utf-8"))):
+            assert server.poll() is None, log.read_text(encoding="utf-8")
+            time.sleep(0.05)
+        yield server, f"http://127.0.0.1:{found[1]}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: Lake, tmp_path: Path) -> None:
+    lake.write(METRICS_1M, [minute()])
+    path = "/api/metrics/latest?service=auth&metric=cpu"
+    with serving(lake, tmp_path / "log") as (server, url):
+        found = httpx.get(url + path, timeout=60)
+        assert (found.status_code, found.json()["source"]) == (200, "gold")
+        lake.export(METRICS_1M, [minute()])
+        assert httpx.get(url + path, timeout=60).json()["source"] == "redis"
+        assert psutil.Process(server.pid).children() == []
+        with httpx.stream("GET", f"{url}/api/v1/events", timeout=60) as events:
+            lines = events.iter_lines()
+            assert next(lines).startswith("id: ")
+            assert next(lines) == "event: standing"
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+def test_a_server_for_other_machines_needs_a_token(lake: Lake, tmp_path: Path) -> None:
+    command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]  # noqa: S104 - it refuses
+    refused = subprocess.run(
+        command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert refused.returncode == 2
+    assert "there is no token; make one with `lakehouse tokens add NAME" in refused.stderr
+
+    secret = Tokens(lake.settings.home).add("ada", [Scope.READ])
+    with serving(lake, tmp_path / "log", "--require-token") as (_, url):
+        assert httpx.get(f"{url}/api/v1/streams", timeout=60).status_code == 401
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert httpx.get(f"{url}/api/v1/streams", headers=headers, timeout=60).status_code == 200
