@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructType,
     TimestampType,
 )
 
@@ -76,7 +77,7 @@ def test_spark_and_python_make_the_same_of_every_row(spark: SparkSession, table:
     rows, view = list(made(table)), table.export.redis
     schema = [field for field in table.schema if field.name in columns_of(table)]
     frame = spark.createDataFrame(
-        [tuple(row[field.name] for field in schema) for row in rows], type(table.schema)(schema)
+        [tuple(row[field.name] for field in schema) for row in rows], StructType(schema)
     )
     found = frame.select(
         view.row_key().alias("row_key"),
@@ -107,7 +108,7 @@ def value_of(kind: DataType, name: str, rng: random.Random) -> Any:
     """A value of the type; those of a key are never null."""
     if name in {"analytics", "metrics"}:
         return rng.choice(_PAYLOADS)
-    makers = {
+    makers: dict[type[DataType], Callable[[], Any]] = {
         StringType: lambda: "".join(rng.choices(_NASTY, k=rng.randrange(1, 5))),
         TimestampType: lambda: _EPOCH + timedelta(microseconds=rng.randrange(-(10**15), 4 * 10**15)),
         BooleanType: lambda: rng.random() < 0.5,

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from lakehouse.serving import (
+    actions_api,
     changes_api,
     letters_api,
     metrics_api,
@@ -18,6 +19,7 @@ from lakehouse.serving import (
     tables_api,
 )
 from lakehouse.serving.access import Access, Entrance
+from lakehouse.serving.actions import Actions
 from lakehouse.serving.changes import Changes
 from lakehouse.serving.gold import Gold
 from lakehouse.serving.letters import Letters
@@ -34,21 +36,25 @@ def make_app(
     access: Access,
     *,
     produces: bool = False,
+    actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
     """Return the application over the lake and the Redis of the settings, for those whom `access` lets in.
 
     `produces`: it sends sample events, too. A Redis that takes longer than `redis_timeout_s` counts as away.
+    `actions` run this installation's commands by default.
     """
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings, redis_timeout_s)
     gold, letters = Gold(settings.lake, tables), Letters(settings.lake)
+    actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions())
     lookups = Lookups(settings, tables, gold, live)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await actions.close()
         await live.close()
 
     app = FastAPI(
@@ -66,6 +72,7 @@ def make_app(
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, Ops(settings.lake)))
     app.include_router(changes_api.router(changes))
+    app.include_router(actions_api.router(actions))
     if produces:
         app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))

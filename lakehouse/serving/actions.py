@@ -1,0 +1,125 @@
+"""Commands of the command line, run as child processes for those who may operate: one at a time.
+
+An action is the command that somebody would type, so it keeps every guarantee of that command; what it has
+printed is its progress. Actions are remembered as long as the server runs. One that is under way when the
+server ends gets SIGTERM, as the command itself would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from http import HTTPStatus
+
+from lakehouse.serving.problems import Problem
+
+_LINES = 1_000
+_KEPT = 100
+_PATIENCE_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class Status(StrEnum):
+    """What has become of an action."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass
+class Action:
+    """One run of a command: who asked for it, when (UTC), what it has printed, how it ended."""
+
+    id: str
+    actor: str
+    command: tuple[str, ...]
+    started_at: datetime
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+
+    @property
+    def status(self) -> Status:
+        """Tell what has become of it."""
+        if self.exit_code is None:
+            return Status.RUNNING
+        return Status.SUCCEEDED if self.exit_code == 0 else Status.FAILED
+
+
+class Actions:
+    """Runs commands of `program`, by default this installation's `lakehouse`."""
+
+    def __init__(self, program: Sequence[str] = (sys.executable, "-m", "lakehouse")) -> None:
+        self._program = tuple(program)
+        self._actions = OrderedDict[str, Action]()
+        self._starting = asyncio.Lock()
+        self._running: tuple[Action, asyncio.subprocess.Process, asyncio.Task[None]] | None = None
+
+    async def start(self, command: Sequence[str], actor: str) -> Action:
+        """Start a command; raises Problem 409 while another one runs."""
+        async with self._starting:
+            if self._running is not None:
+                busy = self._running[0]
+                why = f"{' '.join(busy.command)} of {busy.actor} is running; one action runs at a time"
+                raise Problem(HTTPStatus.CONFLICT, why, id=busy.id)
+            action = Action(secrets.token_hex(8), actor, tuple(command), datetime.now(UTC))
+            process = await asyncio.create_subprocess_exec(
+                *self._program,
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
+            )
+            _log.info("%s runs %s as action %s", actor, command, action.id)
+            self._actions[action.id] = action
+            while len(self._actions) > _KEPT:
+                self._actions.popitem(last=False)
+            self._running = action, process, asyncio.create_task(self._follow(action, process))
+            return action
+
+    def get(self, id_: str) -> Action | None:
+        """Return an action, null for one that is not known."""
+        return self._actions.get(id_)
+
+    def newest(self) -> list[Action]:
+        """Return the actions, the newest first."""
+        return list(reversed(self._actions.values()))
+
+    async def close(self) -> None:
+        """Ask the one that is running to leave, and kill it where it does not."""
+        if self._running is None:
+            return
+        _, process, following = self._running
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(following), _PATIENCE_S)
+                return
+
+    async def _follow(self, action: Action, process: asyncio.subprocess.Process) -> None:
+        """Take what the command prints, a piece at a time, however long its lines are."""
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        rest = b""
+        while piece := await process.stdout.read(65_536):
+            *lines, rest = (rest + piece).split(b"\n")
+            action.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
+        if rest:
+            action.lines.append(rest.decode(errors="replace"))
+        action.exit_code = await process.wait()
+        action.ended_at = datetime.now(UTC)
+        self._running = None
+        _log.info("action %s of %s ended with %d", action.id, action.actor, action.exit_code)

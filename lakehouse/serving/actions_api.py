@@ -1,0 +1,93 @@
+"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain, for those who may operate."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from lakehouse.serving.access import caller_of
+from lakehouse.serving.actions import Action, Actions
+from lakehouse.serving.answers import plain
+from lakehouse.serving.problems import Problem, unprocessable
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.][^\x00]*$")]
+_LETTERS = ("rule", "since", "until", "id")
+
+
+class Wanted(BaseModel):
+    """What to run: the options are those of the command of the same name."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    action: Literal["replay", "discard", "audit", "expect", "rebuild", "maintain"]
+    stream: list[Name] = Field(default=[], max_length=20, description="Only these streams.")
+    rule: Name | None = Field(None, description="Of replay and discard: only letters that break this rule.")
+    since: Name | None = Field(None, description="Of replay and discard: first seen then or later.")
+    until: Name | None = Field(None, description="Of replay and discard: first seen before then.")
+    id: Name | None = Field(None, description="Of replay and discard: the letter's id, or its beginning.")
+    all: bool = Field(default=False, description="Of replay and discard: every open letter.")
+    layer: Literal["silver", "gold"] | None = Field(None, description="Of rebuild: the layer to make anew.")
+    table: list[Name] = Field(default=[], max_length=50, description="Of expect: only these tables.")
+
+    def command(self) -> list[str]:
+        """Return the command's arguments; raises Problem for options that it has not got."""
+        self._refuse_foreign()
+        streams = [f"--stream={one}" for one in self.stream]
+        if self.action in {"replay", "discard"}:
+            given = [f"--{name}={value}" for name in _LETTERS if (value := getattr(self, name)) is not None]
+            return ["dead-letters", self.action, *streams, *given, *(["--all"] if self.all else [])]
+        if self.action == "rebuild":
+            if self.layer is None:
+                raise unprocessable("layer", "a rebuild needs silver or gold")
+            return ["rebuild", *streams, self.layer]
+        return [self.action, *streams, *(["--", *self.table] if self.table else [])]
+
+    def _refuse_foreign(self) -> None:
+        of_letters, of = self.action in {"replay", "discard"}, self.action
+        known = {"action"}
+        known |= {*_LETTERS, "all", "stream"} if of_letters else set()
+        known |= {"layer", "stream"} if of == "rebuild" else {"table"} if of == "expect" else set()
+        known |= {"stream"} if of in {"audit", "maintain"} else set()
+        for name in sorted(self.model_fields_set - known):
+            raise unprocessable(name, f"{of} has no such option")
+
+
+def router(actions: Actions) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
+
+    @routes.post("", status_code=HTTPStatus.ACCEPTED)
+    async def start(request: Request, wanted: Wanted) -> Response:
+        """Start a command as a process of its own; 409 while another one runs."""
+        action = await actions.start(wanted.command(), caller_of(request).name)
+        return plain(_said(action), HTTPStatus.ACCEPTED)
+
+    @routes.get("")
+    async def newest() -> Response:
+        """Return the actions since the server started, the newest first, without what they have printed."""
+        return plain({"actions": [_said(one) for one in actions.newest()]})
+
+    @routes.get("/{id}")
+    async def one(id_: Annotated[str, Path(alias="id", max_length=100)]) -> Response:
+        """Return an action with the last thousand lines that it has printed."""
+        action = actions.get(id_)
+        if action is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; a new start forgets them")
+        return plain({**_said(action), "lines": list(action.lines)})
+
+    return routes
+
+
+def _said(action: Action) -> dict[str, Any]:
+    return {
+        "id": action.id,
+        "actor": action.actor,
+        "command": f"lakehouse {' '.join(action.command)}",
+        "status": action.status.value,
+        "startedAt": action.started_at.isoformat(),
+        "endedAt": None if action.ended_at is None else action.ended_at.isoformat(),
+        "exitCode": action.exit_code,
+    }

@@ -1,0 +1,86 @@
+"""Actions: the commands that they are, one at a time, with what they print and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from lakehouse.serving.actions import Actions, Status
+from lakehouse.serving.actions_api import Wanted
+from lakehouse.serving.problems import Problem
+
+ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
+SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600)")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "command"),
+    [
+        (
+            {"action": "replay", "stream": ["metrics"], "rule": "late"},
+            ["dead-letters", "replay", "--stream=metrics", "--rule=late"],
+        ),
+        ({"action": "discard", "all": True}, ["dead-letters", "discard", "--all"]),
+        ({"action": "audit"}, ["audit"]),
+        ({"action": "expect", "table": ["gold.metrics_1m"]}, ["expect", "--", "gold.metrics_1m"]),
+        ({"action": "rebuild", "layer": "gold", "stream": ["sales"]}, ["rebuild", "--stream=sales", "gold"]),
+        ({"action": "maintain"}, ["maintain"]),
+    ],
+)
+def test_an_action_is_a_command_of_the_command_line(wanted: Any, command: list[str]) -> None:
+    assert Wanted(**wanted).command() == command
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ({"action": "format"}, "action"),
+        ({"action": "audit", "rule": "late"}, "rule"),
+        ({"action": "rebuild"}, "layer"),
+        ({"action": "expect", "table": ["--version=1"]}, "table.0"),
+        ({"action": "audit", "stream": ["--help"]}, "stream.0"),
+        ({"action": "audit", "program": "sh"}, "program"),
+    ],
+)
+def test_what_no_command_has_is_refused(client: TestClient, body: Any, parameter: str) -> None:
+    found = client.post("/api/v1/actions", json=body)
+    assert found.status_code == 422
+    assert [one["parameter"] for one in found.json()["errors"]] == [parameter]
+    assert client.get("/api/v1/actions").json() == {"actions": []}
+    assert client.get("/api/v1/actions/nothing").status_code == 404
+
+
+def test_an_action_ends_as_its_command_does() -> None:
+    async def scenario() -> None:
+        actions = Actions(ECHO)
+        for command, code, status in ((["audit"], 0, Status.SUCCEEDED), (["a", "b"], 1, Status.FAILED)):
+            action = await actions.start(command, "ada")
+            while action.status is Status.RUNNING:
+                await asyncio.sleep(0.01)
+            assert (action.exit_code, action.status, list(action.lines)) == (
+                code,
+                status,
+                [" ".join(command)],
+            )
+        assert [one.command for one in actions.newest()] == [("a", "b"), ("audit",)]
+
+    asyncio.run(scenario())
+
+
+def test_one_action_runs_at_a_time_and_leaves_with_the_server() -> None:
+    async def scenario() -> None:
+        actions = Actions(SLOW)
+        action = await actions.start(["audit"], "ada")
+        with pytest.raises(Problem, match="audit of ada is running") as refused:
+            await actions.start(["maintain"], "bob")
+        assert (refused.value.status, refused.value.members) == (409, {"id": action.id})
+        while not action.lines:
+            await asyncio.sleep(0.01)
+        await actions.close()
+        assert (action.exit_code, action.status) == (-15, Status.FAILED)
+
+    asyncio.run(scenario())
