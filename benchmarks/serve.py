@@ -3,8 +3,8 @@
 python -m benchmarks.serve                     500 requests a second for 20 s, 20 series, answered from Redis
 python -m benchmarks.serve --from-gold         the same number of series, Redis away, one request at a time
 
-`hey` is Debian's package of that name; `--hey` says where it lies. The server is a process too; Redis is one of
-this benchmark's own, filled with a row a service, and gold a Delta table with the same rows.
+`hey` is Debian's package of that name; `--hey` says where it lies. The server is a process, too; Redis is
+the benchmark's own, filled with a row a service, and gold a Delta table with the same rows.
 """
 
 from __future__ import annotations

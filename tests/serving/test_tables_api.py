@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from lakehouse.serving.access import Access
+from lakehouse.serving.app import make_app
 from lakehouse.stream import KeptTable
 from lakehouse.streams import STREAMS
 from lakehouse.streams.calls import CALL_RECORDS
 from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.streams.sales import PRODUCT_SALES, SALES_NOTIFICATIONS
 from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
+from tests.integration.test_fifth_stream import block
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, at, call, minute, product, transactions
 
@@ -112,6 +116,23 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
         name: key[name] for name in (*table.export.redis.group.columns, *table.export.redis.member.columns)
     }
     assert get(client, f"{table.name}/latest", **named)["data"] == answer["data"]
+
+
+def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(lake: Lake, tmp_path: Path) -> None:
+    """CONTRIBUTING.md's fifth stream: not a line of it is about the API."""
+    stream = block(0, tmp_path).CLICKS
+    (table,) = stream.gold
+    row = {"page": "/a", "window_start": at(NOON_MS), "count": 3}
+    lake.write(table, [row])
+    with TestClient(make_app(lake.settings, [stream], Access(None)), base_url="http://localhost") as client:
+        path, said = "/api/v1/tables/page_views_5m", {"page": "/a", "windowStart": NOON_MS, "count": 3}
+        for which, source in (("row", "gold"), ("latest", "gold"), ("row", "redis"), ("latest", "redis")):
+            key = {"page": "/a", **({"window_start": NOON_MS} if which == "row" else {})}
+            answer = client.get(f"{path}/{which}", params=key).json()
+            assert (answer["data"], answer["source"]) == (said, source)
+            if (which, source) == ("latest", "gold"):
+                lake.export(table, [row])
+        assert client.get(f"{path}/rows").json()["rows"][0]["data"] == said
 
 
 def test_a_row_is_found_by_any_way_to_write_its_time(client: TestClient, lake: Lake) -> None:
