@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from types import FrameType
@@ -44,6 +45,8 @@ def serve(
     from lakehouse.serving.tokens import Tokens  # noqa: PLC0415 - the same
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("lakehouse").setLevel(logging.INFO)  # who has written what
     settings, tokens = read_settings(), None
     if require_token or not is_loopback(host):
         tokens = Tokens(settings.home)
