@@ -19,16 +19,17 @@ _DIRECTORY = "_lakehouse_export"  # VACUUM leaves what begins with an underscore
 def note(spark: SparkSession, path: str, topic: str, sent: Transaction) -> None:
     """Note that the rows of a micro-batch have left the table at the path for the topic."""
     text = json.dumps({"application": sent.application, "batch": sent.version})
-    storage.write_text(spark, _file(path, topic), text)
+    storage.write_text(spark, file_of(path, topic), text)
 
 
 def noted(spark: SparkSession, path: str, topic: str) -> Transaction | None:
     """Return the last micro-batch that is noted; null for none."""
-    if not storage.exists(spark, _file(path, topic)):
+    if not storage.exists(spark, file_of(path, topic)):
         return None
-    found = json.loads(storage.read_text(spark, _file(path, topic)))
+    found = json.loads(storage.read_text(spark, file_of(path, topic)))
     return Transaction(str(found["application"]), int(found["batch"]))
 
 
-def _file(path: str, topic: str) -> str:
+def file_of(path: str, topic: str) -> str:
+    """Return where the note of a table and a topic lies."""
     return f"{path}/{_DIRECTORY}/{topic}.json"

@@ -176,6 +176,12 @@ class Settings(BaseSettings):
         le=1,
         description="Share of a topic's records that may be open dead letters before an expectation warns.",
     )
+    lag_limit_s: int = Field(
+        default=60,
+        ge=1,
+        le=_CENTURY_S,
+        description="How old the oldest record that waits before a layer may be before a stream is behind.",
+    )
     gate_interval_s: int = Field(
         default=30,
         ge=1,

@@ -30,6 +30,13 @@ def require_broker(bootstrap_servers: str, timeout_s: float = 15.0) -> None:
         raise _unreachable(bootstrap_servers, "it answers, but has no broker ready")
 
 
+def require_listening(bootstrap_servers: str, timeout_s: float = 1.0) -> None:
+    """Raise ServiceError unless something listens at one of the addresses, which is known at once."""
+    # A client would retry a refused connection until its timeout, and keep at it after it gave up.
+    if not any(accepts_connections(*address, timeout_s) for address in _addresses(bootstrap_servers)):
+        raise _unreachable(bootstrap_servers, "nothing accepts connections there")
+
+
 def create_topics(bootstrap_servers: str, partitions: Mapping[str, int]) -> list[str]:
     """Create the topics that are missing, with the broker's replication factor; return their names.
 
@@ -162,9 +169,7 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
 
 @contextmanager
 def _admin(bootstrap_servers: str, *, timeout_s: float) -> Iterator[KafkaAdminClient]:
-    # The client would retry a refused connection until its timeout, and keep at it after it gave up.
-    if not any(accepts_connections(*address, timeout_s) for address in _addresses(bootstrap_servers)):
-        raise _unreachable(bootstrap_servers, "nothing accepts connections there")
+    require_listening(bootstrap_servers, timeout_s)
     try:
         admin = KafkaAdminClient(
             bootstrap_servers=bootstrap_servers.split(","),

@@ -1,0 +1,36 @@
+"""What the pipeline does, how far behind it is and how it is, for terminals, Prometheus, the API and alerts.
+
+Observer ─ observe ── Observation ─┬─ lakehouse status
+(checkpoints, logs, broker)        ├─ ObservationCollector ── /metrics of any process
+                                   └─ the API, alerts
+DriverMetrics ──────────────────────── /metrics of `lakehouse run --telemetry-port`
+"""
+
+from lakehouse.telemetry.lag import Observer, observe
+from lakehouse.telemetry.values import (
+    EventTimes,
+    Gate,
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    QueryState,
+    StreamState,
+    TableState,
+    Word,
+)
+
+__all__ = [
+    "EventTimes",
+    "Gate",
+    "Health",
+    "LayerLag",
+    "Observation",
+    "Observer",
+    "PartitionLag",
+    "QueryState",
+    "StreamState",
+    "TableState",
+    "Word",
+    "observe",
+]

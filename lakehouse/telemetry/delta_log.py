@@ -1,0 +1,282 @@
+"""A Delta table's log, read without a JVM and no commit twice.
+
+A look costs one question for a file while nothing is committed, and one file for each new commit. The first
+look begins at the newest checkpoint of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class File:
+    """A data file: its rows (null without statistics), bytes, when it was written, and its newest time."""
+
+    records: int | None
+    size_bytes: int
+    modified_ms: int
+    newest: datetime | None
+
+
+@dataclass(frozen=True)
+class CommitFacts:
+    """What a commit has done to the rows of a table.
+
+    `added` are the rows of each file of new rows, in the order of the log, null without statistics;
+    `rewrites` says that rows that were there before are gone or changed. `feed` is its part of the change
+    feed: the paths of files of its own, or the rows of the files that it adds and removes.
+    """
+
+    version: int
+    at_ms: int | None
+    added: tuple[int | None, ...]
+    rewrites: bool
+    feed: tuple[str | int | None, ...]
+
+
+class Log:
+    """The log of the table at a path, as of the last `refresh`.
+
+    `version` is -1 where there is no table. `time_column` names a timestamp of which files keep statistics.
+    """
+
+    def __init__(self, path: Path, time_column: str | None = None) -> None:
+        self.path = path
+        self._directory = path / "_delta_log"
+        self._time_column = time_column
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version = -1
+        self.table_id: str | None = None
+        self.properties: Mapping[str, str] = {}
+        self.committed_ms: int | None = None
+        self.files: dict[str, File] = {}
+        self.transactions: dict[str, int] = {}
+        self._identity: tuple[int, int] | None = None
+        self._commits: dict[int, CommitFacts] = {}
+        self._starts: dict[int, tuple[File, ...]] = {}
+        self._feed_rows: dict[str, int] = {}
+        self._asked: set[int] = set()
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the table by its files' statistics, null where one has none."""
+        return total(file.records for file in self.files.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table's files."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    @property
+    def newest(self) -> datetime | None:
+        """The greatest time in the time column, to the millisecond; null for no rows."""
+        return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
+
+    def refresh(self) -> bool:
+        """Read what has been committed since the last look and tell whether there is a table."""
+        if self.version >= 0 and self._identity != _identity(self._file(self.version)):
+            self._forget()  # the table was made anew
+        self._let_go()
+        if self.version < 0:
+            self._begin()
+        while (actions := self._actions(self.version + 1)) is not None:
+            self._apply(actions)
+            self.version += 1
+            self._commits[self.version] = self._facts(self.version, actions)
+            self._identity = _identity(self._file(self.version))
+        return self.version >= 0
+
+    def commit(self, version: int) -> CommitFacts | None:
+        """Return what a commit has done, null where the log does not have it any more."""
+        self._asked.add(version)
+        if version not in self._commits:
+            actions = self._actions(version)
+            if actions is None:
+                return None
+            self._commits[version] = self._facts(version, actions)
+        return self._commits[version]
+
+    def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
+        """Return the rows of each file of the commit's change feed, null where the file is gone."""
+        return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
+
+    def _rows_in(self, path: str) -> int | None:
+        if path not in self._feed_rows:
+            try:
+                self._feed_rows[path] = int(pq.read_metadata(self.path / unquote(path)).num_rows)
+            except (OSError, pa.ArrowException):
+                return None
+        return self._feed_rows[path]
+
+    def files_at(self, version: int) -> tuple[File, ...] | None:
+        """Return the files of an earlier version, the oldest first; null where the log does not say."""
+        self._asked.add(version)
+        if version not in self._starts:
+            earlier = Log(self.path)
+            numbers = sorted(_checkpoints(self._directory))
+            earlier._begin_at(max((number for number in numbers if number <= version), default=None))
+            while earlier.version < version:
+                actions = earlier._actions(earlier.version + 1)
+                if actions is None:
+                    return None
+                earlier._apply(actions)
+                earlier.version += 1
+            by_age = sorted(earlier.files.items(), key=lambda item: (item[1].modified_ms, item[0]))
+            self._starts[version] = tuple(file for _, file in by_age)
+        return self._starts[version]
+
+    def _let_go(self) -> None:
+        """Forget what nobody has asked for since the last refresh."""
+        self._commits = {number: self._commits[number] for number in self._asked if number in self._commits}
+        feeds = {path for facts in self._commits.values() for path in facts.feed}
+        self._feed_rows = {path: rows for path, rows in self._feed_rows.items() if path in feeds}
+        self._starts = {number: self._starts[number] for number in self._asked if number in self._starts}
+        self._asked = set()
+
+    def _begin(self) -> None:
+        if (
+            not (self._directory / f"{0:020}.json").exists()
+            or (self._directory / "_last_checkpoint").exists()
+        ):
+            self._begin_at(max(_checkpoints(self._directory), default=None))
+
+    def _begin_at(self, checkpoint: int | None) -> None:
+        if checkpoint is None:
+            return
+        for path in _checkpoints(self._directory)[checkpoint]:
+            for action in _read_checkpoint(path):
+                self._apply([action])
+        self.version = checkpoint
+        self._apply(self._actions(checkpoint) or ())  # a checkpoint does not say when
+        self._identity = _identity(self._file(checkpoint))
+
+    def _file(self, version: int) -> Path:
+        return self._directory / f"{version:020}.json"
+
+    def _actions(self, version: int) -> list[dict[str, Any]] | None:
+        try:
+            lines = self._file(version).read_bytes().splitlines()
+            return [json.loads(line) for line in lines if line.strip()]
+        except (OSError, ValueError):  # not there, or not whole yet
+            return None
+
+    def _apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        for action in actions:
+            if add := action.get("add"):
+                self.files[str(add["path"])] = self._data_file(add)
+            elif remove := action.get("remove"):
+                self.files.pop(str(remove["path"]), None)
+            elif txn := action.get("txn"):
+                self.transactions[str(txn["appId"])] = int(txn["version"])
+            elif metadata := action.get("metaData"):
+                self.table_id = str(metadata["id"])
+                self.properties = dict(metadata.get("configuration") or {})
+            elif info := action.get("commitInfo"):
+                self.committed_ms = _committed_ms(info)
+
+    def _data_file(self, add: Mapping[str, Any]) -> File:
+        stats = json.loads(add.get("stats") or "{}")
+        newest = (stats.get("maxValues") or {}).get(self._time_column)
+        return File(_records(add, stats), int(add["size"]), int(add["modificationTime"]), _time(newest))
+
+    def _facts(self, version: int, actions: Iterable[Mapping[str, Any]]) -> CommitFacts:
+        at_ms, added, changed, feed, rewrites = None, [], [], [], False
+        for action in actions:
+            if info := action.get("commitInfo"):
+                at_ms = _committed_ms(info)
+            elif cdc := action.get("cdc"):
+                feed.append(str(cdc["path"]))
+            elif (add := action.get("add")) and add.get("dataChange", True):
+                added.append(_records(add, json.loads(add.get("stats") or "{}")))
+                changed.append(added[-1])
+            elif (remove := action.get("remove")) and remove.get("dataChange", True):
+                rewrites = True
+                changed.append(_records(remove, json.loads(remove.get("stats") or "{}")))
+        return CommitFacts(version, at_ms, tuple(added), rewrites, tuple(feed) or tuple(changed))
+
+
+def total(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum, null where a number is."""
+    found = list(numbers)
+    return None if None in found else sum(number or 0 for number in found)
+
+
+def _committed_ms(info: Mapping[str, Any]) -> int | None:
+    at = info.get("inCommitTimestamp") or info.get("timestamp")
+    return None if at is None else int(at)
+
+
+def _records(add: Mapping[str, Any], stats: Mapping[str, Any]) -> int | None:
+    records = stats.get("numRecords")
+    if records is None:
+        return None
+    return int(records) - int((add.get("deletionVector") or {}).get("cardinality") or 0)
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def from_ms(ms: int) -> datetime:
+    """Return the UTC time that lies so many milliseconds after the epoch."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _checkpoints(directory: Path) -> dict[int, list[Path]]:
+    """Return the log's checkpoints by version; those in several parts only where all parts are there."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(directory.glob("*.checkpoint*.parquet")):
+        version, _, *part = path.stem.split(".")
+        if not part:
+            found[int(version)] = [path]
+        elif all(number.isdecimal() for number in part):
+            parts = [
+                path.with_name(f"{version}.checkpoint.{one:010}.{part[-1]}.parquet") for one in _to(part)
+            ]
+            if all(one.exists() for one in parts):
+                found[int(version)] = parts
+    return found
+
+
+def _to(part: list[str]) -> range:
+    return range(1, int(part[-1]) + 1)
+
+
+def _read_checkpoint(path: Path) -> Iterable[Mapping[str, Any]]:
+    wanted = ("add", "txn", "metaData")
+    file = pq.ParquetFile(path)
+    leaves = [
+        name
+        for name in (file.schema.column(place).path for place in range(len(file.schema)))
+        if name.split(".")[0] in wanted and "stats_parsed" not in name and "partitionValues" not in name
+    ]
+    for batch in file.iter_batches(columns=leaves):
+        for row in batch.to_pylist():
+            if metadata := row.get("metaData"):
+                metadata["configuration"] = dict(metadata.get("configuration") or {})
+            yield {kind: value for kind, value in row.items() if value}

@@ -1,0 +1,84 @@
+"""A stream's word of health, from what has been seen of it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from lakehouse.settings import Settings
+from lakehouse.telemetry.values import Gate, Health, LayerLag, PartitionLag, QueryState, Word
+
+_ORDER = tuple(Word)
+
+
+def health_of(
+    partitions: Sequence[PartitionLag],
+    layers: Sequence[LayerLag],
+    queries: Sequence[QueryState],
+    *,
+    gate: Gate | None,
+    newest_event: datetime | None,
+    now: datetime,
+    settings: Settings,
+) -> Health:
+    """Return the worst that can be said of a stream.
+
+    Rows that wait before a closed gate are held, and say nothing beyond that.
+    """
+    is_held = gate is not None and not gate.is_open
+    layers = [lag for lag in layers if lag.layer != "export" or not is_held]
+    limit = timedelta(seconds=settings.lag_limit_s)
+    found = [
+        *(_of_partitions(partitions, queries, now, limit)),
+        *(one for lag in layers if (one := _of_layer(lag, queries, now, limit)) is not None),
+    ]
+    if gate is not None and not gate.is_open:
+        found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
+    if newest_event is None:
+        found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
+    elif now - newest_event > timedelta(seconds=settings.expect_fresh_s):
+        since = newest_event + timedelta(seconds=settings.expect_fresh_s)
+        found.append(Health(Word.STALE, f"the newest event is of {newest_event:%F %T} UTC", since))
+    well = Health(Word.WELL, "what has come has been written on")
+    return max([well, *found], key=lambda one: _ORDER.index(one.word))
+
+
+def _of_partitions(
+    partitions: Sequence[PartitionLag], queries: Sequence[QueryState], now: datetime, limit: timedelta
+) -> list[Health]:
+    found = []
+    for topic in sorted({one.topic for one in partitions}):
+        of_topic = [one for one in partitions if one.topic == topic]
+        reasons = [one.reason for one in of_topic if one.records is None]
+        if reasons:
+            found.append(Health(Word.UNKNOWN, f"{topic}: {reasons[0]}"))
+            continue
+        oldest = timedelta(seconds=max((one.seconds or 0.0 for one in of_topic), default=0.0))
+        if oldest > limit:
+            what = f"{sum(one.records or 0 for one in of_topic):,} records of {topic} wait for bronze"
+            last = _last([query for query in queries if query.layer == "bronze"])
+            found.append(_waiting(what, last, now - oldest, now, limit))
+    return found
+
+
+def _of_layer(lag: LayerLag, queries: Sequence[QueryState], now: datetime, limit: timedelta) -> Health | None:
+    if lag.records is None:
+        return Health(Word.UNKNOWN, f"{lag.query}: {lag.reason}")
+    oldest = timedelta(seconds=lag.seconds or 0.0)
+    if not lag.records or oldest <= limit:
+        return None
+    what = f"{lag.records:,} rows of {lag.source} wait for {lag.query}"
+    last = _last([query for query in queries if query.name == lag.query])
+    return _waiting(what, last, now - oldest, now, limit)
+
+
+def _last(queries: Sequence[QueryState]) -> datetime | None:
+    return max((one.done_at for one in queries if one.done_at is not None), default=None)
+
+
+def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
+    """Say what waits for a query; one that has written nothing for longer than it may take stands still."""
+    if last is None or now - last > limit:
+        wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
+        return Health(Word.STALLED, f"{what}, {wrote}", since)
+    return Health(Word.BEHIND, f"{what}, the oldest since {since:%F %T} UTC", since)

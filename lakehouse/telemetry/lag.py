@@ -1,0 +1,219 @@
+"""The pipeline seen from outside its driver: checkpoints, Delta logs and the broker, without a JVM.
+
+    observer = Observer(STREAMS, settings)
+    observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
+
+It is true whether jobs run, idle or are dead, and reads 0 once all has been written on. What is not there
+yet, or does not answer, is a reason in what is returned, never an exception. The lake has to lie on a file
+system of this machine; of one elsewhere only the topics' ends are known.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lakehouse import checkpoints, departures
+from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.errors import ServiceError
+from lakehouse.quality.results import GATES
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.telemetry import measures
+from lakehouse.telemetry.broker import Broker, Ends
+from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.health import health_of
+from lakehouse.telemetry.progress import Progress
+from lakehouse.telemetry.readers import Reader, readers_of, tables_of
+from lakehouse.telemetry.small_tables import Gates, OpenLetters
+from lakehouse.telemetry.values import Health, LayerLag, Observation, PartitionLag, StreamState, Word
+
+
+def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
+    """Return what can be seen of the streams once; to look again and again, keep an Observer."""
+    observer = Observer(streams, settings)
+    try:
+        return observer.observe(now)
+    finally:
+        observer.close()
+
+
+def local_path(lake: str) -> Path | None:
+    """Return where the lake lies on this machine; null where it lies elsewhere."""
+    parts = urlsplit(lake)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(lake) if "://" not in lake else None
+
+
+class Observer:
+    """Looks at streams again and again. May be called from several threads: one looks at a time."""
+
+    def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._broker = Broker(settings.kafka_bootstrap_servers)
+        self._streams = [_Watched(stream, settings) for stream in streams]
+        lake = local_path(settings.lake) or Path()
+        self._letters = OpenLetters(Log(lake / DEAD_LETTERS.layer / DEAD_LETTERS.name))
+        self._gates = Gates(Log(lake / GATES.layer / GATES.name))
+
+    def observe(self, now: datetime) -> Observation:
+        """Return what can be seen of the streams now, UTC."""
+        with self._lock:
+            # The lake first: what lands meanwhile would be more than the topics had.
+            lake_reason = self._look_at_lake()
+            ends, broker_reason = self._ends()
+            seen = _Seen(ends, broker_reason, lake_reason, self._broker, self._letters, self._gates)
+            states = tuple(one.state(seen, now) for one in self._streams)
+        return Observation(now, states, lake_reason, broker_reason)
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        with self._lock:
+            self._broker.close()
+
+    def _ends(self) -> tuple[Mapping[str, Mapping[int, Ends]], str | None]:
+        try:
+            return self._broker.ends([topic for one in self._streams for topic in one.topics]), None
+        except ServiceError as error:
+            return {}, str(error)
+
+    def _look_at_lake(self) -> str | None:
+        """Read what is new in the lake; return why nothing can be read, null where it can."""
+        lake = local_path(self._settings.lake)
+        if lake is None:
+            return f"the lake at {self._settings.lake} is not on a file system of this machine"
+        if not lake.is_dir():
+            return f"there is no lake at {lake} yet"
+        try:
+            for one in self._streams:
+                one.refresh()
+            self._letters.refresh()
+            self._gates.refresh()
+        except OSError as error:
+            return f"the lake at {lake} cannot be read: {error}"
+        return None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What has been seen beside the streams' own files: the broker's topics, letters and gates."""
+
+    ends: Mapping[str, Mapping[int, Ends]]
+    broker_reason: str | None
+    lake_reason: str | None
+    broker: Broker
+    letters: OpenLetters
+    gates: Gates
+
+
+class _Watched:
+    """A stream with its queries' checkpoints and its tables' logs, as of the last `refresh`."""
+
+    def __init__(self, stream: Stream, settings: Settings) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._readers = readers_of(stream, settings)
+        lake = local_path(settings.lake) or Path()
+        self._progress = {
+            one.name: Progress(Path(checkpoints.path_of(str(lake), one.name)), one.name)
+            for one in self._readers
+        }
+        self._logs = {
+            name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)
+            for name in tables_of(stream)
+        }
+        self._leaves = {
+            f"export.{kept.name}": (f"gold.{kept.name}", settings.topic(kept.export.topic))
+            for kept in stream.tables
+            if kept.export.topic is not None
+        }
+        self.topics = tuple(settings.topic(source.topic) for source in stream.sources)
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        # In this order: what a query has read is in the log then.
+        for progress in self._progress.values():
+            progress.refresh()
+        for log in self._logs.values():
+            log.refresh()
+
+    def state(self, seen: _Seen, now: datetime) -> StreamState:
+        """Return the stream as it is."""
+        has_lake, name = seen.lake_reason is None, self._stream.name
+        partitions = [
+            lag for one in self._readers if one.layer == "bronze" for lag in self._partitions(one, seen, now)
+        ]
+        layers = [
+            lag
+            for one in self._readers
+            if has_lake and one.layer != "bronze"
+            for lag in self._layers(one, now)
+        ]
+        queries = [measures.query_state(one, self._progress[one.name]) for one in self._readers]
+        times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
+        newest = max((one.newest for one in times), default=None)
+        gate = seen.gates.by_stream.get(name)
+        letters = seen.letters.by_stream
+        health = health_of(
+            partitions,
+            layers,
+            queries,
+            gate=gate,
+            newest_event=newest,
+            now=now,
+            settings=self._settings,
+        )
+        if seen.lake_reason is not None:
+            health = Health(Word.UNKNOWN, seen.lake_reason)
+        elif seen.broker_reason is not None and health.word in (
+            Word.WELL,
+            Word.EMPTY,
+            Word.STALE,
+            Word.BEHIND,
+        ):
+            health = Health(Word.UNKNOWN, seen.broker_reason)
+        return StreamState(
+            name,
+            health,
+            tuple(partitions),
+            tuple(layers),
+            tuple(measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0),
+            tuple(queries),
+            tuple(times),
+            None if letters is None or not has_lake else letters.get(name, 0),
+            gate,
+            newest,
+            None if newest is None else (now - newest).total_seconds(),
+        )
+
+    def _partitions(self, reader: Reader, seen: _Seen, now: datetime) -> list[PartitionLag]:
+        (topic,) = reader.reads
+        log = self._logs[reader.fills] if reader.fills is not None else None
+        offsets = measures.written_offsets(self._progress[reader.name], log, topic)
+        if seen.broker_reason is not None:
+            return measures.unknown_partitions(topic, offsets, seen.broker_reason)
+        if topic not in seen.ends:
+            return measures.unknown_partitions(topic, offsets, f"the broker has no topic {topic}")
+        return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
+
+    def _layers(self, reader: Reader, now: datetime) -> list[LayerLag]:
+        progress = self._progress[reader.name]
+        return measures.layer_lags(reader, progress, self._logs, self._sent(reader, progress), now)
+
+    def _sent(self, reader: Reader, progress: Progress) -> int | None:
+        """Return the last micro-batch of an export that is noted as departed, null for none."""
+        if reader.name not in self._leaves:
+            return None
+        table, topic = self._leaves[reader.name]
+        try:
+            noted = json.loads(Path(departures.file_of(str(self._logs[table].path), topic)).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return int(noted["batch"]) if noted.get("application") == progress.application else None

@@ -1,0 +1,119 @@
+"""What waits before a query, from what its checkpoint, its tables' logs and the broker say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
+from lakehouse.telemetry.broker import Broker, Ends
+from lakehouse.telemetry.delta_log import Log, from_ms
+from lakehouse.telemetry.progress import Place, Progress
+from lakehouse.telemetry.readers import Reader
+from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, QueryState, TableState
+
+_LATENESS = "lakehouse.allowed_lateness_s"
+_NOTHING: Mapping[str, int] = {}
+
+
+def written_offsets(progress: Progress | None, log: Log | None, topic: str) -> Mapping[int, int]:
+    """Return for each partition the offset after the last one that bronze has written; none before that."""
+    if progress is None:
+        return {}
+    written = progress.written(log.transactions if log is not None else _NOTHING)
+    return progress.kafka_offsets(written).get(topic, {})
+
+
+def partition_lags(
+    topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
+) -> list[PartitionLag]:
+    """Return what waits in each partition of a topic that the broker has."""
+    positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
+    # What the broker has let go is not there to be read; the guards see to that it is not passed over.
+    unread = {number: max(positions[number], there.first) for number, there in ends.items()}
+    waiting = {
+        (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
+    }
+    times = broker.times_of(waiting)
+    found = []
+    for number, there in ends.items():
+        if positions[number] > there.end:
+            reason = f"bronze has read up to offset {positions[number]:,}: the topic was made anew"
+            found.append(PartitionLag(topic, number, positions[number], there.end, None, None, reason))
+            continue
+        records, at = there.end - unread[number], times.get((topic, number))
+        seconds = 0.0 if not records else None if at is None else _age_s(at, now)
+        found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds))
+    return found
+
+
+def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
+    """Return what is known of the partitions where the broker does not say: how far bronze has come."""
+    return [
+        PartitionLag(topic, number, offset, None, None, None, reason)
+        for number, offset in sorted(offsets.items())
+    ]
+
+
+def layer_lags(
+    reader: Reader, progress: Progress, logs: Mapping[str, Log], sent: int | None, now: datetime
+) -> list[LayerLag]:
+    """Return what waits before a query in each table that it reads.
+
+    `sent` is the last micro-batch that is noted as departed, of an export.
+    """
+    transactions = _NOTHING if reader.fills is None else logs[reader.fills].transactions
+    written = progress.written(transactions)
+    if sent is not None and progress.planned is not None and sent <= progress.planned:
+        written = max(sent, -1 if written is None else written)
+    places = progress.places(written)
+    return [_layer_lag(reader, name, logs[name], places, now) for name in reader.reads]
+
+
+def _layer_lag(reader: Reader, source: str, log: Log, places: Mapping[str, Place], now: datetime) -> LayerLag:
+    if log.version < 0:
+        return LayerLag(reader.layer, reader.name, source, 0, 0.0, 0)
+    place = places.get(log.table_id or "")
+    if place is not None and place.version > log.version + 1:
+        unread = Unread(
+            None, reason=f"{source} is older than what was read of it: it was put back or made anew"
+        )
+    elif reader.layer == "export":
+        unread = unread_changes(log, place)
+    else:
+        unread = unread_appends(log, place)
+    if unread.rows is None:
+        return LayerLag(reader.layer, reader.name, source, None, None, None, unread.reason)
+    seconds = None if unread.since_ms is None else _age_s(unread.since_ms, now)
+    return LayerLag(
+        reader.layer, reader.name, source, unread.rows, seconds if unread.rows else 0.0, unread.commits
+    )
+
+
+def table_state(name: str, log: Log) -> TableState:
+    """Return a table as its newest commit has left it."""
+    at = None if log.committed_ms is None else from_ms(log.committed_ms)
+    return TableState(name, log.version, at, len(log.files), log.size_bytes, log.rows)
+
+
+def query_state(reader: Reader, progress: Progress) -> QueryState:
+    """Return how far a query has come."""
+    return QueryState(
+        reader.name, reader.layer, progress.planned, progress.planned_at, progress.done, progress.done_at
+    )
+
+
+def event_times(name: str, log: Log) -> EventTimes | None:
+    """Return how far a silver table's time has got; null for no rows."""
+    newest = log.newest
+    if newest is None:
+        return None
+    try:
+        watermark = newest - timedelta(seconds=int(log.properties.get(_LATENESS, "0")))
+    except OverflowError:  # in the calendar's first years
+        watermark = newest
+    return EventTimes(name, newest, watermark)
+
+
+def _age_s(ms: int, now: datetime) -> float:
+    return max((now - from_ms(ms)).total_seconds(), 0.0)

@@ -1,0 +1,46 @@
+"""The queries of a stream, as they are seen from outside: what each reads, and what it fills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse.layer import LayerName
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A query by its name; what it reads are qualified names of tables, of a bronze query its topic.
+
+    `fills` is the table that keeps its transactions, null of an export.
+    """
+
+    layer: LayerName
+    name: str
+    reads: tuple[str, ...]
+    fills: str | None
+
+
+def readers_of(stream: Stream, settings: Settings) -> tuple[Reader, ...]:
+    """Return every query of a stream, those that read others' tables after them."""
+    topics = {source.table: settings.topic(source.topic) for source in stream.sources}
+    return (
+        *(Reader("bronze", f"bronze.{name}", (topic,), f"bronze.{name}") for name, topic in topics.items()),
+        *(Reader("silver", f"silver.{name}", (f"bronze.{name}",), f"silver.{name}") for name in topics),
+        *(
+            Reader(
+                "gold", f"gold.{table.name}", tuple(f"silver.{n}" for n in table.reads), f"gold.{table.name}"
+            )
+            for table in stream.gold
+        ),
+        *(Reader("export", f"export.{kept.name}", (f"gold.{kept.name}",), None) for kept in stream.tables),
+    )
+
+
+def tables_of(stream: Stream) -> tuple[str, ...]:
+    """Return the qualified names of a stream's own tables."""
+    return (
+        *(f"{layer}.{source.table}" for layer in ("bronze", "silver") for source in stream.sources),
+        *(f"gold.{kept.name}" for kept in stream.tables),
+    )

@@ -1,0 +1,88 @@
+"""What is read of tables' rows, file by file and no file twice: open dead letters, and gates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from lakehouse.dead_letters import OPEN
+from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.values import Gate
+
+_FILES_A_LOOK = 200
+"""So that the first look at a table of many files takes no longer than a moment."""
+
+
+class OpenLetters:
+    """Counts dead letters that are open, by stream."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._counts: dict[str, Counter[str]] = {}
+        self.by_stream: Mapping[str, int] | None = None
+
+    def refresh(self) -> None:
+        """Read the files that have come since; `by_stream` is null until all of them have been read."""
+        if not self._log.refresh():
+            self._counts, self.by_stream = {}, {}
+            return
+        self._counts = {path: self._counts[path] for path in self._log.files if path in self._counts}
+        missing = [path for path in self._log.files if path not in self._counts]
+        for path in missing[:_FILES_A_LOOK]:
+            try:
+                self._counts[path] = _open_letters(_file(self._log, path))
+            except OSError:  # rewritten, and removed since the log was read: the next look has others
+                self.by_stream = None
+                return
+        # Of letters that are counted while a replay rewrites them the sum is one or the other.
+        complete = len(missing) <= _FILES_A_LOOK
+        self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
+
+
+def _open_letters(path: Path) -> Counter[str]:
+    rows = pq.read_table(path, columns=["stream", "status"])
+    streams, statuses = rows["stream"].to_pylist(), rows["status"].to_pylist()
+    return Counter(stream for stream, status in zip(streams, statuses, strict=True) if status == OPEN)
+
+
+class Gates:
+    """The last state of each stream's gate."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._read: set[str] = set()
+        self.by_stream: dict[str, Gate] = {}
+
+    def refresh(self) -> None:
+        """Read the changes that have been noted since."""
+        if not self._log.refresh():
+            self._read, self.by_stream = set(), {}
+            return
+        for path in [path for path in self._log.files if path not in self._read]:
+            try:
+                rows = pq.read_table(_file(self._log, path)).to_pylist()
+            except OSError:
+                continue
+            self._read.add(path)
+            for row in rows:
+                self._take(row["stream"], _utc(row["changed_at"]), row)
+
+    def _take(self, stream: str, changed_at: datetime, row: Mapping[str, object]) -> None:
+        known = self.by_stream.get(stream)
+        if known is None or known.changed_at < changed_at:
+            reasons = row["reasons"]
+            texts = tuple(map(str, reasons)) if isinstance(reasons, list) else ()
+            self.by_stream[stream] = Gate(bool(row["is_open"]), changed_at, texts)
+
+
+def _file(log: Log, path: str) -> Path:
+    return log.path / unquote(path)
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
