@@ -19,6 +19,7 @@ from lakehouse.commands import (
     serve,
     services,
     sql,
+    status,
     tokens,
 )
 
@@ -41,6 +42,7 @@ app.add_typer(audit.app)
 app.add_typer(expect.app)
 app.add_typer(health.app)
 app.add_typer(events.app)
+app.add_typer(status.app)
 app.add_typer(rebuild.app)
 app.add_typer(dead_letters.app, name="dead-letters")
 

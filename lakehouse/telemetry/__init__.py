@@ -6,6 +6,7 @@ Observer ─ observe ── Observation ─┬─ lakehouse status
 DriverMetrics ──────────────────────── /metrics of `lakehouse run --telemetry-port`
 """
 
+from lakehouse.telemetry.exposition import ObservationCollector
 from lakehouse.telemetry.lag import Observer, observe
 from lakehouse.telemetry.values import (
     EventTimes,
@@ -26,6 +27,7 @@ __all__ = [
     "Health",
     "LayerLag",
     "Observation",
+    "ObservationCollector",
     "Observer",
     "PartitionLag",
     "QueryState",

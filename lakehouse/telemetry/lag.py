@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +32,8 @@ from lakehouse.telemetry.progress import Progress
 from lakehouse.telemetry.readers import Reader, readers_of, tables_of
 from lakehouse.telemetry.small_tables import Gates, OpenLetters
 from lakehouse.telemetry.values import Health, LayerLag, Observation, PartitionLag, StreamState, Word
+
+_RECENT = timedelta(seconds=0.5)
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
@@ -57,6 +59,7 @@ class Observer:
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
+        self._latest: Observation | None = None
         self._broker = Broker(settings.kafka_bootstrap_servers)
         self._streams = [_Watched(stream, settings) for stream in streams]
         lake = local_path(settings.lake) or Path()
@@ -71,7 +74,14 @@ class Observer:
             ends, broker_reason = self._ends()
             seen = _Seen(ends, broker_reason, lake_reason, self._broker, self._letters, self._gates)
             states = tuple(one.state(seen, now) for one in self._streams)
-        return Observation(now, states, lake_reason, broker_reason)
+            self._latest = Observation(now, states, lake_reason, broker_reason)
+            return self._latest
+
+    def latest(self) -> Observation:
+        """Return what was seen last, no more than half a second ago; looks again where that is older."""
+        now = datetime.now(UTC)
+        seen = self._latest
+        return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -96,7 +106,7 @@ class Observer:
                 one.refresh()
             self._letters.refresh()
             self._gates.refresh()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return f"the lake at {lake} cannot be read: {error}"
         return None
 

@@ -6,9 +6,10 @@ caught up has a backlog of exactly 0 records and 0 seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class Word(StrEnum):
@@ -149,3 +150,16 @@ class Observation:
     streams: tuple[StreamState, ...]
     lake_reason: str | None = None
     broker_reason: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as JSON has it, times in ISO 8601."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.isoformat() if isinstance(value, datetime) else value
