@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
@@ -25,6 +25,11 @@ from lakehouse.settings import Settings
 from lakehouse.stopping import Stop, stopping_on_signals
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings
+from lakehouse.telemetry import ObservationCollector, Observer
+from lakehouse.telemetry.consumer_groups import committing
+from lakehouse.telemetry.driver import DriverMetrics
+from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
+from lakehouse.telemetry.server import serving
 from lakehouse.topics import create_topics, describe_topic, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
 
@@ -54,19 +59,30 @@ def run_layers(
     *,
     allow: Collection[Allow] = (),
     gated: bool = False,
+    telemetry_port: int | None = None,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
 
-    `gated`: gold leaves only while it is as its suites say. Returns after catching up, or after SIGTERM or
-    Ctrl-C once the micro-batch is finished. A query that fails is told of in a line and tried again while
-    others go on; raises LakehouseError for what fails to the end, and for what a user can mend. Starts, stops
-    and failures are kept in ops.events.
+    `gated`: gold leaves only while it is as its suites say. `telemetry_port` goes over the settings' one.
+    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A query that fails
+    is told of in a line and tried again while others go on; raises LakehouseError for what fails to the end,
+    and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams = choose(stream_names)
     check_trigger(trigger)
     named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
     with recorded(settings, f"lakehouse {named}"):
-        _run(settings, layers, streams, trigger, console, allow=allow, gated=gated, named=named)
+        _run(
+            settings,
+            layers,
+            streams,
+            trigger,
+            console,
+            allow=allow,
+            gated=gated,
+            telemetry_port=telemetry_port,
+            named=named,
+        )
 
 
 def _run(
@@ -78,6 +94,7 @@ def _run(
     *,
     allow: Collection[Allow],
     gated: bool,
+    telemetry_port: int | None,
     named: str,
 ) -> None:
     if {"bronze", "export"} & set(layers):
@@ -86,7 +103,8 @@ def _run(
         create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
-    console.print(
+    lines = _lines(streams, settings, console)
+    lines.say(
         f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"
     )
     brief = trigger == AVAILABLE_NOW and is_small(settings.lake) and _few_wait(settings, streams, layers)
@@ -94,12 +112,22 @@ def _run(
         start_session(settings, f"lakehouse {named}", brief=brief) as spark,
         stopping_on_signals(spark) as stop,
         noted_run(streams, layers, trigger, stop),
+        ExitStack() as beside,
     ):
         if trigger != AVAILABLE_NOW:
-            console.print("running; Ctrl-C finishes the micro-batch and leaves")
+            lines.say("running; Ctrl-C finishes the micro-batch and leaves")
 
-        def on_notice(text: str) -> None:
-            console.print(text, highlight=False, soft_wrap=True, markup=False)
+        watch = None
+        if "bronze" in layers:
+            beside.enter_context(committing(streams, settings, lines.notice))
+        port = settings.telemetry_port if telemetry_port is None else telemetry_port
+        if port >= 0:
+            watch = beside.enter_context(_telemetry(streams, settings, port, lines))
+
+        def on_batch(done: BatchDone) -> None:
+            lines.batch(done)
+            if watch is not None:
+                watch.on_batch(done)
 
         run(
             spark,
@@ -107,14 +135,38 @@ def _run(
             layers,
             settings,
             trigger=trigger,
-            on_batch=batch_line(console),
+            on_batch=on_batch,
             stop=stop,
             allow=allow,
-            on_notice=on_notice,
-            gate=_gate(spark, settings, on_notice) if gated else None,
+            on_notice=lines.notice,
+            gate=_gate(spark, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
+            watch=watch,
         )
-        console.print("stopped" if stop.requested else "caught up")
+        lines.say("stopped" if stop.requested else "caught up")
+
+
+def _lines(streams: Sequence[Stream], settings: Settings, console: Console) -> Lines:
+    if settings.log_format == "json":
+        return JsonLines(
+            streams, settings, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
+        )
+    return TextLines(console)
+
+
+@contextmanager
+def _telemetry(
+    streams: Sequence[Stream], settings: Settings, port: int, lines: Lines
+) -> Iterator[DriverMetrics]:
+    """Serve what the run counts, and how far behind the streams are, inside the block."""
+    metrics, observer = DriverMetrics(streams, settings), Observer(streams, settings)
+    metrics.registry.register(ObservationCollector(observer.latest))
+    try:
+        with serving(metrics.registry, metrics.readiness, port, settings.telemetry_host) as served:
+            lines.notice(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+            yield metrics
+    finally:
+        observer.close()
 
 
 @contextmanager
@@ -153,21 +205,6 @@ def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], No
     from lakehouse.quality.gate import SuiteGate  # noqa: PLC0415 - takes seconds, which others need not wait
 
     return SuiteGate(spark, STREAMS, settings, on_notice)
-
-
-def batch_line(console: Console) -> Callable[[BatchDone], None]:
-    """Return a callback that prints a micro-batch as one line."""
-
-    def show(done: BatchDone) -> None:
-        became = ", ".join(f"{count:,} {name}" for name, count in done.result.written.items())
-        what = "by the clock" if done.batch is None else f"batch {done.batch}"
-        console.print(
-            f"{done.query} {what}: {done.result.rows:,} rows, {done.duration_s:.1f} s: {became}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-    return show
 
 
 def job(layer: LayerName) -> None:

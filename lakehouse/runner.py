@@ -34,6 +34,7 @@ from lakehouse.tables import Transaction
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger, interval_ms
 from lakehouse.troubles import LONGEST_PAUSE_S, RETRIES, Troubles
 from lakehouse.turns import Turns
+from lakehouse.watching import Watch
 
 _POLL_S = 0.05
 _LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
@@ -78,6 +79,7 @@ def run(
     on_notice: Callable[[str], None] = lambda _text: None,
     gate: Gate | None = None,
     at_once: int = 1,
+    watch: Watch | None = None,
 ) -> None:
     """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
 
@@ -87,7 +89,8 @@ def run(
     trigger of its time while an interval runs. With a `gate` a stream is exported only while its gate is
     open: after catching up, and every `gate_interval_s` while an interval runs, between two micro-batches, so
     that what leaves is what was looked at. While catching up `at_once` micro-batches of a layer work side by
-    side, which pays where rows are few; `on_batch` is then called from several threads.
+    side, which pays where rows are few; `on_batch` is then called from several threads. `watch` is told of
+    what fails, starts again and works again.
 
     A query that fails, or whose start is refused, is tried again with a growing pause (`lakehouse.troubles`)
     while the others go on. A rerun goes on where the last run's checkpoints say. Raises what still fails at
@@ -95,13 +98,13 @@ def run(
     the LakehouseError, such as a CheckpointError where a checkpoint, its tables and its topic do not belong
     together (`lakehouse.guards`), or else a StreamError that names the query.
     """
-    stop = stop or Stop()
+    stop, watch = stop or Stop(), watch or Watch()
     check_trigger(trigger)
     catches_up = trigger == AVAILABLE_NOW
     names = [stream.name for stream in streams]
-    troubles = Troubles(names, on_notice, retries=RETRIES if catches_up else None)
+    troubles = Troubles(names, on_notice, retries=RETRIES if catches_up else None, watch=watch)
     guards = Guards(spark, settings, allow, on_notice)
-    common = _Common(spark, settings, trigger, on_batch, clock, guards, at_once, stop, troubles)
+    common = _Common(spark, settings, trigger, on_batch, clock, guards, at_once, stop, troubles, watch)
     ordered = [layer for layer in LAYERS if layer in layers]
     gated = gate if "export" in ordered else None
     if gated is not None:
@@ -129,6 +132,7 @@ class _Common:
     at_once: int
     stop: Stop
     troubles: Troubles
+    watch: Watch
     export: Callable[[Alone], None] | None = None
 
     @property
@@ -232,6 +236,7 @@ class _Group:
 
         def on_micro_batch(batch: DataFrame, number: int) -> None:
             one.has_begun = True
+            self._tell_phases(one)
             with self._turns.one():
                 one.rounds_seen = one.rounds_before
                 try:
@@ -253,6 +258,15 @@ class _Group:
         one.begin()
         writer = query.rows().writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
         one.handle = _with_trigger(writer, common.trigger).foreachBatch(on_micro_batch).start()
+
+    def _tell_phases(self, one: Running) -> None:
+        """Tell how long the phases of the query's last micro-batch took, which Spark says once it is done."""
+        if not self._common.watch.wants_phases or one.handle is None:
+            return
+        last = one.handle.lastProgress
+        if last is not None and "addBatch" in last["durationMs"] and int(last["batchId"]) > one.measured:
+            one.measured = int(last["batchId"])
+            self._common.watch.on_phases(one.maker.name, dict(last["durationMs"]))
 
     def _wait(self) -> None:
         """Return when every query has ended, or when a stop is requested.
@@ -279,6 +293,7 @@ class _Group:
         name = one.maker.name
         if one.handle is None:
             if self._tries_again and self._troubles.is_due(name):
+                self._common.watch.on_restart(name)
                 self._bring_up([one])
         elif one.handle.isActive:
             if name in self._troubles and self._is_well(one):
@@ -292,6 +307,7 @@ class _Group:
             note(Kind.RESTART, told, stream=one.maker.stream, **place_of(name))
             self._common.guards.notice(told)
             one.restarts += 1
+            self._common.watch.on_restart(name)
             self._bring_up([one])
         else:
             self._take_down(one, one.cause)

@@ -26,7 +26,7 @@ class Running:
     this one's: those it reads from, and for the first of a chain those at its ends. `rounds` counts turns,
     `rounds_seen` those of `before` at the last look. Since its last start it `has_begun` a micro-batch, and
     `has_progressed` once it has written one that the run had not written before. `was_refused` says that what
-    failed last was its start.
+    failed last was its start. `measured` is the last micro-batch whose phases have been told.
     """
 
     maker: QueryMaker
@@ -38,6 +38,7 @@ class Running:
     before: list[Running] = field(default_factory=list)
     rounds_seen: int = 0
     restarts: int = 0
+    measured: int = -1
     failure: BaseException | None = None
     started_at: float = 0.0
     has_begun: bool = False

@@ -176,6 +176,22 @@ class Settings(BaseSettings):
         le=1,
         description="Share of a topic's records that may be open dead letters before an expectation warns.",
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="What `lakehouse run` says: lines of text, or of JSON."
+    )
+    consumer_group: str = Field(
+        default="lakehouse-bronze-{table}",
+        description=(
+            "Kafka consumer group that shows how far bronze has come, {table} being the table; empty: none."
+        ),
+    )
+    telemetry_port: int = Field(
+        default=-1,
+        ge=-1,
+        le=65535,
+        description="Port at which `lakehouse run` serves /metrics and /health; 0: a free one, -1: none.",
+    )
+    telemetry_host: str = Field(default="127.0.0.1", description="Address at which it does so.")
     lag_limit_s: int = Field(
         default=60,
         ge=1,

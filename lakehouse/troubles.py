@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from lakehouse.errors import LakehouseError, StreamError
 from lakehouse.events import Kind, kind_of, note, place_of
 from lakehouse.failures import what_of
+from lakehouse.watching import Watch
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -39,16 +40,22 @@ class _Trouble:
 class Troubles:
     """What fails in a run of these streams at present, in the order in which it began to.
 
-    `notice` is told of each failure that the run goes on after, and when it is over. `retries` bounds how
-    often in a row something is tried again, null for no bound. To be used by one thread.
+    `notice` is told of each failure that the run goes on after, and when it is over, `watch` of every one.
+    `retries` bounds how often in a row something is tried again, null for no bound. To be used by one thread.
     """
 
     def __init__(
-        self, streams: Iterable[str], notice: Callable[[str], None], *, retries: int | None = None
+        self,
+        streams: Iterable[str],
+        notice: Callable[[str], None],
+        *,
+        retries: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._streams = frozenset(streams)
         self._notice = notice
         self._retries = retries
+        self._watch = watch or Watch()
         self._found: dict[str, _Trouble] = {}
 
     def add(self, name: str, stream: str, cause: BaseException) -> None:
@@ -82,6 +89,7 @@ class Troubles:
         over = self._found.pop(name, None)
         if over is not None:
             note(Kind.RECOVERY, f"{name} works again", stream=over.stream, **place_of(name))
+            self._watch.on_recovery(name)
             self._notice(f"{name} works again")
 
     def __contains__(self, name: str) -> bool:
@@ -125,6 +133,7 @@ class Troubles:
 
     def _note(self, name: str, stream: str, cause: BaseException, due: float | None) -> None:
         self._found[name] = _Trouble(stream, _error(name, cause), self._failures(name) + 1, due)
+        self._watch.on_failure(name, what_of(cause))
 
 
 def _error(name: str, cause: BaseException) -> LakehouseError:

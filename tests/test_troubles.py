@@ -7,6 +7,7 @@ import pytest
 from lakehouse import troubles
 from lakehouse.errors import CheckpointError, LakehouseError, SettingsError, StreamError
 from lakehouse.troubles import Troubles, pause_s
+from lakehouse.watching import Watch
 
 BROKEN = ("gold.a", "a", ValueError("no such thing\nand its stack trace"))
 
@@ -95,3 +96,26 @@ def test_a_run_ends_when_no_stream_is_well_with_the_first_failure_and_the_others
     assert str(raised.value) == "set it as it was, please; failed too: silver.a, bronze.b"
     assert raised.value.exit_code == 2
     assert len(said) == 3
+
+
+def test_a_watch_is_told_of_each_failure_and_once_of_its_end() -> None:
+    told: list[tuple[str, ...]] = []
+
+    class Noting(Watch):
+        def on_failure(self, name: str, reason: str) -> None:
+            told.append(("failed", name, reason))
+
+        def on_recovery(self, name: str) -> None:
+            told.append(("works", name))
+
+    found = Troubles(["a", "b"], lambda _text: None, watch=Noting())
+    found.add(*BROKEN)
+    found.add_last("gate of a", "a", CheckpointError("put it back"))
+    found.is_over("gold.a")
+    found.is_over("gold.a")
+
+    assert told == [
+        ("failed", "gold.a", "ValueError: no such thing"),
+        ("failed", "gate of a", "put it back"),
+        ("works", "gold.a"),
+    ]

@@ -36,6 +36,14 @@ def run(
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while it is as its suites of expectations say.")
     ] = False,
+    telemetry_port: Annotated[
+        int | None,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Serve /metrics and /health at this port (0: a free one; -1: not, the default).",
+        ),
+    ] = None,
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
 
@@ -44,4 +52,13 @@ def run(
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    run_layers(read_settings(), layers, stream or [], trigger, Console(), allow=allow or (), gated=gate)
+    run_layers(
+        read_settings(),
+        layers,
+        stream or [],
+        trigger,
+        Console(),
+        allow=allow or (),
+        gated=gate,
+        telemetry_port=telemetry_port,
+    )

@@ -1,0 +1,134 @@
+"""How far bronze has come, as the offsets of Kafka consumer groups, so that the usual lag tools see it.
+
+Nothing is read from there: the checkpoints are what counts. A thread looks at them every two seconds and
+commits what has moved, beside the micro-batches; whatever it fails with is said once and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from lakehouse import checkpoints
+from lakehouse.errors import ServiceError
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.telemetry.lag import local_path
+from lakehouse.telemetry.progress import Progress
+from lakehouse.topics import require_listening
+
+_EVERY_S = 2.0
+_REQUEST_MS = 5_000
+
+_Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+def group_of(settings: Settings, table: str) -> str:
+    """Return the consumer group of a source's table; empty for none."""
+    return settings.consumer_group.replace("{table}", table)
+
+
+@contextmanager
+def committing(
+    streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
+) -> Iterator[None]:
+    """Keep the groups up to date inside the block, and once more behind it.
+
+    Does nothing where the settings name no group, or the lake is not on a file system of this machine.
+    """
+    if not settings.consumer_group or local_path(settings.lake) is None:
+        yield
+        return
+    ended, progress = threading.Event(), GroupProgress(streams, settings)
+
+    def keep() -> None:
+        is_told = False
+        while True:
+            was_last = ended.wait(_EVERY_S)
+            try:
+                progress.commit()
+                is_told = False
+            except (KafkaError, ServiceError, OSError, ValueError) as error:
+                if not is_told:
+                    on_notice(f"consumer groups are not up to date: {type(error).__name__}: {error}")
+                is_told = True
+            if was_last:
+                return
+
+    thread = threading.Thread(target=keep, name="consumer groups", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=2 * _REQUEST_MS / 1000)
+        progress.close()
+
+
+class GroupProgress:
+    """Commits the offsets that bronze's checkpoints note as done. To be used by one thread."""
+
+    def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
+        self._servers = settings.kafka_bootstrap_servers
+        lake = str(local_path(settings.lake))
+        self._sources = [
+            (group_of(settings, source.table), settings.topic(source.topic), _progress(lake, source.table))
+            for stream in streams
+            for source in stream.sources
+        ]
+        self._committed: dict[tuple[str, str], _Offsets] = {}
+        self._admin: KafkaAdminClient | None = None
+
+    def commit(self) -> None:
+        """Commit what has moved since the last time.
+
+        Raises ServiceError or KafkaError where the broker does not take it; the next time it is tried again.
+        """
+        for group, topic, progress in self._sources:
+            progress.refresh()
+            offsets = (
+                progress.kafka_offsets(progress.done).get(topic, {}) if progress.done is not None else {}
+            )
+            moved = {
+                TopicPartition(topic, n): OffsetAndMetadata(offset, "", -1) for n, offset in offsets.items()
+            }
+            if moved and moved != self._committed.get((group, topic)):
+                self._send(group, moved)
+                self._committed[group, topic] = moved
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _send(self, group: str, offsets: _Offsets) -> None:
+        require_listening(self._servers)
+        try:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self._servers.split(","),
+                    bootstrap_timeout_ms=_REQUEST_MS,
+                    request_timeout_ms=_REQUEST_MS,
+                )
+            answers = self._admin.alter_group_offsets(group, offsets)
+        except KafkaError:
+            self.close()
+            raise
+        refused = {place: error for place, error in answers.items() if error.errno}
+        if refused:
+            place, error = next(iter(refused.items()))
+            raise ServiceError(
+                f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
+            )
+
+
+def _progress(lake: str, table: str) -> Progress:
+    query = f"bronze.{table}"
+    return Progress(Path(checkpoints.path_of(lake, query)), query)

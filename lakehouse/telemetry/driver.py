@@ -1,0 +1,105 @@
+"""What a driver counts of itself: micro-batches, rows by what became of them, failures.
+
+Counters are moved once a micro-batch, by values that are there already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.telemetry.readers import readers_of
+from lakehouse.telemetry.server import Readiness
+from lakehouse.watching import Watch
+
+if TYPE_CHECKING:
+    from lakehouse.runner import BatchDone
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_QUERY = ("stream", "layer", "table")
+
+
+class DriverMetrics(Watch):
+    """The counters of one run, in a registry, and what fails in it. May be used by several threads."""
+
+    wants_phases = True
+
+    def __init__(
+        self, streams: Sequence[Stream], settings: Settings, registry: CollectorRegistry | None = None
+    ) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._stream_of = {
+            reader.name: stream.name for stream in streams for reader in readers_of(stream, settings)
+        }
+        self._lock = threading.Lock()
+        self._failing: dict[str, str] = {}
+        self._read = self._counter("records", "Rows that micro-batches have read.", _QUERY)
+        self._written = self._counter(
+            "records_written",
+            "Rows that micro-batches have written, by what they became.",
+            (*_QUERY, "outcome"),
+        )
+        self._failures = self._counter(
+            "query_failures", "Failures of queries, of what they do by the clock and of gates.", _QUERY
+        )
+        self._restarts = self._counter(
+            "query_restarts", "Starts of queries again, after a failure or a table's new schema.", _QUERY
+        )
+        self._duration = Histogram(
+            "lakehouse_batch_duration_seconds",
+            "Time that micro-batches took.",
+            (*_QUERY, "phase"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+    def on_batch(self, done: BatchDone) -> None:
+        """Count a micro-batch that has been written."""
+        labels = self._labels(done.query)
+        self._read.labels(*labels).inc(done.result.rows)
+        for outcome, rows in done.result.written.items():
+            self._written.labels(*labels, outcome).inc(rows)
+        self._duration.labels(*labels, "process").observe(done.duration_s)
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Count how long the phases of a micro-batch took, by Spark's names for them."""
+        labels = self._labels(name)
+        for phase, took_ms in durations_ms.items():
+            self._duration.labels(*labels, phase).observe(took_ms / 1000)
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Count a failure; the process is not ready until it is over."""
+        with self._lock:
+            self._failing[name] = reason
+        self._failures.labels(*self._labels(name)).inc()
+
+    def on_restart(self, name: str) -> None:
+        """Count a start of a query that was up before."""
+        self._restarts.labels(*self._labels(name)).inc()
+
+    def on_recovery(self, name: str) -> None:
+        """Note that what failed works again."""
+        with self._lock:
+            self._failing.pop(name, None)
+
+    def readiness(self) -> Readiness:
+        """Return whether everything works, and what does not."""
+        with self._lock:
+            reasons = tuple(f"{name}: {why}" for name, why in self._failing.items())
+        return Readiness(not reasons, reasons)
+
+    def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"lakehouse_{name}", help_, labels, registry=self.registry)
+
+    def _labels(self, name: str) -> tuple[str, str, str]:
+        """Return stream, layer and table of a query, whatever of it has a name; of a gate its stream."""
+        query = name.removesuffix(" by the clock")
+        if name.startswith("gate of "):
+            return name.removeprefix("gate of "), "gate", ""
+        layer, _, table = query.partition(".")
+        return self._stream_of.get(query, ""), layer, table

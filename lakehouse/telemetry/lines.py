@@ -1,0 +1,96 @@
+"""What a run says while it goes on: lines of text for people, or of JSON for a collector of logs.
+
+Each line of JSON has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`; that of a
+micro-batch has stream, layer, table, batch (null for what the wall clock made due), rows, written and seconds
+besides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.telemetry.readers import readers_of
+
+if TYPE_CHECKING:
+    from lakehouse.runner import BatchDone
+
+
+class Lines(Protocol):
+    """Where a run says what it does. May be called by several threads."""
+
+    def say(self, text: str) -> None:
+        """Say how the run goes."""
+
+    def notice(self, text: str) -> None:
+        """Say what fails, works again or was let through."""
+
+    def batch(self, done: BatchDone) -> None:
+        """Say what a micro-batch has done."""
+
+
+class TextLines:
+    """Lines for people."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        """Say how the run goes."""
+        self._console.print(text)
+
+    def notice(self, text: str) -> None:
+        """Say what fails, works again or was let through."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def batch(self, done: BatchDone) -> None:
+        """Say what a micro-batch has done."""
+        self._console.print(_text_of(done), highlight=False, soft_wrap=True)
+
+
+class JsonLines:
+    """Lines for a collector of logs; `write` gets each without its end."""
+
+    def __init__(self, streams: Sequence[Stream], settings: Settings, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._stream_of = {
+            one.name: stream.name for stream in streams for one in readers_of(stream, settings)
+        }
+
+    def say(self, text: str) -> None:
+        """Say how the run goes."""
+        self._line("said", text)
+
+    def notice(self, text: str) -> None:
+        """Say what fails, works again or was let through."""
+        self._line("notice", text)
+
+    def batch(self, done: BatchDone) -> None:
+        """Say what a micro-batch has done."""
+        layer, _, table = done.query.partition(".")
+        facts = {
+            "stream": self._stream_of.get(done.query),
+            "layer": layer,
+            "table": table,
+            "batch": done.batch,
+            "rows": done.result.rows,
+            "written": dict(done.result.written),
+            "seconds": round(done.duration_s, 3),
+        }
+        self._line("batch", _text_of(done), facts)
+
+    def _line(self, kind: str, message: str, facts: Mapping[str, object] | None = None) -> None:
+        line = {"at": datetime.now(UTC).isoformat(), "kind": kind, "message": message, **(facts or {})}
+        self._write(json.dumps(line, ensure_ascii=False))
+
+
+def _text_of(done: BatchDone) -> str:
+    became = ", ".join(f"{count:,} {name}" for name, count in done.result.written.items())
+    what = "by the clock" if done.batch is None else f"batch {done.batch}"
+    return f"{done.query} {what}: {done.result.rows:,} rows, {done.duration_s:.1f} s: {became}"

@@ -1,0 +1,30 @@
+"""What a run tells whoever watches it, beside its micro-batches.
+
+It is told by several threads, and must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Watch:
+    """Watches nothing; who watches overrides what it wants to know.
+
+    Names are those of queries, of what they do by the clock and of gates, as messages have them.
+    `wants_phases` has the run ask Spark after each micro-batch how long its phases took, which costs a call.
+    """
+
+    wants_phases = False
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Take note of how long the phases of a query's micro-batch took, by Spark's names for them."""
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Take note of what has failed."""
+
+    def on_recovery(self, name: str) -> None:
+        """Take note of what works again."""
+
+    def on_restart(self, name: str) -> None:
+        """Take note of a query that starts again."""

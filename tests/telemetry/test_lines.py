@@ -1,0 +1,50 @@
+"""What a run says, as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from lakehouse.layer import BatchResult
+from lakehouse.runner import BatchDone
+from lakehouse.settings import load_settings
+from lakehouse.streams import STREAMS
+from lakehouse.telemetry.lines import JsonLines, TextLines
+
+DONE = BatchDone(
+    "silver.metrics_events", 7, BatchResult(1200, {"metrics_events": 1199, "dead_letters": 1}), 0.25
+)
+TEXT = "silver.metrics_events batch 7: 1,200 rows, 0.2 s: 1,199 metrics_events, 1 dead_letters"
+
+
+def test_a_micro_batch_is_a_line_of_text() -> None:
+    out = io.StringIO()
+    lines = TextLines(Console(file=out, width=20))
+    lines.batch(DONE)
+    lines.notice("gold.metrics_1m [red] failed")
+    assert out.getvalue() == f"{TEXT}\ngold.metrics_1m [red] failed\n"
+
+
+def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> None:
+    written: list[str] = []
+    lines = JsonLines(STREAMS, load_settings(), written.append)
+    lines.batch(DONE)
+    lines.batch(BatchDone("gold.call_records", None, BatchResult(1, {"call_records": 1}), 0.0))
+    lines.notice("größer\nals")
+    first, second, third = map(json.loads, written)
+    assert {name: value for name, value in first.items() if name != "at"} == {
+        "kind": "batch",
+        "message": TEXT,
+        "stream": "metrics",
+        "layer": "silver",
+        "table": "metrics_events",
+        "batch": 7,
+        "rows": 1200,
+        "written": {"metrics_events": 1199, "dead_letters": 1},
+        "seconds": 0.25,
+    }
+    assert (second["stream"], second["layer"], second["batch"]) == ("calls", "gold", None)
+    assert (third["kind"], third["message"]) == ("notice", "größer\nals")
+    assert all("\n" not in line for line in written)

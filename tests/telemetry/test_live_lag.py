@@ -1,0 +1,84 @@
+"""Lag beside a real broker and real layers: as many wait as were sent, none once they are written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.telemetry import Observer, StreamState
+from lakehouse.telemetry.consumer_groups import GroupProgress, group_of
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import SOURCE, STREAM, Raw
+
+
+def events(count: int) -> list[Raw]:
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    text = '{{"serviceId": "auth", "metricName": "latency", "value": 1.5, "timestamp": {}}}'
+    return [Raw(text.format(now_ms).encode(), partition=number % 2) for number in range(count)]
+
+
+def waiting(state: StreamState) -> tuple[list[int | None], dict[str, int | None]]:
+    return [lag.records for lag in state.partitions], {lag.query: lag.records for lag in state.layers}
+
+
+def committed(settings: Settings) -> list[int | None]:
+    """Return what another client finds of the group of bronze."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=settings.kafka_bootstrap_servers, group_id=group_of(settings, SOURCE.table)
+    )
+    topic = settings.topic(SOURCE.topic)
+    try:
+        return [consumer.committed(TopicPartition(topic, number)) for number in range(2)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.soak
+def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings: MakeSettings) -> None:
+    settings = make_settings(topic_partitions=2)
+    observer, groups = Observer([STREAM], settings), GroupProgress([STREAM], settings)
+
+    def look() -> StreamState:
+        (state,) = observer.observe(datetime.now(UTC)).streams
+        return state
+
+    silver, gold, export = "silver.metrics_events", "gold.metrics_1m", "export.metrics_1m"
+    groups.commit()
+    pipeline.send(settings, events(7))
+    state = look()
+    assert [lag.records for lag in state.partitions] == [4, 3]
+    assert all(lag.seconds is not None and 0 < lag.seconds < 600 for lag in state.partitions)
+    assert committed(settings) == [None, None]
+
+    pipeline.run_layers(spark, settings, "bronze")
+    groups.commit()
+    assert committed(settings) == [4, 3]
+    state = look()
+    assert waiting(state) == ([0, 0], {silver: 7, gold: 0, export: 0})
+    assert [lag.seconds for lag in state.partitions] == [0.0, 0.0]
+
+    pipeline.run_layers(spark, settings, "silver")
+    assert waiting(look()) == ([0, 0], {silver: 0, gold: 7, export: 0})
+    pipeline.run_layers(spark, settings, "gold")
+    assert waiting(look()) == ([0, 0], {silver: 0, gold: 0, export: 1})
+    pipeline.run_layers(spark, settings, "export")
+    state = look()
+    assert waiting(state) == ([0, 0], {silver: 0, gold: 0, export: 0})
+    assert {lag.seconds for lag in state.layers} == {0.0}
+    assert state.health.word == "well"
+
+    pipeline.send(settings, events(2))
+    assert waiting(look()) == ([1, 1], {silver: 0, gold: 0, export: 0})
+    pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
+    groups.commit()
+    assert committed(settings) == [5, 4]
+    assert waiting(look())[1][export] == 2  # one row, as it was and as it is
+    pipeline.run_layers(spark, settings, "export")
+    assert waiting(look()) == ([0, 0], {silver: 0, gold: 0, export: 0})
+    groups.close()
+    observer.close()
