@@ -67,7 +67,11 @@ class DriverMetrics(Watch):
         self._duration.labels(*labels, "process").observe(done.duration_s)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Count how long the phases of a micro-batch took, by Spark's names for them."""
+        """Count how long the phases of a micro-batch took, by Spark's names for them.
+
+        Its addBatch is our `process` and the wait for a turn before it. The last micro-batch of a query is
+        counted when the next one begins.
+        """
         labels = self._labels(name)
         for phase, took_ms in durations_ms.items():
             self._duration.labels(*labels, phase).observe(took_ms / 1000)

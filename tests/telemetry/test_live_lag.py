@@ -16,10 +16,12 @@ from tests.conftest import MakeSettings
 from tests.pipeline import SOURCE, STREAM, Raw
 
 
-def events(count: int) -> list[Raw]:
-    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+def events(count: int, at: datetime) -> list[Raw]:
+    """Return events of one window, in two partitions by turns."""
     text = '{{"serviceId": "auth", "metricName": "latency", "value": 1.5, "timestamp": {}}}'
-    return [Raw(text.format(now_ms).encode(), partition=number % 2) for number in range(count)]
+    return [
+        Raw(text.format(int(at.timestamp() * 1000)).encode(), partition=number % 2) for number in range(count)
+    ]
 
 
 def waiting(state: StreamState) -> tuple[list[int | None], dict[str, int | None]]:
@@ -40,7 +42,7 @@ def committed(settings: Settings) -> list[int | None]:
 
 @pytest.mark.soak
 def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings(topic_partitions=2)
+    settings, at = make_settings(topic_partitions=2), datetime.now(UTC)
     observer, groups = Observer([STREAM], settings), GroupProgress([STREAM], settings)
 
     def look() -> StreamState:
@@ -49,7 +51,7 @@ def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings
 
     silver, gold, export = "silver.metrics_events", "gold.metrics_1m", "export.metrics_1m"
     groups.commit()
-    pipeline.send(settings, events(7))
+    pipeline.send(settings, events(7, at))
     state = look()
     assert [lag.records for lag in state.partitions] == [4, 3]
     assert all(lag.seconds is not None and 0 < lag.seconds < 600 for lag in state.partitions)
@@ -72,7 +74,7 @@ def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings
     assert {lag.seconds for lag in state.layers} == {0.0}
     assert state.health.word == "well"
 
-    pipeline.send(settings, events(2))
+    pipeline.send(settings, events(2, at))
     assert waiting(look()) == ([1, 1], {silver: 0, gold: 0, export: 0})
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold")
     groups.commit()
