@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow import fs
 
 from lakehouse.layout import Row
 
@@ -103,7 +104,7 @@ class Table:
         if standing is not None and standing.version == version:
             return standing
         generation = self._table.metadata().created_time or 0
-        return Snapshot(generation, version, self._table.to_pyarrow_dataset())
+        return Snapshot(generation, version, self._table.to_pyarrow_dataset(filesystem=_local(self.path)))
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,14 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(_MICROS).cast(pa.int64())
     return cast("list[Any]", column.to_pylist())
+
+
+def _local(path: str) -> fs.FileSystem | None:
+    """Return pyarrow's own way to a table of this machine, null for another's.
+
+    deltalake's way leaves threads behind that may abort the process at its end.
+    """
+    return None if "://" in path else fs.SubTreeFileSystem(path, fs.LocalFileSystem())
 
 
 def _location(path: str) -> str:
