@@ -6,6 +6,7 @@ import typer
 
 from lakehouse.application import exit_with
 from lakehouse.commands import (
+    alert,
     audit,
     dead_letters,
     demo,
@@ -39,6 +40,7 @@ app.add_typer(tokens.app, name="tokens")
 app.add_typer(sql.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)
+app.add_typer(alert.app)
 app.add_typer(expect.app)
 app.add_typer(health.app)
 app.add_typer(events.app)

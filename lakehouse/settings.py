@@ -56,6 +56,18 @@ def _readable(url: SecretStr) -> SecretStr:
     return url
 
 
+def _web(url: SecretStr) -> SecretStr:
+    """Refuse what is no URL of the web, without saying any of it."""
+    try:
+        parts = urlsplit(url.get_secret_value())
+        is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_web = False
+    if not is_web:
+        raise ValueError("it is no http:// or https:// URL")
+    return url
+
+
 class Settings(BaseSettings):
     """What a user can choose. Times are in seconds (`_s`); see the table in README.md."""
 
@@ -202,6 +214,20 @@ class Settings(BaseSettings):
         default=30,
         ge=1,
         description="How often `lakehouse run all --gate` asks whether gold may leave, and lets it.",
+    )
+
+    alerts: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        default=None,
+        description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",
+    )
+    alert_topic: str = Field(
+        default="lakehouse-alerts",
+        pattern=r"^[a-zA-Z0-9._-]{1,240}$",
+        description="Topic that `lakehouse alert` writes to; its state is in the one with -state at the end.",
+    )
+    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
+        default=(),
+        description="URLs that alerts are sent to as well; JSON in the environment.",
     )
 
     spark_master: str = Field(

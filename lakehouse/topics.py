@@ -37,8 +37,12 @@ def require_listening(bootstrap_servers: str, timeout_s: float = 1.0) -> None:
         raise _unreachable(bootstrap_servers, "nothing accepts connections there")
 
 
-def create_topics(bootstrap_servers: str, partitions: Mapping[str, int]) -> list[str]:
+def create_topics(
+    bootstrap_servers: str, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
+) -> list[str]:
     """Create the topics that are missing, with the broker's replication factor; return their names.
+
+    `configs` are properties that they get in place of the broker's.
 
     A topic that exists is left as it is, whatever its number of partitions. Safe to call at the same time
     from several processes.
@@ -49,7 +53,11 @@ def create_topics(bootstrap_servers: str, partitions: Mapping[str, int]) -> list
         if not missing:
             return []
         answer = admin.create_topics(
-            {name: {"num_partitions": count} for name, count in missing.items()}, raise_errors=False
+            {
+                name: {"num_partitions": count, "configs": dict(configs or {})}
+                for name, count in missing.items()
+            },
+            raise_errors=False,
         )
         created = []
         for topic in answer["topics"]:

@@ -1,0 +1,195 @@
+"""What rules are judged on, and what each rule finds of it. Pure.
+
+Null stands for what cannot be known; what is known to be absent is not there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lakehouse.alerts.evaluating import Alert, Judged, Key, Notification, State, evaluate
+from lakehouse.alerts.rules import (
+    AuditFailedRule,
+    AuditOldRule,
+    DeadLetterRule,
+    FreshnessRule,
+    GateRule,
+    LagRule,
+    MetricRule,
+    Rule,
+    StreamRule,
+)
+from lakehouse.telemetry import Observation, StreamState
+
+WINDOW = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A statistic of a minute of a series that is over; `start` is UTC."""
+
+    service: str
+    start: datetime
+    value: float
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Records of a stream that landed within a time, and dead letters that were first seen in it."""
+
+    records: int
+    letters: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The newest audit of a stream, UTC."""
+
+    at: datetime
+    is_clean: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known at a moment.
+
+    `windows` are the newest ones of each metric rule, by the rule's name, and `landed` the counts of each
+    dead letter rule, by its name and then by stream.
+    """
+
+    observation: Observation | None = None
+    windows: Mapping[str, Sequence[Window]] = field(default_factory=dict)
+    landed: Mapping[str, Mapping[str, Landed]] = field(default_factory=dict)
+    audits: Mapping[str, Audit] | None = None
+
+
+def step(
+    facts: Facts, rules: Sequence[Rule], state: State, now: datetime
+) -> tuple[dict[Key, Alert], list[Notification]]:
+    """Return the state after `now`, and what is to be told."""
+    return evaluate(rules, {rule.name: find(rule, facts, now) for rule in rules}, state, now)
+
+
+def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
+    """Return what a rule finds, null where nothing can be known."""
+    if isinstance(rule, MetricRule):
+        windows = facts.windows.get(rule.name)
+        return None if windows is None else _of_metric(rule, windows, now)
+    if facts.observation is None:
+        return None
+    states = [one for one in facts.observation.streams if rule.stream in (None, one.name)]
+    is_seen = facts.observation.lake_reason is None
+    return [judged for one in states if (judged := _of_stream(rule, one, facts, now, is_seen)) is not None]
+
+
+def _of_stream(
+    rule: StreamRule,
+    state: StreamState,
+    facts: Facts,
+    now: datetime,
+    is_seen: bool,  # noqa: FBT001
+) -> Judged | None:
+    labels = {"stream": state.name}
+    if isinstance(rule, LagRule):
+        return _of_lag(rule, state)
+    if not is_seen:
+        return _judged(labels, None, "the lake cannot be read")
+    if isinstance(rule, FreshnessRule):
+        return _of_freshness(rule, state)
+    if isinstance(rule, DeadLetterRule):
+        return _of_letters(rule, state.name, facts)
+    return _of_gate(state) if isinstance(rule, GateRule) else _of_audit(rule, state, facts, now)
+
+
+def _of_freshness(rule: FreshnessRule, state: StreamState) -> Judged | None:
+    age = state.freshness_s
+    if age is None:
+        return None
+    what = f"the newest event of {state.name} is {age:,.0f} s old"
+    return _judged({"stream": state.name}, age > rule.seconds, what, age)
+
+
+def _of_gate(state: StreamState) -> Judged | None:
+    gate = state.gate
+    if gate is None:
+        return None
+    what = "is open" if gate.is_open else f"is closed: {'; '.join(gate.reasons)}"
+    return _judged({"stream": state.name}, not gate.is_open, f"the gate of {state.name} {what}")
+
+
+def _of_lag(rule: LagRule, state: StreamState) -> Judged:
+    labels = {"stream": state.name, "layer": rule.layer}
+    lags: Iterable[tuple[int | None, float | None]]
+    if rule.layer == "bronze":
+        lags = [(one.records, one.seconds) for one in state.partitions]
+    else:
+        lags = [(one.records, one.seconds) for one in state.layers if one.layer == rule.layer]
+    found = [records if rule.records is not None else seconds for records, seconds in lags]
+    values = [value for value in found if value is not None]
+    if not values:
+        return _judged(labels, None, "the lag is not known")
+    value = sum(values) if rule.records is not None else max(values)
+    limit = rule.records if rule.records is not None else rule.seconds
+    is_over = value > (limit or 0)
+    if len(values) < len(found) and not is_over:  # what is not known may be more
+        return _judged(labels, None, "the lag is not known of everything")
+    what = (
+        f"{value:,.0f} records wait" if rule.records is not None else f"the oldest waits for {value:,.0f} s"
+    )
+    return _judged(labels, is_over, f"before {rule.layer} of {state.name} {what}", value)
+
+
+def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | None:
+    labels = {"stream": stream}
+    landed = facts.landed.get(rule.name, {}).get(stream)
+    if landed is None:
+        return _judged(labels, None, "what has landed is not known")
+    share = landed.letters / landed.records if landed.records else 0.0
+    what = f"{landed.letters:,} dead letters of {landed.records:,} records of {stream} in the last "
+    return _judged(labels, share > rule.over, f"{what}{rule.within_s:,.0f} s", share)
+
+
+def _of_audit(
+    rule: AuditFailedRule | AuditOldRule, state: StreamState, facts: Facts, now: datetime
+) -> Judged | None:
+    labels = {"stream": state.name}
+    if facts.audits is None:
+        return _judged(labels, None, "the audits cannot be read")
+    audit = facts.audits.get(state.name)
+    if isinstance(rule, AuditFailedRule):
+        if audit is None:
+            return None
+        found = "was clean" if audit.is_clean else "found differences"
+        return _judged(
+            labels, not audit.is_clean, f"the audit of {state.name} at {audit.at:%F %T} UTC {found}"
+        )
+    if audit is None:
+        has_rows = state.newest_event is not None
+        return _judged(labels, has_rows, f"{state.name} has never been audited") if has_rows else None
+    age = (now - audit.at).total_seconds()
+    return _judged(labels, age > rule.seconds, f"the audit of {state.name} is {age:,.0f} s old", age)
+
+
+def _of_metric(rule: MetricRule, windows: Sequence[Window], now: datetime) -> list[Judged]:
+    threshold = rule.over if rule.over is not None else rule.under or 0.0
+    breaks, word = (operator.gt, "over") if rule.over is not None else (operator.lt, "under")
+    found = []
+    for service in sorted({one.service for one in windows}):
+        series = sorted((one for one in windows if one.service == service), key=lambda one: one.start)
+        last = series[-rule.windows :]
+        if now - (last[-1].start + WINDOW) > timedelta(seconds=rule.stale_s):
+            continue
+        in_a_row = len(last) == rule.windows and last[-1].start - last[0].start == WINDOW * (len(last) - 1)
+        is_so = in_a_row and all(breaks(one.value, threshold) for one in last)
+        value = last[-1].value
+        what = f"{rule.statistic} of {rule.metric} of {service} is {value:g} at {last[-1].start:%F %T} UTC"
+        limit = f", {word} {threshold:g} for {rule.windows} windows" if is_so else ""
+        found.append(_judged({"service": service, "metric": rule.metric}, is_so, what + limit, value))
+    return found
+
+
+def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: float | None = None) -> Judged:  # noqa: FBT001
+    return Judged(tuple(sorted(labels.items())), is_so, what, value)

@@ -1,0 +1,147 @@
+"""The same rules for Prometheus, over the metrics that lakehouse.telemetry exposes. Pure.
+
+Beside them: how fast the budget of "in gold within X seconds" burns, by two windows each, so that an alert
+comes soon and goes soon. What no metric holds (values of gold, audits) has no Prometheus rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from lakehouse.alerts.rules import (
+    AuditFailedRule,
+    AuditOldRule,
+    DeadLetterRule,
+    FreshnessRule,
+    GateRule,
+    InGold,
+    LagRule,
+    MetricRule,
+    Rule,
+    Rules,
+)
+
+_WAIT = "lakehouse:in_gold_wait_seconds"
+_LATE = "lakehouse:in_gold_late"
+# How many times the budget of a month is spent too fast, in the long window and in the short one.
+_BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
+
+
+def without_prometheus(rules: Rules) -> list[str]:
+    """Return the names of rules that only `lakehouse alert` judges."""
+    judged = MetricRule | AuditFailedRule | AuditOldRule
+    return [rule.name for rule in rules.rules if isinstance(rule, judged)]
+
+
+def rules_file(rules: Rules) -> str:
+    """Return a rules file: YAML, written as the JSON that is part of it, a line for each value."""
+    groups = [
+        {"name": "lakehouse", "rules": [one for rule in rules.rules if (one := _rule(rule)) is not None]},
+        {"name": "lakehouse in gold", "rules": _in_gold(rules.in_gold)},
+        {"name": "lakehouse telemetry", "rules": _TELEMETRY},
+    ]
+    left_out = "".join(
+        f"# {name}: no metric holds what it needs, `lakehouse alert` judges it.\n"
+        for name in without_prometheus(rules)
+    )
+    head = "# Made by `lakehouse alert --prometheus` from the alerting rules; not to be edited.\n"
+    return head + left_out + json.dumps({"groups": groups}, indent=2) + "\n"
+
+
+_TELEMETRY = [
+    {
+        "alert": "LakehouseCannotBeSeen",
+        "expr": "lakehouse_up == 0",
+        "for": "1m",
+        "labels": {"severity": "critical"},
+        "annotations": {"summary": "the {{ $labels.what }} cannot be looked at"},
+    }
+]
+
+
+def _rule(rule: Rule) -> dict[str, object] | None:
+    if isinstance(rule, LagRule):
+        expression, summary = (
+            _lag(rule),
+            f"{rule.layer} of {{{{ $labels.stream }}}} is behind: {{{{ $value }}}}",
+        )
+    elif isinstance(rule, FreshnessRule):
+        expression = f"lakehouse_freshness_seconds{_of(rule.stream)} > {rule.seconds:g}"
+        summary = "the newest event of {{ $labels.stream }} is {{ $value }} s old"
+    elif isinstance(rule, DeadLetterRule):
+        expression = _letters(rule)
+        summary = "{{ $value | humanizePercentage }} of {{ $labels.stream }} become dead letters"
+    elif isinstance(rule, GateRule):
+        expression = f"lakehouse_gate_open{_of(rule.stream)} == 0"
+        summary = "the gate of {{ $labels.stream }} is closed"
+    else:
+        return None
+    return {
+        "alert": rule.name,
+        "expr": expression,
+        "for": _duration(rule.for_s),
+        "labels": {"severity": rule.severity.value},
+        "annotations": {"summary": summary},
+    }
+
+
+def _lag(rule: LagRule) -> str:
+    unit, combine, limit = (
+        ("records", "sum", rule.records) if rule.records is not None else ("seconds", "max", rule.seconds)
+    )
+    if rule.layer == "bronze":
+        series = f"lakehouse_lag_{unit}{_of(rule.stream)}"
+    else:
+        series = f"lakehouse_layer_lag_{unit}{_of(rule.stream, layer=rule.layer)}"
+    return f"{combine} by (stream) ({series}) > {limit or 0:.15g}"
+
+
+def _letters(rule: DeadLetterRule) -> str:
+    within = _duration(rule.within_s)
+    letters, read = (
+        f"sum by (stream) (rate({name}{_of(rule.stream, layer='silver', **more)}[{within}]))"
+        for name, more in (
+            ("lakehouse_records_written_total", {"outcome": "dead_letters"}),
+            ("lakehouse_records_total", {}),
+        )
+    )
+    return f"{letters} / {read} > {rule.over:g}"
+
+
+def _in_gold(target: InGold) -> list[Mapping[str, object]]:
+    longest = 'max by (stream) (lakehouse_lag_seconds or lakehouse_layer_lag_seconds{layer=~"silver|gold"})'
+    windows = sorted({window for _, long, short, _ in _BURNS for window in (long, short)})
+    return [
+        {"record": _WAIT, "expr": longest},
+        {"record": _LATE, "expr": f"{_WAIT} > bool {target.within_s:g}"},
+        *(
+            {"record": f"{_LATE}:ratio_{window}", "expr": f"avg_over_time({_LATE}[{window}])"}
+            for window in windows
+        ),
+        *(_burn(target, *burn) for burn in _BURNS),
+    ]
+
+
+def _burn(target: InGold, times: float, long: str, short: str, severity: str) -> dict[str, object]:
+    limit = f"{times * (1 - target.objective):.6g}"
+    return {
+        "alert": "LakehouseInGoldBudgetBurns",
+        "expr": f"{_LATE}:ratio_{long} > {limit} and {_LATE}:ratio_{short} > {limit}",
+        "labels": {"severity": severity, "window": long},
+        "annotations": {
+            "summary": f"{{{{ $labels.stream }}}}: what lands is not in gold within {target.within_s:g} s in "
+            f"{{{{ $value | humanizePercentage }}}} of the last {long}, {times:g} times what "
+            f"an objective of {target.objective:g} allows"
+        },
+    }
+
+
+def _of(stream: str | None, **labels: str) -> str:
+    given = ({} if stream is None else {"stream": stream}) | labels
+    matchers = ", ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
+    return f"{{{matchers}}}" if matchers else ""
+
+
+def _duration(seconds: float) -> str:
+    return f"{round(1000 * seconds)}ms"

@@ -1,0 +1,160 @@
+"""Notifications in a Kafka topic, exactly once for a read-committed consumer, with the state behind them.
+
+The state is a topic of its own, `<topic>-state`: compacted, of one partition, a record for each rule with its
+alerts. What a look at the pipeline changes of the state and what it tells leave in one transaction. A process
+that is killed anywhere has therefore told what its state says and nothing else; the next one goes on from it.
+The transactional id is that of the topic: a second process fences the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, ProducerFencedError
+
+from lakehouse.alerts.evaluating import (
+    Alert,
+    Key,
+    Notification,
+    State,
+    as_message,
+    state_as_json,
+    state_from_json,
+)
+from lakehouse.errors import ServiceError
+from lakehouse.topics import create_topics
+
+TRANSACTION_TIMEOUT_S = 60
+_POLL_MS = 1000
+
+
+def state_topic(topic: str) -> str:
+    """Return the topic that keeps the state."""
+    return f"{topic}-state"
+
+
+class Publisher:
+    """Keeps the state and tells what follows from it. Raises ServiceError where the broker does not."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._servers = bootstrap_servers
+        self.topic = topic
+        self._producer: KafkaProducer | None = None
+
+    def start(self) -> dict[Key, Alert]:
+        """Fence whoever published here before, and return the state to go on from."""
+        create_topics(self._servers, {self.topic: 1})
+        create_topics(self._servers, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
+        with self._reported():
+            self._producer = producer = KafkaProducer(
+                bootstrap_servers=self._servers.split(","),
+                transactional_id=f"lakehouse-alerts-to-{self.topic}",
+                transaction_timeout_ms=1000 * TRANSACTION_TIMEOUT_S,
+            )
+            producer.init_transactions()  # ends what a killed process has begun
+            return read_state(self._servers, self.topic)
+
+    def publish(self, before: State, after: State, told: Sequence[Notification]) -> None:
+        """Commit what differs of the state, by rule, together with what is told; nothing where neither is."""
+        changed = _by_rule(after)
+        old = _by_rule(before)
+        records = {
+            rule: changed.get(rule)
+            for rule in sorted(old.keys() | changed.keys())
+            if changed.get(rule) != old.get(rule)
+        }
+        if not records and not told:
+            return
+        producer = self._producer
+        if producer is None:
+            raise ServiceError(f"alerts to topic {self.topic} have not been started")
+        with self._reported():
+            producer.begin_transaction()
+            sent = [
+                producer.send(
+                    state_topic(self.topic),
+                    key=rule.encode(),
+                    value=None if text is None else text.encode(),
+                    partition=0,
+                )
+                for rule, text in records.items()
+            ]
+            sent += [
+                producer.send(
+                    self.topic,
+                    key=one.alert.id.encode(),
+                    value=json.dumps(as_message(one), ensure_ascii=False).encode(),
+                    headers=[("event_id", one.id.encode())],
+                )
+                for one in told
+            ]
+            for record in sent:
+                record.get()
+            producer.commit_transaction()
+
+    def close(self) -> None:
+        """Let go of the broker, however it is."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):
+                producer.close(timeout=5)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as error:
+            self.close()
+            if not _is_fenced(error):
+                raise ServiceError(
+                    f"alerts to topic {self.topic} failed: {type(error).__name__}: {error}"
+                ) from error
+            raise FencedError(
+                f"alerts to topic {self.topic} were taken over by another `lakehouse alert`; only one may "
+                "run at a time, or their topics have to differ (LAKEHOUSE_ALERT_TOPIC)"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+
+class FencedError(ServiceError):
+    """Another process publishes to the topic now."""
+
+
+def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
+    """Return the alerts that the state topic has, those that are pending included."""
+    texts: dict[str, str | None] = {}
+    partition = TopicPartition(state_topic(topic), 0)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers.split(","), group_id=None, isolation_level="read_committed"
+    )
+    try:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
+            for records in consumer.poll(timeout_ms=_POLL_MS).values():
+                for record in records:
+                    texts[record.key.decode()] = None if record.value is None else record.value.decode()
+    finally:
+        consumer.close()
+    state: dict[Key, Alert] = {}
+    for text in texts.values():
+        if text is not None:
+            state |= state_from_json(text)
+    return state
+
+
+def _is_fenced(error: KafkaError) -> bool:
+    """Tell whether another producer has the transactional id now; a later call hides that in its error."""
+    return any(isinstance(one, ProducerFencedError) for one in (error, *error.args))
+
+
+def _by_rule(state: State) -> Mapping[str, str]:
+    alerts = sorted(state.values(), key=lambda one: one.key)
+    return {rule: state_as_json(list(found)) for rule, found in groupby(alerts, lambda one: one.rule)}

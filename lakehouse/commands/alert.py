@@ -1,0 +1,99 @@
+"""`lakehouse alert`: rules judged on gold and telemetry, told to Kafka and to webhooks, without Spark."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from contextlib import ExitStack, closing
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lakehouse.alerts.evaluating import Notification, Status, as_message
+from lakehouse.alerts.prometheus import rules_file
+from lakehouse.alerts.rules import Rules, load_rules
+from lakehouse.alerts.watching import Watch, watch
+from lakehouse.alerts.webhook import Webhook
+from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.event_table import recorded
+from lakehouse.runner import utc_now
+from lakehouse.settings import Settings
+from lakehouse.streams import STREAMS, read_settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def alert(
+    *,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks at the pipeline.")
+    ] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the rules as a rules file of Prometheus, and leave.")
+    ] = False,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Judge the alerting rules until stopped; tell the alert topic and the webhooks what begins and ends.
+
+    One process at a time: a second one takes over from the first. `--format json` prints a line of JSON for
+    each notification.
+    """
+    settings = read_settings()
+    rules = load_rules(settings.alerts, [stream.name for stream in STREAMS])
+    if prometheus:
+        typer.echo(rules_file(rules), nl=False)
+        return
+    with recorded(settings, "lakehouse alert"):
+        _watch(settings, rules, interval, once=once, as_json=format_ is Format.JSON)
+
+
+def _watch(settings: Settings, rules: Rules, interval: float, *, once: bool, as_json: bool) -> None:
+    stopping, console = _stopped_by_signals(), Console()
+
+    def show(one: Notification) -> None:
+        if as_json:
+            typer.echo(json.dumps(as_message(one), ensure_ascii=False))
+            return
+        word, style = ("FIRES", "red") if one.status is Status.FIRING else ("resolved", "green")
+        line = f"{one.at:%F %T} UTC {one.alert.rule} {word} ({one.alert.severity}): {one.alert.what}"
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    with ExitStack() as stack:
+        watched = stack.enter_context(closing(Watch(settings, STREAMS, rules, _warn)))
+        watched.start()
+        for url in settings.alert_webhooks:
+            webhook = Webhook(
+                settings.kafka_bootstrap_servers, settings.alert_topic, url.get_secret_value(), _warn
+            )
+            webhook.start()
+            stack.callback(webhook.close)
+        if not as_json:
+            console.print(
+                f"{len(rules.rules)} rules, told to topic {settings.alert_topic} and to "
+                f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts fire"
+            )
+        if once:
+            for one in watched.look(utc_now()):
+                show(one)
+        else:
+            watch(watched, utc_now, lambda: stopping.wait(interval), show, _warn)
+
+
+def _stopped_by_signals() -> threading.Event:
+    stopping = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stopping
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Make sure that there is a Prometheus with its promtool, which the tests try the alerting rules with. A second
+# run changes nothing.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+. scripts/packages.sh
+
+if command -v promtool >/dev/null && command -v prometheus >/dev/null; then
+  exit 0
+fi
+install_package prometheus "Prometheus (with promtool) for the tests"

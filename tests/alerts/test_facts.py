@@ -1,0 +1,153 @@
+"""What each kind of rule finds of the facts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakehouse.alerts.facts import Audit, Facts, Landed, Window, find
+from lakehouse.alerts.rules import (
+    AuditFailedRule,
+    AuditOldRule,
+    DeadLetterRule,
+    FreshnessRule,
+    GateRule,
+    LagRule,
+    MetricRule,
+    Rule,
+)
+from lakehouse.telemetry import Gate, Health, LayerLag, Observation, PartitionLag, StreamState, Word
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LAG = LagRule(name="r", kind="lag", layer="bronze", seconds=30)
+LAG_RECORDS = LagRule(name="r", kind="lag", layer="gold", records=10)
+LETTERS = DeadLetterRule(name="r", kind="dead_letter_rate", over=0.1)
+FRESH = FreshnessRule(name="r", kind="freshness", seconds=60)
+GATE = GateRule(name="r", kind="gate_closed")
+FAILED = AuditFailedRule(name="r", kind="audit_failed")
+OLD = AuditOldRule(name="r", kind="audit_old", seconds=3600)
+
+
+def stream(
+    *,
+    seconds: tuple[float | None, ...] = (0.0,),
+    gold: tuple[int | None, ...] = (0,),
+    gate: Gate | None = None,
+    age_s: float | None = 5.0,
+) -> StreamState:
+    return StreamState(
+        "sales",
+        Health(Word.WELL, ""),
+        tuple(PartitionLag("t", number, 0, 0, 0, one) for number, one in enumerate(seconds)),
+        tuple(LayerLag("gold", "gold.a", "silver.b", records, 0.0) for records in gold),
+        (),
+        (),
+        (),
+        0,
+        gate,
+        None if age_s is None else NOW - timedelta(seconds=age_s),
+        age_s,
+    )
+
+
+def facts(state: StreamState, *, lake_reason: str | None = None, **others: object) -> Facts:
+    return Facts(Observation(NOW, (state,), lake_reason), **({"audits": {}} | others))  # type: ignore[arg-type]
+
+
+def verdicts(rule: Rule, known: Facts) -> list[bool | None]:
+    found = find(rule, known, NOW)
+    assert found is not None
+    return [one.is_so for one in found]
+
+
+CLOSED = Gate(is_open=False, changed_at=NOW, reasons=("too few rows",))
+OPENED = Gate(is_open=True, changed_at=NOW, reasons=())
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "expected"),
+    [
+        (LAG, facts(stream(seconds=(0.0, 30.0))), [False]),
+        (LAG, facts(stream(seconds=(0.0, 30.1))), [True]),
+        (LAG, facts(stream(seconds=(None, 31.0))), [True]),
+        (LAG, facts(stream(seconds=(None, 29.0))), [None]),
+        (LAG, facts(stream(seconds=())), [None]),
+        (LAG_RECORDS, facts(stream(gold=(5, 5))), [False]),
+        (LAG_RECORDS, facts(stream(gold=(5, 6))), [True]),
+        (FRESH, facts(stream(age_s=60)), [False]),
+        (FRESH, facts(stream(age_s=61)), [True]),
+        (FRESH, facts(stream(age_s=None)), []),
+        (FRESH, facts(stream(age_s=61), lake_reason="away"), [None]),
+        (GATE, facts(stream()), []),
+        (GATE, facts(stream(gate=OPENED)), [False]),
+        (GATE, facts(stream(gate=CLOSED)), [True]),
+        (LETTERS, facts(stream()), [None]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(0, 0)}}), [False]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(100, 10)}}), [False]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(100, 11)}}), [True]),
+        (FAILED, facts(stream()), []),
+        (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=True)}), [False]),
+        (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=False)}), [True]),
+        (FAILED, facts(stream(), audits=None), [None]),
+        (OLD, facts(stream()), [True]),
+        (OLD, facts(stream(age_s=None)), []),
+        (OLD, facts(stream(), audits={"sales": Audit(NOW - timedelta(hours=1), is_clean=True)}), [False]),
+        (OLD, facts(stream(), audits={"sales": Audit(NOW - timedelta(hours=2), is_clean=True)}), [True]),
+    ],
+)
+def test_what_a_rule_finds_of_a_stream(rule: Rule, known: Facts, expected: list[bool | None]) -> None:
+    assert verdicts(rule, known) == expected
+
+
+def test_a_rule_of_another_stream_finds_nothing() -> None:
+    assert verdicts(GATE.model_copy(update={"stream": "calls"}), facts(stream(gate=CLOSED))) == []
+
+
+def windows(*values: float | None, service: str = "a", last: datetime = NOW) -> list[Window]:
+    """Windows minute by minute, the last of them ending at `last`; null for one that is missing."""
+    starts = [last - timedelta(minutes=len(values) - number) for number in range(len(values))]
+    return [
+        Window(service, start, value)
+        for start, value in zip(starts, values, strict=True)
+        if value is not None
+    ]
+
+
+OVER = MetricRule(name="r", kind="metric", metric="cpu", over=90, windows=2)
+UNDER = MetricRule(name="r", kind="metric", metric="cpu", under=10, windows=2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "series", "expected"),
+    [
+        (OVER, windows(91, 91), [True]),
+        (OVER, windows(91, 90), [False]),
+        (OVER, windows(90, 91), [False]),
+        (OVER, windows(0, 91, 91), [True]),
+        (OVER, windows(91), [False]),
+        (OVER, windows(91, None, 91), [False]),
+        (UNDER, windows(9, 9), [True]),
+        (UNDER, windows(9, 10), [False]),
+        (OVER, [*windows(91, 91), *windows(1, 1, service="b")], [True, False]),
+        (OVER, windows(91, 91, last=NOW - timedelta(seconds=3600)), [True]),
+        (OVER, windows(91, 91, last=NOW - timedelta(seconds=3601)), []),
+        (OVER, [], []),
+    ],
+)
+def test_what_a_rule_finds_of_a_metric(rule: Rule, series: list[Window], expected: list[bool | None]) -> None:
+    assert verdicts(rule, Facts(windows={"r": series})) == expected
+
+
+def test_nothing_can_be_known_without_facts() -> None:
+    assert find(OVER, Facts(), NOW) is None
+    assert find(GATE, Facts(), NOW) is None
+
+
+def test_what_is_found_is_said_in_words() -> None:
+    (found,) = find(OVER, Facts(windows={"r": windows(91, 92.5)}), NOW) or []
+    assert found.labels == (("metric", "cpu"), ("service", "a"))
+    assert found.what == "avg of cpu of a is 92.5 at 2026-03-01 11:59:00 UTC, over 90 for 2 windows"
+    assert found.value == 92.5
+    (gate,) = find(GATE, facts(stream(gate=CLOSED)), NOW) or []
+    assert gate.what == "the gate of sales is closed: too few rows"

@@ -1,0 +1,132 @@
+"""The rules are rules of Prometheus, too: promtool accepts them, and they fire as they should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lakehouse.alerts.prometheus import rules_file, without_prometheus
+from lakehouse.alerts.rules import load_rules
+from lakehouse.streams import STREAMS
+from tests.commands import run_command
+
+NAMES = [stream.name for stream in STREAMS]
+COMMITTED = Path(__file__).parents[2] / "docker" / "prometheus" / "rules.yml"
+
+
+def promtool(*arguments: str) -> None:
+    program = shutil.which("promtool")
+    assert program is not None, "promtool is missing: scripts/prometheus.sh installs it"
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.yml"
+    path.write_text(rules_file(load_rules(None, NAMES)), encoding="utf-8")
+    return path
+
+
+def test_promtool_accepts_the_rules_and_yaml_reads_them(rules: Path) -> None:
+    promtool("check", "rules", str(rules))
+    groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    assert [group["name"] for group in groups] == ["lakehouse", "lakehouse in gold", "lakehouse telemetry"]
+    assert [one["alert"] for one in groups[0]["rules"]] == [
+        "lag",
+        "unread-records",
+        "stale",
+        "dead-letters",
+        "gate",
+    ]
+
+
+def test_what_no_metric_holds_is_named() -> None:
+    assert without_prometheus(load_rules(None, NAMES)) == ["audit"]
+
+
+def test_the_committed_file_is_what_the_command_prints() -> None:
+    printed = run_command({}, "alert", "--prometheus").stdout
+    assert COMMITTED.read_text(encoding="utf-8") == printed
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    shown = ", ".join(f"{label}={json.dumps(value)}" for label, value in labels.items())
+    return {"series": f"{name}{{{shown}}}", "values": values}
+
+
+def alerts_at(at: str, name: str, *labels: dict[str, str]) -> dict[str, Any]:
+    return {"eval_time": at, "alertname": name, "exp_alerts": [{"exp_labels": one} for one in labels]}
+
+
+def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: Path) -> None:
+    sales = {"stream": "sales", "severity": "warning"}
+    source = {"topic": "t", "partition": "0"}
+    silver = {"stream": "sales", "layer": "silver", "table": "sales_events"}
+    given = [
+        series(
+            "lakehouse_layer_lag_seconds",
+            "0x4 130+60x10",
+            stream="sales",
+            layer="gold",
+            table="a",
+            source="b",
+        ),
+        series("lakehouse_layer_lag_seconds", "0x20", stream="sales", layer="silver", table="a", source="b"),
+        series("lakehouse_lag_records", "600000x20", stream="calls", **source),
+        series("lakehouse_lag_records", "600000x20", stream="calls", topic="t", partition="1"),
+        series("lakehouse_freshness_seconds", "86399+1x20", stream="sales"),
+        series("lakehouse_gate_open", "1x3 0x10", stream="sales"),
+        series("lakehouse_records_total", "0+600x20", **silver),
+        series("lakehouse_records_written_total", "0+120x20", **silver, outcome="dead_letters"),
+        series("lakehouse_up", "1x5 0x10", what="broker"),
+    ]
+    expected = [
+        alerts_at("5m", "lag"),
+        alerts_at("6m", "lag", sales),
+        alerts_at("2m", "unread-records", {"stream": "calls", "severity": "warning"}),
+        alerts_at("1m", "stale"),
+        alerts_at("3m", "stale", sales),
+        alerts_at("12m", "dead-letters", sales),
+        alerts_at("3m", "gate"),
+        alerts_at("4m", "gate", {"stream": "sales", "severity": "critical"}),
+        alerts_at("8m", "LakehouseCannotBeSeen", {"what": "broker", "severity": "critical"}),
+    ]
+    check(rules, tmp_path, given, expected)
+
+
+def test_the_budget_of_gold_burns_by_two_windows(rules: Path, tmp_path: Path) -> None:
+    """Late for 12 of 132 minutes, 9 times what 99 % allows; hours later nothing burns any more."""
+    given = [
+        series("lakehouse_lag_seconds", "0x120 31x12 0x200", stream="calls", topic="t", partition="0"),
+        series("lakehouse_lag_seconds", "30x400", stream="sales", topic="t", partition="0"),
+    ]
+    fast = {"stream": "calls", "severity": "critical", "window": "1h"}
+    slow = fast | {"window": "6h"}
+    name = "LakehouseInGoldBudgetBurns"
+    found = [
+        alerts_at("2h", name),
+        alerts_at("132m", name, fast, slow, fast | {"severity": "warning", "window": "3d"}),
+    ]
+    check(rules, tmp_path, given, [*found, alerts_at("10h", name)])
+
+
+def check(rules: Path, directory: Path, given: list[dict[str, str]], expected: list[dict[str, Any]]) -> None:
+    plain = yaml.safe_load(rules.read_text(encoding="utf-8"))
+    for group in plain["groups"]:
+        for one in group["rules"]:
+            one.pop("annotations", None)  # texts that no test has to repeat
+    (directory / "plain.yml").write_text(yaml.safe_dump(plain), encoding="utf-8")
+    test = {
+        "rule_files": ["plain.yml"],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, "alert_rule_test": expected}],
+    }
+    (directory / "test.yml").write_text(yaml.safe_dump(test), encoding="utf-8")
+    promtool("test", "rules", str(directory / "test.yml"))

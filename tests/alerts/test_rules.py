@@ -1,0 +1,112 @@
+"""The file of alerting rules is read as a whole, and what is wrong with it is said with the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse.alerts.rules import (
+    DEFAULT_RULES,
+    DeadLetterRule,
+    GateRule,
+    LagRule,
+    MetricRule,
+    Severity,
+    load_rules,
+)
+from lakehouse.errors import SettingsError
+
+STREAMS = ("metrics", "sales")
+
+
+def load(directory: Path, text: str) -> list[object]:
+    path = directory / "rules.toml"
+    path.write_text(text, encoding="utf-8")
+    return list(load_rules(path, STREAMS).rules)
+
+
+def test_the_default_file_is_accepted_with_what_it_shows_in_comments(tmp_path: Path) -> None:
+    assert [rule.name for rule in load_rules(None, STREAMS).rules] == [
+        "lag", "unread-records", "stale", "dead-letters", "gate", "audit",
+    ]  # fmt: skip
+    lines = DEFAULT_RULES.read_text(encoding="utf-8").splitlines()
+    shown = [line.removeprefix("# ") if " = " in line or "[[" in line else line for line in lines]
+    assert len(load(tmp_path, "\n".join(shown).replace("how long it has", ""))) == 8
+
+
+def test_rules_are_read_with_their_defaults(tmp_path: Path) -> None:
+    text = """
+    [[rules]]
+    name = "cpu"
+    kind = "metric"
+    metric = "cpu"
+    statistic = "p99"
+    over = 90
+    [[rules]]
+    name = "late"
+    kind = "lag"
+    layer = "gold"
+    seconds = 60
+    for_s = 30
+    severity = "critical"
+    [[rules]]
+    name = "gate"
+    kind = "gate_closed"
+    stream = "sales"
+    [[rules]]
+    name = "letters"
+    kind = "dead_letter_rate"
+    over = 0.5
+    """
+    assert load(tmp_path, text) == [
+        MetricRule(
+            name="cpu", kind="metric", metric="cpu", statistic="p99", over=90, windows=1, stale_s=3600
+        ),
+        LagRule(name="late", kind="lag", layer="gold", seconds=60, for_s=30, severity=Severity.CRITICAL),
+        GateRule(name="gate", kind="gate_closed", stream="sales"),
+        DeadLetterRule(name="letters", kind="dead_letter_rate", over=0.5, within_s=600),
+    ]
+
+
+GATE = '[[rules]]\nname = "gate"\nkind = "gate_closed"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("interval = 3", "unknown key interval; known: in_gold, rules"),
+        (
+            GATE + "strem = 'sales'",
+            "rule gate: unknown key strem; known: for_s, kind, name, severity, stream",
+        ),
+        (GATE + "stream = 'slaes'", "rule gate: unknown stream slaes; known: metrics, sales"),
+        (GATE + GATE, "two rules are called gate"),
+        (
+            "[[rules]]\nname = 'a'\nkind = 'gates'",
+            "rule a: kind is one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed, lag",
+        ),
+        ("[[rules]]\nname = 'a'", "rule a: kind is one of audit_failed"),
+        ("[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'", "rule a: give either records or seconds"),
+        (
+            "[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'\nrecords = 1\nseconds = 1",
+            "rule a: give either records or seconds",
+        ),
+        ("[[rules]]\nname = 'a'\nkind = 'freshness'", "rule a: seconds: Field required"),
+        ("[[rules]]\nname = 'a'\nkind = 'freshness'\nseconds = nan", "rule a: seconds: Input should be"),
+        ("[[rules]]\nname = 'A b'\nkind = 'gate_closed'", "rule A b: name: String should match"),
+        ("[in_gold]\nwithin = 3", "in_gold: unknown key within; known: objective, within_s"),
+        ("rules = 3", "rules: Input should be"),
+        ("rules = [3]", "rule 1: "),
+        ("[[rules", "could not be read: "),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_known(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, text)
+    assert said in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.toml could not be read"):
+        load_rules(tmp_path / "none.toml", STREAMS)

@@ -1,0 +1,158 @@
+"""Alerts over a real broker: told once to the topic, at least once to a webhook, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from lakehouse.alerts.evaluating import Alert, Key, Notification, as_message
+from lakehouse.alerts.facts import Facts, Window, step
+from lakehouse.alerts.publishing import FencedError, Publisher, read_state
+from lakehouse.alerts.rules import MetricRule
+from lakehouse.alerts.webhook import Webhook
+from lakehouse.local.services import Endpoints
+from tests.pipeline import await_, read_topic
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RULE = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
+
+
+def look(state: dict[Key, Alert], minute: int, value: float) -> tuple[dict[Key, Alert], list[Notification]]:
+    now = START + timedelta(minutes=minute)
+    window = Window("a", now - timedelta(minutes=1), value)
+    return step(Facts(windows={"cpu": [window]}), [RULE], state, now)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"alerts-{uuid.uuid4().hex}"
+
+
+def messages(services: Endpoints, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(record.value) for record in read_topic(services.kafka, topic)]
+
+
+def test_state_and_notifications_leave_together_and_the_next_process_goes_on(
+    services: Endpoints, topic: str
+) -> None:
+    with closing(Publisher(services.kafka, topic)) as first:
+        assert first.start() == {}
+        fires, told = look({}, 0, 95)
+        first.publish({}, fires, told)
+        first.publish(fires, fires, [])
+
+    with closing(Publisher(services.kafka, topic)) as second:
+        state = second.start()
+        assert state == fires
+        still, nothing = look(state, 1, 96)
+        assert (still, nothing) == (fires, [])
+        over, resolved = look(still, 2, 5)
+        second.publish(still, over, resolved)
+
+    assert read_state(services.kafka, topic) == {}
+    assert messages(services, topic) == [as_message(one) for one in (*told, *resolved)]
+    (fired, ended) = read_topic(services.kafka, topic)
+    assert dict(fired.headers) == {"event_id": f"{told[0].alert.id}-firing".encode()}
+    assert fired.key == ended.key
+
+
+def test_a_second_process_takes_over_and_the_first_is_told(services: Endpoints, topic: str) -> None:
+    with (
+        closing(Publisher(services.kafka, topic)) as first,
+        closing(Publisher(services.kafka, topic)) as second,
+    ):
+        first.start()
+        second.start()
+        after, told = look({}, 0, 95)
+        with pytest.raises(FencedError, match="taken over by another `lakehouse alert`"):
+            first.publish({}, after, told)
+        second.publish({}, after, told)
+
+    assert messages(services, topic) == [as_message(one) for one in told]
+
+
+class Receiver:
+    """A webhook that answers with `status` and keeps what it got."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.got: list[tuple[str, dict[str, Any]]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if receiver.status == 200:
+                    receiver.got.append((self.headers["Idempotency-Key"], body))
+                self.send_response(receiver.status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?key=secret"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
+    services: Endpoints, topic: str, receiver: Receiver
+) -> None:
+    said: list[str] = []
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        publisher.start()
+        hook = Webhook(services.kafka, topic, receiver.url, said.append, first_pause_s=0.05)
+        hook.start()
+        receiver.status = 503
+        fires, told = look({}, 0, 95)
+        publisher.publish({}, fires, told)
+        await_(lambda: len(said) == 1)
+        over, resolved = look(fires, 1, 5)
+        publisher.publish(fires, over, resolved)
+        receiver.status = 200
+        await_(lambda: len(receiver.got) == 2)
+        hook.close()
+
+    both = [*told, *resolved]
+    assert receiver.got == [(one.id, as_message(one)) for one in both]
+    assert said == [
+        "webhook at 127.0.0.1 is away; what is told is kept for it: it answered 503",
+        "webhook at 127.0.0.1 answers again",
+    ]
+
+
+def test_a_webhook_gets_what_was_told_while_nobody_ran_but_nothing_from_before_it_was_named(
+    services: Endpoints, topic: str, receiver: Receiver
+) -> None:
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        publisher.start()
+        fires, before = look({}, 0, 95)
+        publisher.publish({}, fires, before)
+        first = Webhook(services.kafka, topic, receiver.url, print)
+        first.start()
+        first.close()
+        over, resolved = look(fires, 1, 5)
+        publisher.publish(fires, over, resolved)
+        second = Webhook(services.kafka, topic, receiver.url, print)
+        second.start()
+        await_(lambda: len(receiver.got) == 1)
+        second.close()
+
+    assert receiver.got == [(resolved[0].id, as_message(resolved[0]))]
