@@ -1,0 +1,141 @@
+"""Makes the dashboard of docker-compose's Grafana: `python docker/grafana/make_dashboard.py` writes its JSON.
+
+Every query is over metrics of lakehouse.telemetry or over what docker/prometheus/rules.yml records.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DataSourceRef,
+    VariableRefresh,
+    VariableSort,
+)
+
+FILE = Path(__file__).parent / "dashboards" / "lakehouse.json"
+_PROMETHEUS = DataSourceRef(type_val="prometheus", uid="prometheus")
+_STREAM = '{stream=~"$stream"}'
+_THIRD = 8  # of the grid, which has 24 columns
+
+
+def make() -> str:
+    """Return the dashboard as JSON."""
+    made = (
+        dashboard.Dashboard("lakehouse")
+        .uid("lakehouse")
+        .tags(["lakehouse"])
+        .time("now-1h", "now")
+        .refresh("10s")
+        .timezone("utc")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .with_variable(_streams())
+        .with_row(dashboard.Row("Health"))
+        .with_panel(_number("Health", 'lakehouse_health{stream=~"$stream"} == 1', "{{stream}}: {{word}}"))
+        .with_panel(_number("Gates (1: open)", f"lakehouse_gate_open{_STREAM}", "{{stream}}"))
+        .with_panel(_number("Alerts that fire", 'count(ALERTS{alertstate="firing"}) or vector(0)', ""))
+        .with_row(dashboard.Row("How soon records are in gold"))
+        .with_panel(_line("Longest wait", f"lakehouse:in_gold_wait_seconds{_STREAM}", "{{stream}}", "s"))
+        .with_panel(
+            _line(
+                "Late, share of an hour",
+                f"lakehouse:in_gold_late:ratio_1h{_STREAM}",
+                "{{stream}}",
+                "percentunit",
+            )
+        )
+        .with_panel(
+            _line("Age of the newest event", f"lakehouse_freshness_seconds{_STREAM}", "{{stream}}", "s")
+        )
+        .with_row(dashboard.Row("Backlog"))
+        .with_panel(
+            _line("Before bronze", f"sum by (stream) (lakehouse_lag_records{_STREAM})", "{{stream}}", "short")
+        )
+        .with_panel(
+            _line(
+                "Before later layers",
+                f"sum by (stream, layer) (lakehouse_layer_lag_records{_STREAM})",
+                "{{stream}} {{layer}}",
+                "short",
+            )
+        )
+        .with_panel(
+            _line(
+                "Oldest that waits",
+                f"max by (stream, layer) (lakehouse_layer_lag_seconds{_STREAM})",
+                "{{stream}} {{layer}}",
+                "s",
+            )
+        )
+        .with_row(dashboard.Row("Work"))
+        .with_panel(
+            _line(
+                "Records read a second",
+                f"sum by (stream, layer) (rate(lakehouse_records_total{_STREAM}[1m]))",
+                "{{stream}} {{layer}}",
+                "ops",
+            )
+        )
+        .with_panel(
+            _line(
+                "Micro-batch, 95th percentile",
+                "histogram_quantile(0.95, sum by (layer, le) "
+                '(rate(lakehouse_batch_duration_seconds_bucket{stream=~"$stream", phase="process"}[5m])))',
+                "{{layer}}",
+                "s",
+            )
+        )
+        .with_panel(
+            _line(
+                "Failures in 5 minutes",
+                f"sum by (stream) (increase(lakehouse_query_failures_total{_STREAM}[5m]))",
+                "{{stream}}",
+                "short",
+            )
+        )
+        .with_row(dashboard.Row("Tables"))
+        .with_panel(
+            _line("Open dead letters", f"lakehouse_dead_letters_open{_STREAM}", "{{stream}}", "short")
+        )
+        .with_panel(_line("Size", f"lakehouse_table_size_bytes{_STREAM}", "{{table}}", "bytes"))
+        .with_panel(_line("Files", f"lakehouse_table_files{_STREAM}", "{{table}}", "short"))
+    )
+    built = made.build()
+    for number, panel in enumerate(built.panels or (), 1):
+        panel.id_val = number
+    return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
+
+
+def _streams() -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable("stream")
+        .label("Stream")
+        .datasource(_PROMETHEUS)
+        .query("label_values(lakehouse_health, stream)")
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(True)  # noqa: FBT003 - the builder's own way
+        .include_all(True)  # noqa: FBT003
+        .all_value(".*")
+    )
+
+
+def _query(expression: str, legend: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().expr(expression).legend_format(legend).datasource(_PROMETHEUS)
+
+
+def _line(title: str, expression: str, legend: str, unit: str) -> timeseries.Panel:
+    panel = timeseries.Panel().title(title).datasource(_PROMETHEUS).unit(unit).min(0)
+    return panel.span(_THIRD).height(_THIRD).with_target(_query(expression, legend))
+
+
+def _number(title: str, expression: str, legend: str) -> stat.Panel:
+    panel = stat.Panel().title(title).datasource(_PROMETHEUS).span(_THIRD).height(_THIRD // 2)
+    return panel.with_target(_query(expression, legend).instant())
+
+
+if __name__ == "__main__":
+    FILE.write_text(make(), encoding="utf-8")
