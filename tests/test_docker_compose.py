@@ -7,6 +7,8 @@ specification that is used here, and what only shows when containers run.
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 DURATION = r"^\d+[smh]$"
-PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+[a-z0-9.-]*$")
+PINNED = re.compile(r"^[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*$")
 # Of the local broker's settings, those that are about the size of a laptop.
 SMALL = {"log.cleaner.dedupe.buffer.size", "num.network.threads", "num.io.threads"}
 
@@ -109,7 +111,14 @@ def of_dependencies(compose: Compose) -> Iterator[str]:
 
 
 def of_volumes(compose: Compose) -> Iterator[str]:
-    mounted = {volume.split(":")[0] for one in compose.services.values() for volume in one.volumes}
+    mounts = [(name, volume) for name, one in compose.services.items() for volume in one.volumes]
+    for name, volume in mounts:
+        source, _, rest = volume.partition(":")
+        if source.startswith(".") and not (ROOT / source).exists():
+            yield f"{name}: {source} does not exist"
+        if source.startswith(".") and not rest.endswith(":ro"):
+            yield f"{name}: {source} of the checkout is not mounted read-only"
+    mounted = {volume.split(":")[0] for _, volume in mounts if not volume.startswith(".")}
     yield from (f"volume {name} is not declared" for name in sorted(mounted - compose.volumes.keys()))
     yield from (f"volume {name} is not used" for name in sorted(compose.volumes.keys() - mounted))
 
@@ -269,6 +278,14 @@ def delete(*path: str) -> Callable[[dict[str, Any]], None]:
             set_at("services", "redis", "ports", value=["127.0.0.1:9092:6379"]),
             "127.0.0.1:9092 is published twice",
         ),
+        (
+            set_at("services", "prometheus", "volumes", value=["./docker/prometheus:/etc/prometheus"]),
+            "prometheus: ./docker/prometheus of the checkout is not mounted read-only",
+        ),
+        (
+            set_at("services", "grafana", "volumes", value=["./docker/grafanas:/etc/grafana:ro"]),
+            "grafana: ./docker/grafanas does not exist",
+        ),
         (delete("services", "export"), "jobs/export.py has no service"),
         (
             set_at("services", "gold", "command", value=["jobs/silver.py"]),
@@ -345,6 +362,30 @@ def test_the_jobs_fit_on_the_workers_side_by_side(compose: Compose) -> None:
     assert sum(cores) <= worker.deploy.replicas * int(worker.option("--cores"))
     memory = {gigabytes(job.spark_option("spark.executor.memory")) for job in jobs}
     assert max(memory) * int(worker.option("--cores")) <= gigabytes(worker.option("--memory"))
+
+
+def test_prometheus_scrapes_every_job_and_judges_the_rules_that_are_mounted(compose: Compose) -> None:
+    config = ROOT / "docker" / "prometheus" / "prometheus.yml"
+    promtool = shutil.which("promtool")
+    assert promtool is not None, "promtool is missing: scripts/prometheus.sh installs it"
+    subprocess.run([promtool, "check", "config", str(config)], check=True, capture_output=True)
+    (scraped,) = yaml.safe_load(config.read_text(encoding="utf-8"))["scrape_configs"]
+    targets = [target.partition(":")[0] for one in scraped["static_configs"] for target in one["targets"]]
+    assert targets == list(LAYERS)
+    inside = "/etc/prometheus"
+    assert f"--config.file={inside}/{config.name}" in compose.services["prometheus"].command
+    assert f"./docker/prometheus:{inside}:ro" in compose.services["prometheus"].volumes
+
+
+def test_grafana_finds_the_dashboards_and_prometheus_where_they_are(compose: Compose) -> None:
+    provisioning = ROOT / "docker" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "lakehouse.yml").read_text())["providers"]
+    dashboards = f"./docker/grafana/dashboards:{provider['options']['path']}:ro"
+    assert dashboards in compose.services["grafana"].volumes
+    assert source["url"] == "http://prometheus:9090"
+    asked = (ROOT / "docker" / "grafana" / "dashboards" / "lakehouse.json").read_text(encoding="utf-8")
+    assert f'"uid": "{source["uid"]}"' in asked
 
 
 def gigabytes(size: str) -> int:

@@ -34,8 +34,16 @@ def make() -> str:
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .with_variable(_streams())
         .with_row(dashboard.Row("Health"))
-        .with_panel(_number("Health", 'lakehouse_health{stream=~"$stream"} == 1', "{{stream}}: {{word}}"))
-        .with_panel(_number("Gates (1: open)", f"lakehouse_gate_open{_STREAM}", "{{stream}}"))
+        .with_panel(
+            _number(
+                "Health",
+                'max by (stream, word) (lakehouse_health{stream=~"$stream"}) == 1',
+                "{{stream}}: {{word}}",
+            )
+        )
+        .with_panel(
+            _number("Gates (1: open)", f"min by (stream) (lakehouse_gate_open{_STREAM})", "{{stream}}")
+        )
         .with_panel(_number("Alerts that fire", 'count(ALERTS{alertstate="firing"}) or vector(0)', ""))
         .with_row(dashboard.Row("How soon records are in gold"))
         .with_panel(_line("Longest wait", f"lakehouse:in_gold_wait_seconds{_STREAM}", "{{stream}}", "s"))
@@ -48,16 +56,26 @@ def make() -> str:
             )
         )
         .with_panel(
-            _line("Age of the newest event", f"lakehouse_freshness_seconds{_STREAM}", "{{stream}}", "s")
+            _line(
+                "Age of the newest event",
+                f"max by (stream) (lakehouse_freshness_seconds{_STREAM})",
+                "{{stream}}",
+                "s",
+            )
         )
         .with_row(dashboard.Row("Backlog"))
         .with_panel(
-            _line("Before bronze", f"sum by (stream) (lakehouse_lag_records{_STREAM})", "{{stream}}", "short")
+            _line(
+                "Before bronze",
+                f"sum by (stream) ({_once('lakehouse_lag_records')})",
+                "{{stream}}",
+                "short",
+            )
         )
         .with_panel(
             _line(
                 "Before later layers",
-                f"sum by (stream, layer) (lakehouse_layer_lag_records{_STREAM})",
+                f"sum by (stream, layer) ({_once('lakehouse_layer_lag_records')})",
                 "{{stream}} {{layer}}",
                 "short",
             )
@@ -98,10 +116,17 @@ def make() -> str:
         )
         .with_row(dashboard.Row("Tables"))
         .with_panel(
-            _line("Open dead letters", f"lakehouse_dead_letters_open{_STREAM}", "{{stream}}", "short")
+            _line(
+                "Open dead letters",
+                f"max by (stream) (lakehouse_dead_letters_open{_STREAM})",
+                "{{stream}}",
+                "short",
+            )
         )
-        .with_panel(_line("Size", f"lakehouse_table_size_bytes{_STREAM}", "{{table}}", "bytes"))
-        .with_panel(_line("Files", f"lakehouse_table_files{_STREAM}", "{{table}}", "short"))
+        .with_panel(
+            _line("Size", f"max by (table) (lakehouse_table_size_bytes{_STREAM})", "{{table}}", "bytes")
+        )
+        .with_panel(_line("Files", f"max by (table) (lakehouse_table_files{_STREAM})", "{{table}}", "short"))
     )
     built = made.build()
     for number, panel in enumerate(built.panels or (), 1):
@@ -121,6 +146,11 @@ def _streams() -> dashboard.QueryVariable:
         .include_all(True)  # noqa: FBT003
         .all_value(".*")
     )
+
+
+def _once(metric: str) -> str:
+    """Return a metric that several processes expose, each of its values once."""
+    return f"max without (instance, job) ({metric}{_STREAM})"
 
 
 def _query(expression: str, legend: str) -> prometheus.Dataquery:

@@ -1,7 +1,8 @@
 """The same rules for Prometheus, over the metrics that lakehouse.telemetry exposes. Pure.
 
 Beside them: how fast the budget of "in gold within X seconds" burns, by two windows each, so that an alert
-comes soon and goes soon. What no metric holds (values of gold, audits) has no Prometheus rule.
+comes soon and goes soon. Every process exposes what is seen of the lake and the broker, so each of these values
+counts once, however many say it. What no metric holds (values of gold, audits) has no Prometheus rule.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def rules_file(rules: Rules) -> str:
 _TELEMETRY = [
     {
         "alert": "LakehouseCannotBeSeen",
-        "expr": "lakehouse_up == 0",
+        "expr": "max by (what) (lakehouse_up) == 0",
         "for": "1m",
         "labels": {"severity": "critical"},
         "annotations": {"summary": "the {{ $labels.what }} cannot be looked at"},
@@ -67,13 +68,13 @@ def _rule(rule: Rule) -> dict[str, object] | None:
             f"{rule.layer} of {{{{ $labels.stream }}}} is behind: {{{{ $value }}}}",
         )
     elif isinstance(rule, FreshnessRule):
-        expression = f"lakehouse_freshness_seconds{_of(rule.stream)} > {rule.seconds:g}"
+        expression = f"max by (stream) (lakehouse_freshness_seconds{_of(rule.stream)}) > {rule.seconds:.15g}"
         summary = "the newest event of {{ $labels.stream }} is {{ $value }} s old"
     elif isinstance(rule, DeadLetterRule):
         expression = _letters(rule)
         summary = "{{ $value | humanizePercentage }} of {{ $labels.stream }} become dead letters"
     elif isinstance(rule, GateRule):
-        expression = f"lakehouse_gate_open{_of(rule.stream)} == 0"
+        expression = f"min by (stream) (lakehouse_gate_open{_of(rule.stream)}) == 0"
         summary = "the gate of {{ $labels.stream }} is closed"
     else:
         return None
@@ -94,7 +95,7 @@ def _lag(rule: LagRule) -> str:
         series = f"lakehouse_lag_{unit}{_of(rule.stream)}"
     else:
         series = f"lakehouse_layer_lag_{unit}{_of(rule.stream, layer=rule.layer)}"
-    return f"{combine} by (stream) ({series}) > {limit or 0:.15g}"
+    return f"{combine} by (stream) (max without (instance, job) ({series})) > {limit or 0:.15g}"
 
 
 def _letters(rule: DeadLetterRule) -> str:

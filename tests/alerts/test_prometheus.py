@@ -81,6 +81,9 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         series("lakehouse_layer_lag_seconds", "0x20", stream="sales", layer="silver", table="a", source="b"),
         series("lakehouse_lag_records", "600000x20", stream="calls", **source),
         series("lakehouse_lag_records", "600000x20", stream="calls", topic="t", partition="1"),
+        # Two processes see the same records: they count once.
+        series("lakehouse_lag_records", "900000x20", stream="sales", **source, instance="silver:9464"),
+        series("lakehouse_lag_records", "900000x20", stream="sales", **source, instance="gold:9464"),
         series("lakehouse_freshness_seconds", "86399+1x20", stream="sales"),
         series("lakehouse_gate_open", "1x3 0x10", stream="sales"),
         series("lakehouse_records_total", "0+600x20", **silver),
