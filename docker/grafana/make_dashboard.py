@@ -131,7 +131,8 @@ def make() -> str:
     built = made.build()
     for number, panel in enumerate(built.panels or (), 1):
         panel.id_val = number
-    return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
+    text: str = JSONEncoder(sort_keys=True, indent=2).encode(built)
+    return f"{text}\n"
 
 
 def _streams() -> dashboard.QueryVariable:

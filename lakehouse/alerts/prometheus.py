@@ -1,8 +1,8 @@
 """The same rules for Prometheus, over the metrics that lakehouse.telemetry exposes. Pure.
 
 Beside them: how fast the budget of "in gold within X seconds" burns, by two windows each, so that an alert
-comes soon and goes soon. Every process exposes what is seen of the lake and the broker, so each of these values
-counts once, however many say it. What no metric holds (values of gold, audits) has no Prometheus rule.
+comes soon and goes soon. Every process exposes what is seen of the lake and the broker, so each of these
+values counts once, however many say it. What no metric holds (values of gold, audits) has no Prometheus rule.
 """
 
 from __future__ import annotations
