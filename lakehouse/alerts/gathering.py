@@ -6,24 +6,28 @@ What cannot be read is left out with a reason, so that a rule that needs it neit
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
 from lakehouse import bronze
 from lakehouse.alerts.facts import WINDOW, Audit, Facts, Landed, Window
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule, Rule
 from lakehouse.dead_letters import DEAD_LETTERS
-from lakehouse.event_table import EVENTS
+from lakehouse.event_table import EVENTS, newest
+from lakehouse.events import Kind
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct
-from lakehouse.tables.specs import EPOCH
 from lakehouse.telemetry import Observation
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
+_AUDITS = 1_000  # of all streams, the newest
 _Found = TypeVar("_Found")
 
 
@@ -65,29 +69,27 @@ def gather(
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
     """Return the windows that are over, of the metric's series, as far back as the rule looks."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
-    where = [f"metric_name = {_quoted(rule.metric)}", f"window_start >= {_at(since)}"]
-    where += [f"window_end <= {_at(now)}", f"{rule.statistic} IS NOT NULL"]
+    where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
+    where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()
     if rule.service is not None:
-        where.append(f"service_id = {_quoted(rule.service)}")
-    columns = f"service_id, window_start, {rule.statistic} AS value"
-    query = f"SELECT {columns} FROM rows WHERE {' AND '.join(where)}"  # noqa: S608 - quoted above
-    rows = direct.read(lake, METRICS_1M, query)
-    return [Window(row["service_id"], _utc(row["window_start"]), float(row["value"])) for row in rows]
+        where &= ds.field("service_id") == rule.service
+    columns = ["service_id", "window_start", rule.statistic]
+    rows = direct.rows_where(lake, METRICS_1M, columns, where)
+    return [Window(row["service_id"], _utc(row["window_start"]), float(row[rule.statistic])) for row in rows]
 
 
 def _landed(lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: datetime) -> dict[str, Landed]:
-    since = _at(now - timedelta(seconds=rule.within_s))
-    by_stream = f"SELECT stream, count(*) AS n FROM rows WHERE first_seen >= {since} GROUP BY stream"  # noqa: S608
-    letters = {row["stream"]: int(row["n"]) for row in direct.read(lake, DEAD_LETTERS, by_stream)}
-    query = f"SELECT count(*) AS n FROM rows WHERE ingested_at >= {since}"  # noqa: S608
+    since = now - timedelta(seconds=rule.within_s)
+    letters = Counter(
+        row["stream"] for row in direct.rows_where(lake, DEAD_LETTERS, ["stream"], _from("first_seen", since))
+    )
     return {
         stream.name: Landed(
             sum(
-                int(row["n"])
-                for source in stream.sources
-                for row in direct.read(lake, bronze.spec(source), query)
+                len(direct.rows_where(lake, bronze.spec(one), ["partition"], _from("ingested_at", since)))
+                for one in stream.sources
             ),
-            letters.get(stream.name, 0),
+            letters[stream.name],
         )
         for stream in streams
         if rule.stream in (None, stream.name)
@@ -95,19 +97,22 @@ def _landed(lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: dat
 
 
 def _audits(lake: str) -> dict[str, Audit]:
-    query = "SELECT stream, at, details FROM rows WHERE kind = 'audit' AND stream IS NOT NULL ORDER BY at"
-    rows = direct.read(lake, EVENTS, query)
-    return {row["stream"]: Audit(_utc(row["at"]), bool(json.loads(row["details"])["clean"])) for row in rows}
+    """Return the last audit of each stream."""
+    found = newest(lake, limit=_AUDITS, kinds=[Kind.AUDIT])
+    return {
+        one.stream: Audit(_utc(one.at), bool(json.loads(one.details)["clean"]))
+        for one in found
+        if one.stream is not None and one.details is not None
+    }
 
 
-def _at(moment: datetime) -> str:
-    micros = (moment - EPOCH) // timedelta(microseconds=1)
-    return f"arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+def _from(column: str, moment: datetime) -> ds.Expression:
+    return cast("ds.Expression", ds.field(column) >= _at(moment))
+
+
+def _at(moment: datetime) -> pa.Scalar:
+    return pa.scalar(moment, pa.timestamp("us", tz="UTC"))
 
 
 def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -23,6 +23,7 @@ from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from deltalake import DeltaTable, Schema
 
 _AS_S3 = ("s3a://", "s3n://")
@@ -92,6 +93,30 @@ def newest_first(
             yield upto, [_missing(schema.names) | row for row in _as(schema, found).to_pylist()]
     except (DeltaError, OSError) as error:
         raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+
+
+def rows_where(
+    lake: str, spec: TableSpec, columns: Sequence[str], where: ds.Expression
+) -> list[dict[str, Any]]:
+    """Return columns of the rows for which a condition holds; none where there is no table.
+
+    Files that the condition rules out by their statistics are not read. Timestamps are UTC. Raises TableError
+    where the table cannot be read.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    from pyarrow.fs import SubTreeFileSystem  # noqa: PLC0415
+
+    path = location(lake, spec)
+    try:
+        if not DeltaTable.is_deltatable(path):
+            return []
+        system, root = _directory(path)
+        table = DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
+        found: list[dict[str, Any]] = table.to_table(columns=list(columns), filter=where).to_pylist()
+    except (DeltaError, OSError) as error:
+        raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+    return found
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
