@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -246,6 +247,48 @@ def test_processes_that_append_at_once_lose_and_double_nothing(lake: str) -> Non
         own = [event for event in found if event.stream == f"process {number}"]
         assert [event.message for event in own] == [str(place) for place in range(EACH)]
         assert {(event.actor, event.pid) for event in own} == {(f"process {number}", process.pid)}
+
+
+def appended_at_once(lake: str, spec: TableSpec, monkeypatch: pytest.MonkeyPatch, step: str) -> list[str]:
+    """Append a row from each of four threads, which wait for one another before they first take the step."""
+    taken, barrier, original = threading.local(), threading.Barrier(PROCESSES), getattr(direct, step)
+
+    def together(*arguments: object) -> object:
+        if not hasattr(taken, "once"):
+            taken.once = True
+            barrier.wait(30)
+        return original(*arguments)
+
+    monkeypatch.setattr(direct, step, together)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+        rows = [{"id": f"row {number}", "at": at} for number in range(PROCESSES)]
+        list(pool.map(lambda row: direct.append(lake, spec, [row]), rows))
+    return sorted(event.id for event in newest(lake, limit=100))
+
+
+def metadata_commits(lake: str) -> int:
+    log = Path(direct.location(lake, EVENTS), "_delta_log")
+    return sum('"metaData"' in file.read_text() for file in log.glob("*.json"))
+
+
+def test_a_table_that_four_make_at_once_is_made_once_and_has_what_each_appends(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = appended_at_once(lake, EVENTS, monkeypatch, "properties_when_made")
+    assert ids == ["row 0", "row 1", "row 2", "row 3"]
+    assert metadata_commits(lake) == 1
+
+
+def test_columns_that_four_add_at_once_are_added_once_and_each_appends(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = StructType([EVENTS.schema["id"], EVENTS.schema["at"]])
+    few = TableSpec("ops", "events", columns, stats=("at",))
+    direct.append(lake, few, [{"id": "before", "at": datetime(2026, 3, 1, 11, tzinfo=UTC)}])
+    ids = appended_at_once(lake, EVENTS, monkeypatch, "_lacking")
+    assert ids == ["before", "row 0", "row 1", "row 2", "row 3"]
+    assert metadata_commits(lake) == 2
 
 
 def test_the_table_is_made_as_spark_makes_the_others(lake: str) -> None:

@@ -24,10 +24,11 @@ from lakehouse.tables.specs import TableSpec, path_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
-    from deltalake import DeltaTable, Schema
+    from deltalake import DeltaTable, Field, Schema
 
 _AS_S3 = ("s3a://", "s3n://")
 _FEW_FILES = 20
+_TRIES = 5
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -46,23 +47,32 @@ def location(lake: str, spec: TableSpec) -> str:
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows in one commit, to a table that is made as `ensure` makes one where it is not there yet.
 
-    A column that the table lacks is added, and one that the spec lacks is null. Raises what deltalake raises.
+    A column that the table lacks is added, and one that the spec lacks is null. Where another process
+    changes the table's columns at this moment, the same file is committed anew. Raises what deltalake raises.
     """
     import pyarrow as pa  # noqa: PLC0415 - takes a moment, which is not for a process's start
     import pyarrow.parquet as pq  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
     from deltalake.transaction import AddAction  # noqa: PLC0415
 
     schema = _schema(spec)
-    table = _ensure(lake, spec, schema)
-    written = pa.Table.from_pylist(list(rows), schema=pa.schema(schema))
-    name, data = f"part-{uuid.uuid4()}.snappy.parquet", pa.BufferOutputStream()
-    pq.write_table(written, data)
-    system, root = _directory(location(lake, spec))
-    with system.open_output_stream(f"{root}/{name}") as file:
-        file.write(data.getvalue())
-    stats = json.dumps(_stats(rows, spec))
-    added = AddAction(name, data.getvalue().size, {}, int(time.time() * 1000), True, stats)  # noqa: FBT003
-    table.create_write_transaction([added], "append", table.schema(), [])
+    path, data = location(lake, spec), pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(schema)), data)
+    file, stats = data.getvalue(), json.dumps(_stats(rows, spec))
+    name, now_ms = f"part-{uuid.uuid4()}.snappy.parquet", int(time.time() * 1000)
+    added = AddAction(name, file.size, {}, now_ms, True, stats)  # noqa: FBT003
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            table = _ensure(path, spec, schema)
+            system, root = _directory(path)
+            with system.open_output_stream(f"{root}/{name}") as stream:
+                stream.write(file)
+            table.create_write_transaction([added], "append", table.schema(), [])
+        except CommitFailedError:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def newest_first(
@@ -138,22 +148,30 @@ def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
     return before, len(table.file_uris())
 
 
-def _ensure(lake: str, spec: TableSpec, schema: Schema) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415
+def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
+    from deltalake import CommitProperties, DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    path = location(lake, spec)
     if not DeltaTable.is_deltatable(path):
         try:
-            DeltaTable.create(path, schema, configuration=properties_when_made(spec))
+            DeltaTable.create(
+                path,
+                schema,
+                configuration=properties_when_made(spec),
+                commit_properties=CommitProperties(max_commit_retries=0),  # or it is made anew as version 1
+            )
         except DeltaError:
             if not DeltaTable.is_deltatable(path):  # nobody else has made it at this moment
                 raise
     table = DeltaTable(path)
-    there = {field.name for field in table.schema().fields}
-    if missing := [field for field in schema.fields if field.name not in there]:
+    if missing := _lacking(table, schema):
         table.alter.add_columns(missing)
     return table
+
+
+def _lacking(table: DeltaTable, schema: Schema) -> list[Field]:
+    there = {field.name for field in table.schema().fields}
+    return [field for field in schema.fields if field.name not in there]
 
 
 def _schema(spec: TableSpec) -> Schema:
