@@ -182,6 +182,7 @@ def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, sta
     assert ask(spark, statement, limit=10).rows
 
 
+@pytest.mark.soak
 def test_corrections_beside_other_writers_are_made_again_until_each_has_been_made(
     spark: SparkSession, lake: Settings
 ) -> None:

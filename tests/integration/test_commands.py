@@ -197,6 +197,7 @@ def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
     assert json.loads(as_json.stdout) == {"gates": []}
 
 
+@pytest.mark.soak
 def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
     spark: SparkSession, services: Endpoints, tmp_path: Path
 ) -> None:

@@ -192,6 +192,7 @@ def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     assert tables.read(spark, str(pipeline.path_of(lake_settings, BRONZE))).schema == bronze.SCHEMA
 
 
+@pytest.mark.soak
 def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
 # Runs with an interval.
 
 
+@pytest.mark.soak
 def test_a_failing_query_stops_the_others_and_is_named(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +344,7 @@ class SeenStop(Stop):
         assert self.event.noticed.wait(300)
 
 
+@pytest.mark.soak
 def test_a_stop_lets_every_query_note_what_it_has_written(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:

@@ -135,6 +135,7 @@ def views_of(spark: SparkSession) -> set[str]:
     return {row.viewName for row in spark.sql("SHOW VIEWS").where("isTemporary").collect()}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_damaged_rows_are_caught_by_the_expectations_that_they_break_and_named(
     spark: SparkSession, lake: Settings, every: Mapping[str, Subject], context: AbstractDataContext

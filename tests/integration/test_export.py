@@ -450,6 +450,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("few_are_many")
 def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
     export: Export, monkeypatch: pytest.MonkeyPatch

@@ -324,6 +324,7 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Lake
     assert name in {one.query for one in running.done}
 
 
+@pytest.mark.soak
 def test_a_stop_does_not_wait_for_a_pause(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 60)
     lake.catch_up([TRANSACTIONS, SALES])

@@ -153,6 +153,7 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
     assert gold_differences(settings, [0, 1, 2, 4]) == []
 
 
+@pytest.mark.soak
 def test_two_replays_at_the_same_time_let_a_record_in_once(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def running_here(spark: SparkSession, settings: Settings) -> Iterator[None]:
     assert not thread.is_alive()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
     spark: SparkSession, services: Endpoints, tmp_path: Path

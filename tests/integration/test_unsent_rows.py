@@ -148,7 +148,7 @@ def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Setti
         yield make_settings(redis_url=SecretStr(url))
 
 
-@pytest.fixture(params=["in one transaction", "in shards and slices"])
+@pytest.fixture(params=[pytest.param("in one transaction", marks=pytest.mark.soak), "in shards and slices"])
 def exported(
     spark: SparkSession, settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Exported:

@@ -290,6 +290,7 @@ def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, session_settings:
     assert [row["status"] for row in folding.rows(GOLD)].count("open") == 0
 
 
+@pytest.mark.soak
 def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
