@@ -9,12 +9,11 @@ The transactional id is that of the topic: a second process fences the first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, ProducerFencedError
 
 from lakehouse.alerts.evaluating import (
     Alert,
@@ -26,6 +25,7 @@ from lakehouse.alerts.evaluating import (
     state_from_json,
 )
 from lakehouse.errors import ServiceError
+from lakehouse.sinks.transactional import let_go, reported
 from lakehouse.topics import create_topics
 
 TRANSACTION_TIMEOUT_S = 60
@@ -38,7 +38,10 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """Keeps the state and tells what follows from it. Raises ServiceError where the broker does not."""
+    """Keeps the state and tells what follows from it.
+
+    Raises ServiceError where the broker does not take it: a FencedError where another process has taken over.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._servers = bootstrap_servers
@@ -99,31 +102,15 @@ class Publisher:
     def close(self) -> None:
         """Let go of the broker, however it is."""
         producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(KafkaError):
-                producer.close(timeout=5)
+        let_go(producer)
 
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaError as error:
-            self.close()
-            if not _is_fenced(error):
-                raise ServiceError(
-                    f"alerts to topic {self.topic} failed: {type(error).__name__}: {error}"
-                ) from error
-            raise FencedError(
-                f"alerts to topic {self.topic} were taken over by another `lakehouse alert`; only one may "
-                "run at a time, or their topics have to differ (LAKEHOUSE_ALERT_TOPIC)"
-            ) from error
-        except BaseException:
-            self.close()
-            raise
-
-
-class FencedError(ServiceError):
-    """Another process publishes to the topic now."""
+    def _reported(self) -> AbstractContextManager[None]:
+        return reported(
+            f"alerts to topic {self.topic}",
+            self.close,
+            f"alerts to topic {self.topic} were taken over by another `lakehouse alert`; only one may run at "
+            "a time, or their topics have to differ (LAKEHOUSE_ALERT_TOPIC)",
+        )
 
 
 def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
@@ -148,11 +135,6 @@ def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
         if text is not None:
             state |= state_from_json(text)
     return state
-
-
-def _is_fenced(error: KafkaError) -> bool:
-    """Tell whether another producer has the transactional id now; a later call hides that in its error."""
-    return any(isinstance(one, ProducerFencedError) for one in (error, *error.args))
 
 
 def _by_rule(state: State) -> Mapping[str, str]:

@@ -8,11 +8,12 @@ from datetime import datetime
 from lakehouse.alerts.evaluating import Alert, Key, Notification, Status
 from lakehouse.alerts.facts import step
 from lakehouse.alerts.gathering import gather
-from lakehouse.alerts.publishing import FencedError, Publisher
+from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import Rules
 from lakehouse.errors import ServiceError
 from lakehouse.events import Kind, note
 from lakehouse.settings import Settings
+from lakehouse.sinks.transactional import FencedError
 from lakehouse.stream import Stream
 from lakehouse.telemetry import Observer
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, ProducerFencedError
+from kafka.errors import KafkaError
 from kafka.partitioner import murmur2
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from lakehouse.errors import CheckpointError, ServiceError
+from lakehouse.failures import what_of
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.sizes import Weighed, weigh
+from lakehouse.sinks.transactional import let_go, reported
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, limits_of
 
@@ -47,27 +49,16 @@ class Exporter:
         aborted by the next exporter's start, or by the broker when its time is over.
         """
         producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(KafkaError):
-                producer.close(timeout=5)
+        let_go(producer)
 
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except ProducerFencedError as error:
-            self.close()
-            raise ServiceError(
-                f"export of {self._table} to topic {self.topic} was taken over by another exporter of the "
-                "same table, and only one may run at a time; or its transaction was open for more than "
-                f"{self._timeout_ms / 1000:,.0f} s"
-            ) from error
-        except KafkaError as error:
-            self.close()
-            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
-        except BaseException:
-            self.close()
-            raise
+    def _reported(self) -> AbstractContextManager[None]:
+        return reported(
+            f"export to topic {self.topic}",
+            self.close,
+            f"export of {self._table} to topic {self.topic} was taken over by another exporter of the same "
+            "table, and only one may run at a time; or its transaction was open for more than "
+            f"{self._timeout_ms / 1000:,.0f} s",
+        )
 
     def _start(self, limits: Limits) -> KafkaProducer:
         """Make the producer; from here on nobody else can commit progress."""
@@ -173,7 +164,7 @@ class KafkaSink(Exporter):
             # A transaction that a crash has left open would be waited for; it has not moved the progress.
             sent = read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
         except KafkaError as error:
-            raise ServiceError(f"export to topic {self.topic} failed: {_gist(error)}") from error
+            raise ServiceError(f"export to topic {self.topic} failed: {what_of(error)}") from error
         sent = sent or self._noted
         if sent is None:
             return
@@ -251,7 +242,3 @@ def partition_of(change: Change, partitions: Sequence[int]) -> int:
     text = change.key if change.partition_by is None else change.partition_by
     hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
     return partitions[hashed % len(partitions)]
-
-
-def _gist(error: KafkaError) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from lakehouse.alerts.evaluating import Alert, Key, Notification, as_message
 from lakehouse.alerts.facts import Facts, Window, step
-from lakehouse.alerts.publishing import FencedError, Publisher, read_state
+from lakehouse.alerts.publishing import Publisher, read_state
 from lakehouse.alerts.rules import MetricRule
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.local.services import Endpoints
+from lakehouse.sinks.transactional import FencedError
+from tests.alerts.receiver import Receiver, receiving
 from tests.pipeline import await_, read_topic
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -79,37 +79,10 @@ def test_a_second_process_takes_over_and_the_first_is_told(services: Endpoints, 
     assert messages(services, topic) == [as_message(one) for one in told]
 
 
-class Receiver:
-    """A webhook that answers with `status` and keeps what it got."""
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.got: list[tuple[str, dict[str, Any]]] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if receiver.status == 200:
-                    receiver.got.append((self.headers["Idempotency-Key"], body))
-                self.send_response(receiver.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?key=secret"
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with receiving() as made:
+        yield made
 
 
 def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
@@ -33,6 +34,7 @@ from lakehouse.sinks import Change, KafkaSink, RedisSink, read_latest, read_rows
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.sinks.slices import Slice, SlicedSink
+from lakehouse.sinks.transactional import FencedError, let_go, reported
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, create_topics
 from tests import redis_databases
@@ -192,6 +194,31 @@ def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
     assert "\n" not in str(caught.value)
     assert second.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
     assert committed(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
+
+
+def test_a_fenced_producer_is_recognised_by_whatever_it_is_asked_for(services: Endpoints, topic: str) -> None:
+    """The call that finds out says so; those after it hide that in a plain KafkaError."""
+    first, second = (
+        KafkaProducer(bootstrap_servers=services.kafka, transactional_id=f"of {topic}") for _ in range(2)
+    )
+    first.init_transactions()
+    first.begin_transaction()
+    first.send(topic, b"zombie").get()
+    second.init_transactions()
+    causes, closed = [], []
+    for ask in (first.commit_transaction, first.commit_transaction, first.begin_transaction):
+        with (
+            pytest.raises(FencedError, match="somebody else has it") as caught,
+            reported("the test", lambda: closed.append(1), "somebody else has it"),
+        ):
+            ask()
+        causes.append(type(caught.value.__cause__))
+    for producer in (first, second):
+        let_go(producer)
+
+    assert causes == [ProducerFencedError, KafkaError, KafkaError]
+    assert len(closed) == 3
+    assert committed(services, topic) == []
 
 
 def test_an_exporter_of_shards_is_fenced_by_one_that_takes_over_and_shards_keep_progress_of_their_own(
