@@ -50,3 +50,9 @@ class StreamError(LakehouseError):
 
 class QueryError(LakehouseError):
     """A SQL statement was refused."""
+
+
+def first_line(error: object) -> str:
+    """Return the first line of an error's text that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), "no message")

@@ -23,9 +23,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from importlib import metadata
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
-from lakehouse.errors import LakehouseError, StreamError
+from lakehouse.errors import LakehouseError, StreamError, first_line
 
 CAPACITY = 1000
 GATHER_S = 1.0
@@ -87,8 +87,15 @@ Write = Callable[[Sequence[Event], bool], None]
 class Place(TypedDict, total=False):
     """What a query's name says of an event, as `note` takes it."""
 
-    layer: str
-    table: str
+    layer: str | None
+    table: str | None
+
+
+class About(Place, total=False):
+    """What an event concerns beside that, and what is kept of it, which becomes JSON."""
+
+    stream: str | None
+    details: Mapping[str, Any] | None
 
 
 def place_of(query: str) -> Place:
@@ -143,17 +150,9 @@ class EventLog:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def note(
-        self,
-        kind: Kind,
-        message: str,
-        *,
-        stream: str | None = None,
-        layer: str | None = None,
-        table: str | None = None,
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
+    def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
         """Take an event, to be appended soon."""
+        details = about.get("details")
         text = None if details is None else _as_json(details)
         with self._changed:
             self._last = max(datetime.now(UTC), self._last + _MICROSECOND)
@@ -162,9 +161,9 @@ class EventLog:
                     id=str(uuid.uuid4()),
                     at=self._last,
                     kind=kind.value,
-                    stream=stream,
-                    layer=layer,
-                    table=table,
+                    stream=about.get("stream"),
+                    layer=about.get("layer"),
+                    table=about.get("table"),
                     actor=self._actor,
                     host=socket.gethostname(),
                     pid=os.getpid(),
@@ -222,7 +221,7 @@ class EventLog:
             self._forget_oldest()
             is_first, self._fails = not self._fails, True
         if is_first:
-            self._warn(f"ops.events cannot be written, which stops nothing else: {_gist(failure)}")
+            self._warn(f"ops.events cannot be written, which stops nothing else: {first_line(failure)}")
 
     def _is_written(self) -> None:
         with self._changed:
@@ -256,18 +255,10 @@ def noting(log: EventLog) -> Iterator[None]:
         log.close()
 
 
-def note(
-    kind: Kind,
-    message: str,
-    *,
-    stream: str | None = None,
-    layer: str | None = None,
-    table: str | None = None,
-    details: Mapping[str, Any] | None = None,
-) -> None:
+def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
     """Say that something has happened; nothing is done with it unless the process keeps events."""
     if _log is not None:
-        _log.note(kind, message, stream=stream, layer=layer, table=table, details=details)
+        _log.note(kind, message, **about)
 
 
 def _as_json(details: Mapping[str, Any]) -> str:
@@ -275,11 +266,6 @@ def _as_json(details: Mapping[str, Any]) -> str:
         return json.dumps(details, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         return json.dumps({"unreadable": str(type(details))})
-
-
-def _gist(error: BaseException) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
 
 
 @cache

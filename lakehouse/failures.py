@@ -8,7 +8,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import LakehouseError
+from lakehouse.errors import LakehouseError, first_line
 
 # A table was given a column, a wider type or another property while it was read or written.
 _TABLE_CHANGED = re.compile(
@@ -22,9 +22,7 @@ _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 def gist(error: BaseException) -> str:
     """Return what an error says, without the stack traces that Spark puts into messages."""
-    text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    lines = text.splitlines()
-    return next((line.strip() for line in lines if line.strip()), "no message")
+    return first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
 
 
 def what_of(error: BaseException) -> str:

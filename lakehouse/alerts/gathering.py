@@ -22,6 +22,7 @@ from lakehouse.alerts.rules import DeadLetterRule, MetricRule, Rule
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.event_table import EVENTS, newest
 from lakehouse.events import Kind
+from lakehouse.failures import gist
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Observation
@@ -45,7 +46,7 @@ def gather(
         try:
             return read()
         except Exception as error:  # noqa: BLE001 - deltalake's and its engine's, of any file system
-            warn(f"{what} could not be read: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            warn(f"{what} could not be read: {gist(error)}")
             return None
 
     windows = {

@@ -11,6 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from lakehouse.errors import ServiceError
+from lakehouse.failures import what_of
 from lakehouse.topics import require_listening
 
 _REQUEST_MS = 2_000
@@ -48,7 +49,7 @@ class Broker:
             first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
         except (KafkaError, OSError) as error:
             self.close()
-            raise ServiceError(f"the broker at {self._servers} does not answer: {_gist(error)}") from error
+            raise ServiceError(f"the broker at {self._servers} does not answer: {what_of(error)}") from error
         except ServiceError:
             self.close()
             raise
@@ -117,7 +118,3 @@ class Broker:
                 max_partition_fetch_bytes=_FETCH_BYTES,
             )
         return self._consumer
-
-
-def _gist(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
