@@ -70,7 +70,7 @@ def run_layers(
     """
     streams = choose(stream_names)
     check_trigger(trigger)
-    named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
+    named = _named(layers)
     with recorded(settings, f"lakehouse {named}"):
         _run(
             settings,
@@ -181,7 +181,7 @@ def noted_run(
             one = layers[0] if len(layers) == 1 else None
             note(kind, text, stream=stream.name, layer=one, details=how)
 
-    named = "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
+    named = _named(layers)
     note_each(Kind.START, f"{named} started, trigger {trigger}")
     ended = "failed"
     try:
@@ -189,6 +189,10 @@ def noted_run(
         ended = "stopped" if stop.requested else "caught up"
     finally:
         note_each(Kind.STOP, f"{named} {ended}", ended)
+
+
+def _named(layers: Sequence[LayerName]) -> str:
+    return "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
 
 
 def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:

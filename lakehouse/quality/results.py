@@ -12,11 +12,11 @@ the expectations that did not hold, empty where it has opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
@@ -136,14 +136,17 @@ def gates(spark: SparkSession, lake: str) -> Mapping[str, GateState]:
     path = tables.path_of(lake, GATES.layer, GATES.name)
     if not tables.exists(spark, path):
         return {}
-    newest = _newest(tables.read(spark, path))
-    return {
-        row.stream: GateState(row.stream, tables.from_micros(row.at), row.is_open, tuple(row.reasons))
-        for row in newest.collect()
-    }
+    changes = tables.read(spark, path).withColumn("changed_at", F.unix_micros("changed_at"))
+    return last_of(
+        GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
+        for row in changes.collect()
+    )
 
 
-def _newest(changes: DataFrame) -> DataFrame:
-    last = F.max_by(F.struct("is_open", "reasons"), "changed_at").alias("last")
-    at = F.unix_micros(F.max("changed_at")).alias("at")
-    return changes.groupBy("stream").agg(last, at).select("stream", "at", "last.*")
+def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
+    """Return the last change of each stream's gate, whoever has read them."""
+    last: dict[str, GateState] = {}
+    for one in changes:
+        if one.stream not in last or last[one.stream].changed_at < one.changed_at:
+            last[one.stream] = one
+    return last

@@ -169,7 +169,7 @@ class _Watched:
         queries = [measures.query_state(one, self._progress[one.name]) for one in self._readers]
         times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
         newest = max((one.newest for one in times), default=None)
-        gate = seen.gates.by_stream.get(name)
+        gate = seen.gates.of(name)
         letters = seen.letters.by_stream
         health = health_of(
             partitions,

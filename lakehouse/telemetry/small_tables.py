@@ -11,10 +11,11 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from lakehouse.dead_letters import OPEN
+from lakehouse.quality.results import GateState, last_of
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.values import Gate
 
-_FILES_A_LOOK = 200
+FILES_A_LOOK = 200
 """So that the first look at a table of many files takes no longer than a moment."""
 
 
@@ -33,14 +34,14 @@ class OpenLetters:
             return
         self._counts = {path: self._counts[path] for path in self._log.files if path in self._counts}
         missing = [path for path in self._log.files if path not in self._counts]
-        for path in missing[:_FILES_A_LOOK]:
+        for path in missing[:FILES_A_LOOK]:
             try:
-                self._counts[path] = _open_letters(_file(self._log, path))
+                self._counts[path] = _open_letters(file_in(self._log, path))
             except OSError:  # rewritten, and removed since the log was read: the next look has others
                 self.by_stream = None
                 return
         # Of letters that are counted while a replay rewrites them the sum is one or the other.
-        complete = len(missing) <= _FILES_A_LOOK
+        complete = len(missing) <= FILES_A_LOOK
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
 
@@ -56,33 +57,36 @@ class Gates:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._read: set[str] = set()
-        self.by_stream: dict[str, Gate] = {}
+        self._last: dict[str, GateState] = {}
+
+    def of(self, stream: str) -> Gate | None:
+        """Return a stream's gate, null where none has ever been asked."""
+        last = self._last.get(stream)
+        return None if last is None else Gate(last.is_open, last.changed_at, last.reasons)
 
     def refresh(self) -> None:
         """Read the changes that have been noted since."""
         if not self._log.refresh():
-            self._read, self.by_stream = set(), {}
+            self._read, self._last = set(), {}
             return
         for path in [path for path in self._log.files if path not in self._read]:
             try:
-                rows = pq.read_table(_file(self._log, path)).to_pylist()
+                rows = pq.read_table(file_in(self._log, path)).to_pylist()
             except OSError:
                 continue
             self._read.add(path)
-            for row in rows:
-                self._take(row["stream"], _utc(row["changed_at"]), row)
-
-    def _take(self, stream: str, changed_at: datetime, row: Mapping[str, object]) -> None:
-        known = self.by_stream.get(stream)
-        if known is None or known.changed_at < changed_at:
-            reasons = row["reasons"]
-            texts = tuple(map(str, reasons)) if isinstance(reasons, list) else ()
-            self.by_stream[stream] = Gate(bool(row["is_open"]), changed_at, texts)
+            changes = (
+                GateState(row["stream"], utc(row["changed_at"]), row["is_open"], tuple(row["reasons"] or ()))
+                for row in rows
+            )
+            self._last = last_of([*self._last.values(), *changes])
 
 
-def _file(log: Log, path: str) -> Path:
+def file_in(log: Log, path: str) -> Path:
+    """Return where a file of the table lies, by its path in the log."""
     return log.path / unquote(path)
 
 
-def _utc(moment: datetime) -> datetime:
+def utc(moment: datetime) -> datetime:
+    """Return a moment as a file has it with its time zone, which is UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
