@@ -30,6 +30,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender, TooLarge
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS, SLICE_ROWS
+from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.stream import GoldTable, KeptTable, Stream
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, create_topics
@@ -177,7 +178,8 @@ class _Export:
             again = self._put_next(feed.sparkSession, done.put.open, now)
         sent = {} if self._kafka is None else {self._kafka.topic: done.sent}
         unsent = {"unsent": len(done.refused)} if done.refused else {}
-        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again, **unsent})
+        seconds = {"redis": done.redis_s} | ({} if self._kafka is None else {"kafka": done.kafka_s})
+        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again, **unsent}, seconds)
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether Redis has lost rows, looking at most every five seconds; not where it is away."""
@@ -202,14 +204,18 @@ class _Export:
         if len(some) == SHARDED_FROM_ROWS:
             del some
             return self._send_shards(leaving, transaction, now)
-        changes = list(_changes(some))
-        if self._kafka is None:
-            return Sent(len(changes), put=self._redis.write(changes))
-        weighed = self._kafka.weigh(changes)
-        # First, so that a row is noted whatever the topic takes when the micro-batch comes again.
-        self._note(leaving.sparkSession, weighed.refused, self._kafka.topic, now)
-        sent = self._kafka.write(weighed.fitting, transaction)
-        return Sent(len(changes), sent, self._redis.write(changes), weighed.refused)
+        changes, sending, putting = list(_changes(some)), Stopwatch(), Stopwatch()
+        sent, refused = 0, tuple[TooLarge, ...]()
+        if self._kafka is not None:
+            weighed = self._kafka.weigh(changes)
+            # First, so that a row is noted whatever the topic takes when the micro-batch comes again.
+            self._note(leaving.sparkSession, weighed.refused, self._kafka.topic, now)
+            with sending.running():
+                sent = self._kafka.write(weighed.fitting, transaction)
+            refused = weighed.refused
+        with putting.running():
+            put = self._redis.write(changes)
+        return Sent(len(changes), sent, put, refused, sending.seconds, putting.seconds)
 
     def _send_shards(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
         limits = Limits() if self._kafka is None else self._kafka.take_over()

@@ -27,10 +27,14 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one micro-batch did: rows read, and rows written by what they became."""
+    """What one micro-batch did: rows read, and rows written by what they became.
+
+    `seconds` is how long writing took, by the store: kafka and redis, of an export.
+    """
 
     rows: int
     written: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Ticker(Protocol):

@@ -106,6 +106,8 @@ def make() -> str:
                 "s",
             )
         )
+        .with_panel(_line("Writing to Kafka, 95th percentile", _writing("kafka"), "{{table}}", "s"))
+        .with_panel(_line("Writing to Redis, 95th percentile", _writing("redis"), "{{table}}", "s"))
         .with_panel(
             _line(
                 "Failures in 5 minutes",
@@ -152,6 +154,12 @@ def _streams() -> dashboard.QueryVariable:
 def _once(metric: str) -> str:
     """Return a metric that several processes expose, each of its values once."""
     return f"max without (instance, job) ({metric}{_STREAM})"
+
+
+def _writing(store: str) -> str:
+    """Return how long writing to a store takes in all but one of twenty micro-batches, by table."""
+    series = f"lakehouse_{store}_write_seconds_bucket{_STREAM}"
+    return f"histogram_quantile(0.95, sum by (table, le) (rate({series}[5m])))"
 
 
 def _query(expression: str, legend: str) -> prometheus.Dataquery:

@@ -22,6 +22,7 @@ from lakehouse.sinks.change import Change
 from lakehouse.sinks.redis import Put, RedisSink
 from lakehouse.sinks.sizes import TooLarge
 from lakehouse.sinks.slices import Slice, SlicedSink, next_slice
+from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits
 
@@ -32,17 +33,27 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of rows: how many, those sent to Kafka, put in Redis, and too large for their topic."""
+    """What became of rows: how many, those sent to Kafka, put in Redis, and too large for their topic.
+
+    Seconds are those of all shards together, which work side by side.
+    """
 
     rows: int = 0
     sent: int = 0
     put: Put = field(default_factory=Put)
     refused: tuple[TooLarge, ...] = ()
+    kafka_s: float = 0.0
+    redis_s: float = 0.0
 
     def __add__(self, other: Sent) -> Sent:
         """Return both together, of rows that have no member of a group in common."""
         return Sent(
-            self.rows + other.rows, self.sent + other.sent, self.put + other.put, self.refused + other.refused
+            self.rows + other.rows,
+            self.sent + other.sent,
+            self.put + other.put,
+            self.refused + other.refused,
+            self.kafka_s + other.kafka_s,
+            self.redis_s + other.redis_s,
         )
 
 
@@ -83,6 +94,9 @@ class ShardSender:
 
     def _send(self, shard: int, changes: Iterator[Change], transaction: Transaction, limits: Limits) -> Sent:
         rows, sent, refused = 0, 0, list[TooLarge]()
+        reading, sending, all_ = Stopwatch(), Stopwatch(), Stopwatch()
+
+        changes = reading.over(changes)
 
         def gone(slices: Iterable[Slice]) -> Iterator[Change]:
             """Yield the rows that are done with Kafka, the next slice's once it is."""
@@ -120,5 +134,8 @@ class ShardSender:
                     transaction_timeout_s=self.transaction_timeout_s,
                 )
                 slices = sinks.enter_context(closing(kafka)).send(changes, transaction)
-            put = redis.write(gone(slices))
-        return Sent(rows, sent, put, tuple(refused))
+            with all_.running():
+                put = redis.write(gone(sending.over(slices)))
+        # Rows are read while they are sent, and sent while they are put.
+        kafka_s = 0.0 if self.topic is None else sending.seconds - reading.seconds
+        return Sent(rows, sent, put, tuple(refused), kafka_s, all_.seconds - sending.seconds)

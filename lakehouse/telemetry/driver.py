@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.readers import readers_of
+from lakehouse.telemetry.readers import query_of, readers_of
 from lakehouse.telemetry.server import Readiness
 from lakehouse.watching import Watch
 
@@ -50,13 +50,17 @@ class DriverMetrics(Watch):
         self._restarts = self._counter(
             "query_restarts", "Starts of queries again, after a failure or a table's new schema.", _QUERY
         )
-        self._duration = Histogram(
-            "lakehouse_batch_duration_seconds",
-            "Time that micro-batches took.",
-            (*_QUERY, "phase"),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._duration = self._histogram(
+            "batch_duration_seconds", "Time that micro-batches took.", (*_QUERY, "phase")
         )
+        self._stores = {
+            store: self._histogram(
+                f"{store}_write_seconds",
+                f"Time that micro-batches took to write to {store.capitalize()}, of shards all together.",
+                _QUERY,
+            )
+            for store in ("kafka", "redis")
+        }
 
     def on_batch(self, done: BatchDone) -> None:
         """Count a micro-batch that has been written."""
@@ -65,6 +69,8 @@ class DriverMetrics(Watch):
         for outcome, rows in done.result.written.items():
             self._written.labels(*labels, outcome).inc(rows)
         self._duration.labels(*labels, "process").observe(done.duration_s)
+        for store, took_s in done.result.seconds.items():
+            self._stores[store].labels(*labels).observe(took_s)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
         """Count how long the phases of a micro-batch took, by Spark's names for them.
@@ -100,9 +106,12 @@ class DriverMetrics(Watch):
     def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"lakehouse_{name}", help_, labels, registry=self.registry)
 
+    def _histogram(self, name: str, help_: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
+
     def _labels(self, name: str) -> tuple[str, str, str]:
         """Return stream, layer and table of a query, whatever of it has a name; of a gate its stream."""
-        query = name.removesuffix(" by the clock")
+        query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""
         layer, _, table = query.partition(".")

@@ -44,3 +44,13 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
         *(f"{layer}.{source.table}" for layer in ("bronze", "silver") for source in stream.sources),
         *(f"gold.{kept.name}" for kept in stream.tables),
     )
+
+
+def query_of(name: str) -> str:
+    """Return the query that a run speaks of by a name: its own, or that of what it does by the clock."""
+    return name.removesuffix(" by the clock")
+
+
+def gate_of(stream: str) -> str:
+    """Return the name by which a run speaks of a stream's gate."""
+    return f"gate of {stream}"
