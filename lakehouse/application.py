@@ -28,10 +28,12 @@ from lakehouse.streams import STREAMS, choose, read_settings
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.consumer_groups import committing
 from lakehouse.telemetry.driver import DriverMetrics
+from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.server import serving
 from lakehouse.topics import create_topics, describe_topic, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
+from lakehouse.watching import Watches
 
 INTERRUPTED = 130
 _FEW_WAITING = 200_000  # records of all topics
@@ -117,17 +119,17 @@ def _run(
         if trigger != AVAILABLE_NOW:
             lines.say("running; Ctrl-C finishes the micro-batch and leaves")
 
-        watch = None
         if "bronze" in layers:
             beside.enter_context(committing(streams, settings, lines.notice))
         port = settings.telemetry_port if telemetry_port is None else telemetry_port
-        if port >= 0:
-            watch = beside.enter_context(_telemetry(streams, settings, port, lines))
+        metrics, served = beside.enter_context(_telemetry(streams, settings, port, lines))
+        heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
+        beside.enter_context(beating(heartbeat, settings.home, lines.notice))
 
         def on_batch(done: BatchDone) -> None:
             lines.batch(done)
-            if watch is not None:
-                watch.on_batch(done)
+            metrics.on_batch(done)
+            heartbeat.on_batch(done)
 
         run(
             spark,
@@ -141,7 +143,7 @@ def _run(
             on_notice=lines.notice,
             gate=_gate(spark, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
-            watch=watch,
+            watch=Watches([metrics, heartbeat]),
         )
         lines.say("stopped" if stop.requested else "caught up")
 
@@ -157,14 +159,21 @@ def _lines(streams: Sequence[Stream], settings: Settings, console: Console) -> L
 @contextmanager
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, port: int, lines: Lines
-) -> Iterator[DriverMetrics]:
-    """Serve what the run counts, and how far behind the streams are, inside the block."""
-    metrics, observer = DriverMetrics(streams, settings), Observer(streams, settings)
+) -> Iterator[tuple[DriverMetrics, int | None]]:
+    """Give what counts the run inside the block, and the port at which that is served: null for port -1.
+
+    How far behind the streams are is served beside it.
+    """
+    metrics = DriverMetrics(streams, settings)
+    if port < 0:
+        yield metrics, None
+        return
+    observer = Observer(streams, settings)
     metrics.registry.register(ObservationCollector(observer.latest))
     try:
         with serving(metrics.registry, metrics.readiness, port, settings.telemetry_host) as served:
             lines.notice(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
-            yield metrics
+            yield metrics, served
     finally:
         observer.close()
 

@@ -5,7 +5,7 @@ It is told by several threads, and must not raise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class Watch:
@@ -28,3 +28,31 @@ class Watch:
 
     def on_restart(self, name: str) -> None:
         """Take note of a query that starts again."""
+
+
+class Watches(Watch):
+    """Tells several, in their order."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self._watches = watches
+        self.wants_phases = any(one.wants_phases for one in watches)
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Tell each how long the phases took."""
+        for one in self._watches:
+            one.on_phases(name, durations_ms)
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Tell each what has failed."""
+        for one in self._watches:
+            one.on_failure(name, reason)
+
+    def on_recovery(self, name: str) -> None:
+        """Tell each what works again."""
+        for one in self._watches:
+            one.on_recovery(name)
+
+    def on_restart(self, name: str) -> None:
+        """Tell each of a query that starts again."""
+        for one in self._watches:
+            one.on_restart(name)

@@ -4,24 +4,29 @@ Observer ─ observe ── Observation ─┬─ lakehouse status
 (checkpoints, logs, broker)        ├─ ObservationCollector ── /metrics of any process
                                    └─ the API, alerts
 DriverMetrics ──────────────────────── /metrics of `lakehouse run --telemetry-port`
+Heartbeat ── HOME/running ── Observer  which processes run a stream
 """
 
 from lakehouse.telemetry.exposition import ObservationCollector
 from lakehouse.telemetry.lag import Observer, observe
 from lakehouse.telemetry.values import (
+    Audit,
     EventTimes,
     Gate,
     Health,
     LayerLag,
     Observation,
     PartitionLag,
+    QueryRun,
     QueryState,
+    Run,
     StreamState,
     TableState,
     Word,
 )
 
 __all__ = [
+    "Audit",
     "EventTimes",
     "Gate",
     "Health",
@@ -30,7 +35,9 @@ __all__ = [
     "ObservationCollector",
     "Observer",
     "PartitionLag",
+    "QueryRun",
     "QueryState",
+    "Run",
     "StreamState",
     "TableState",
     "Word",

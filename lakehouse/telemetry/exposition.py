@@ -36,6 +36,12 @@ class ObservationCollector(Collector):
         for name, help_, labels, samples_of in _METRICS:
             samples = [sample for state in seen.streams for sample in samples_of(state)]
             yield _gauge(name, help_, labels, samples)
+        ages = [
+            ([state.name], (seen.at - state.audit.at).total_seconds())
+            for state in seen.streams
+            if state.audit is not None
+        ]
+        yield _gauge("audit_age_seconds", "Time since a stream's last audit.", ["stream"], ages)
 
 
 def _gauge(name: str, help_: str, labels: list[str], samples: _Samples) -> Metric:
@@ -143,6 +149,15 @@ def _gates(state: StreamState) -> _Samples:
     return [] if state.gate is None else [([state.name], float(state.gate.is_open))]
 
 
+def _audits(state: StreamState) -> _Samples:
+    return [] if state.audit is None else [([state.name], float(state.audit.is_clean))]
+
+
+def _layers_run(state: StreamState) -> _Samples:
+    layers = dict.fromkeys(query.layer for query in state.queries)
+    return [([state.name, layer], float(sum(layer in run.layers for run in state.runs))) for layer in layers]
+
+
 def _health(state: StreamState) -> _Samples:
     return [([state.name, word.value], float(word is state.health.word)) for word in Word]
 
@@ -178,5 +193,7 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("query_batch_done_seconds", "Time at which that was finished, since the epoch.", _QUERY, _batch_times),
     ("dead_letters_open", "Dead letters neither replayed nor discarded.", ["stream"], _letters),
     ("gate_open", "Whether a stream's gate is open, for streams that have one.", ["stream"], _gates),
+    ("audit_clean", "Whether a stream's last audit found no difference.", ["stream"], _audits),
+    ("layer_processes", "Processes that run a layer of a stream.", ["stream", "layer"], _layers_run),
     ("health", "1 for the word that a stream's health has, else 0.", ["stream", "word"], _health),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lakehouse.settings import Settings
@@ -18,19 +19,21 @@ def health_of(
     *,
     gate: Gate | None,
     newest_event: datetime | None,
+    unrun: Mapping[str, datetime | None],
     now: datetime,
     settings: Settings,
 ) -> Health:
     """Return the worst that can be said of a stream.
 
-    Rows that wait before a closed gate are held, and say nothing beyond that.
+    `unrun` are the layers that no process runs, and since when. Rows that wait before a closed gate are held,
+    and say nothing beyond that.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
     limit = timedelta(seconds=settings.lag_limit_s)
     found = [
-        *(_of_partitions(partitions, queries, now, limit)),
-        *(one for lag in layers if (one := _of_layer(lag, queries, now, limit)) is not None),
+        *(_of_partitions(partitions, queries, unrun, now, limit)),
+        *(one for lag in layers if (one := _of_layer(lag, queries, unrun, now, limit)) is not None),
     ]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
@@ -40,11 +43,26 @@ def health_of(
         since = newest_event + timedelta(seconds=settings.expect_fresh_s)
         found.append(Health(Word.STALE, f"the newest event is of {newest_event:%F %T} UTC", since))
     well = Health(Word.WELL, "what has come has been written on")
-    return max([well, *found], key=lambda one: _ORDER.index(one.word))
+    worst = max([well, *found], key=lambda one: _ORDER.index(one.word))
+    if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
+        return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}")
+    return worst
+
+
+def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
+    """Say which layers nothing runs, and since when all of them are so."""
+    runs_nothing = {query.layer for query in queries} <= unrun.keys()
+    what = "it" if runs_nothing else ", ".join(unrun)
+    known = [at for at in unrun.values() if at is not None]
+    return f"nothing has run {what} since {max(known):%F %T} UTC" if known else f"nothing runs {what}"
 
 
 def _of_partitions(
-    partitions: Sequence[PartitionLag], queries: Sequence[QueryState], now: datetime, limit: timedelta
+    partitions: Sequence[PartitionLag],
+    queries: Sequence[QueryState],
+    unrun: Mapping[str, datetime | None],
+    now: datetime,
+    limit: timedelta,
 ) -> list[Health]:
     found = []
     for topic in sorted({one.topic for one in partitions}):
@@ -54,26 +72,44 @@ def _of_partitions(
             found.append(Health(Word.UNKNOWN, f"{topic}: {reasons[0]}"))
             continue
         oldest = timedelta(seconds=max((one.seconds or 0.0 for one in of_topic), default=0.0))
-        if oldest > limit:
-            what = f"{sum(one.records or 0 for one in of_topic):,} records of {topic} wait for bronze"
+        records = sum(one.records or 0 for one in of_topic)
+        what = f"{records:,} records of {topic} wait for bronze"
+        if records and "bronze" in unrun:
+            found.append(_stopped(what, unrun["bronze"], now - oldest))
+        elif oldest > limit:
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
     return found
 
 
-def _of_layer(lag: LayerLag, queries: Sequence[QueryState], now: datetime, limit: timedelta) -> Health | None:
+def _of_layer(
+    lag: LayerLag,
+    queries: Sequence[QueryState],
+    unrun: Mapping[str, datetime | None],
+    now: datetime,
+    limit: timedelta,
+) -> Health | None:
     if lag.records is None:
         return Health(Word.UNKNOWN, f"{lag.query}: {lag.reason}")
     oldest = timedelta(seconds=lag.seconds or 0.0)
+    what = f"{lag.records:,} rows of {lag.source} wait for {lag.query}"
+    if lag.records and lag.layer in unrun:
+        return _stopped(what, unrun[lag.layer], now - oldest)
     if not lag.records or oldest <= limit:
         return None
-    what = f"{lag.records:,} rows of {lag.source} wait for {lag.query}"
     last = _last([query for query in queries if query.name == lag.query])
     return _waiting(what, last, now - oldest, now, limit)
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:
     return max((one.done_at for one in queries if one.done_at is not None), default=None)
+
+
+def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> Health:
+    if unrun_since is None:
+        return Health(Word.STOPPED, f"{what}, which nothing runs", waits_since)
+    reason = f"{what}, which nothing has run since {unrun_since:%F %T} UTC"
+    return Health(Word.STOPPED, reason, max(unrun_since, waits_since))
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:

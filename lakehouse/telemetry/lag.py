@@ -21,17 +21,19 @@ from urllib.parse import unquote, urlsplit
 from lakehouse import checkpoints, departures
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import ServiceError
+from lakehouse.event_table import EVENTS
 from lakehouse.quality.results import GATES
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry import measures
+from lakehouse.telemetry import measures, runs
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.happenings import Happenings
 from lakehouse.telemetry.health import health_of
 from lakehouse.telemetry.progress import Progress
-from lakehouse.telemetry.readers import Reader, readers_of, tables_of
+from lakehouse.telemetry.readers import Reader, gate_of, readers_of, tables_of
 from lakehouse.telemetry.small_tables import Gates, OpenLetters
-from lakehouse.telemetry.values import Health, LayerLag, Observation, PartitionLag, StreamState, Word
+from lakehouse.telemetry.values import Health, LayerLag, Observation, PartitionLag, Run, StreamState, Word
 
 _RECENT = timedelta(seconds=0.5)
 
@@ -65,6 +67,7 @@ class Observer:
         lake = local_path(settings.lake) or Path()
         self._letters = OpenLetters(Log(lake / DEAD_LETTERS.layer / DEAD_LETTERS.name))
         self._gates = Gates(Log(lake / GATES.layer / GATES.name))
+        self._happenings = Happenings(Log(lake / EVENTS.layer / EVENTS.name))
 
     def observe(self, now: datetime) -> Observation:
         """Return what can be seen of the streams now, UTC."""
@@ -72,7 +75,17 @@ class Observer:
             # The lake first: what lands meanwhile would be more than the topics had.
             lake_reason = self._look_at_lake()
             ends, broker_reason = self._ends()
-            seen = _Seen(ends, broker_reason, lake_reason, self._broker, self._letters, self._gates)
+            found = runs.read_runs(self._settings.home, now)
+            seen = _Seen(
+                ends,
+                broker_reason,
+                lake_reason,
+                self._broker,
+                self._letters,
+                self._gates,
+                self._happenings,
+                found,
+            )
             states = tuple(one.state(seen, now) for one in self._streams)
             self._latest = Observation(now, states, lake_reason, broker_reason)
             return self._latest
@@ -106,6 +119,7 @@ class Observer:
                 one.refresh()
             self._letters.refresh()
             self._gates.refresh()
+            self._happenings.refresh()
         except (OSError, ValueError) as error:
             return f"the lake at {lake} cannot be read: {error}"
         return None
@@ -113,7 +127,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What has been seen beside the streams' own files: the broker's topics, letters and gates."""
+    """What has been seen beside the streams' own files: topics, letters, gates, events and processes."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -121,6 +135,8 @@ class _Seen:
     broker: Broker
     letters: OpenLetters
     gates: Gates
+    happenings: Happenings
+    runs: Sequence[Run]
 
 
 class _Watched:
@@ -171,12 +187,14 @@ class _Watched:
         newest = max((one.newest for one in times), default=None)
         gate = seen.gates.of(name)
         letters = seen.letters.by_stream
+        ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._readers), gate_of(name)])
         health = health_of(
             partitions,
             layers,
             queries,
             gate=gate,
             newest_event=newest,
+            unrun=runs.unrun(queries, ours, seen.happenings.stops_of(name), now),
             now=now,
             settings=self._settings,
         )
@@ -201,6 +219,8 @@ class _Watched:
             gate,
             newest,
             None if newest is None else (now - newest).total_seconds(),
+            ours,
+            seen.happenings.audit_of(name) if has_lake else None,
         )
 
     def _partitions(self, reader: Reader, seen: _Seen, now: datetime) -> list[PartitionLag]:

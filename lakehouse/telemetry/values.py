@@ -6,7 +6,8 @@ caught up has a backlog of exactly 0 records and 0 seconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -17,8 +18,9 @@ class Word(StrEnum):
 
     EMPTY: nothing has landed yet. BEHIND: records wait for longer than they may, and micro-batches are
     written. STALE: all has been read, but the newest event is old. BLOCKED: its gate is closed. STALLED:
-    records wait for longer than they may, and no micro-batch has been written for as long. UNKNOWN: the
-    lake or the broker does not say.
+    records wait for longer than they may, and the process that runs the layer has written no micro-batch for
+    as long. STOPPED: records wait for a layer that no process runs. UNKNOWN: the lake or the broker does not
+    say.
     """
 
     WELL = "well"
@@ -28,6 +30,7 @@ class Word(StrEnum):
     UNKNOWN = "unknown"
     BLOCKED = "blocked"
     STALLED = "stalled"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,57 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Audit:
+    """A stream's last audit as noted in ops.events, UTC."""
+
+    at: datetime
+    is_clean: bool
+
+
+@dataclass(frozen=True)
+class QueryRun:
+    """What a process has done of one query since it started: its last micro-batch, done at `at`.
+
+    Null before the first. `phases_s` are seconds by Spark's names for the phases of the last micro-batch that
+    Spark has measured, which is the one before while the query waits. `error` is what fails now, null for
+    nothing.
+    """
+
+    name: str
+    batch: int | None = None
+    at: datetime | None = None
+    rows: int | None = None
+    rows_per_s: float | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process that runs layers of streams, by its last sign of life.
+
+    `telemetry_port` is null where it serves no metrics.
+    """
+
+    host: str
+    pid: int
+    layers: tuple[str, ...]
+    streams: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    telemetry_port: int | None
+    queries: tuple[QueryRun, ...] = ()
+
+
+@dataclass(frozen=True)
 class StreamState:
     """A stream: how it is, what waits before each of its layers, its tables and its queries.
 
     `open_letters` are its dead letters that are neither replayed nor discarded, null while they are counted
     for the first time. `gate` is null where none has ever been asked. `newest_event` is the greatest event
-    time of all its silver tables, `freshness_s` how long ago that is.
+    time of all its silver tables, `freshness_s` how long ago that is. `runs` are the processes that run it
+    now, with its own queries. `audit` is null where none is noted.
     """
 
     name: str
@@ -140,6 +188,8 @@ class StreamState:
     gate: Gate | None
     newest_event: datetime | None
     freshness_s: float | None
+    runs: tuple[Run, ...] = ()
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from lakehouse.local.services import Endpoints
 from lakehouse.producing import produce
 from lakehouse.samples import Sample, spread_times
 from lakehouse.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.telemetry import Run
+from lakehouse.telemetry.runs import read_runs
 from tests.commands import Ended, run_command
 from tests.pipeline import read_topic
 from tests.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit
@@ -38,11 +40,15 @@ EVENTS = 2000
 
 @dataclass(frozen=True)
 class Done:
-    """A place where the four jobs have run, what was produced there and what each job printed."""
+    """A place where the four jobs have run, what was produced there and what each job printed.
+
+    `live` is what the live job's file said once it had written its micro-batch.
+    """
 
     place: Place
     sent: list[Sample]
     jobs: Mapping[str, subprocess.CompletedProcess[str]]
+    live: Run
 
     @property
     def malformed(self) -> int:
@@ -60,6 +66,8 @@ def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Itera
         live = submit("bronze", "--stream", "metrics", "--trigger", "1 second")
         with running(live, here.environment, directory / "bronze") as job:
             job.await_output(f": {EVENTS:,} metrics_events")
+            job.await_(lambda: any(run.queries for run in runs_of(here)))
+            (seen,) = runs_of(here)
             os.kill(job.pid, signal.SIGTERM)
             code = job.wait()
             assert job.left_behind() == []
@@ -67,7 +75,11 @@ def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Itera
         for layer in LAYERS[1:]:
             catching_up = submit(layer, "--stream", "metrics", "--trigger", "available-now")
             jobs[layer] = finish(catching_up, here.environment)
-        yield Done(here, sent, jobs)
+        yield Done(here, sent, jobs, seen)
+
+
+def runs_of(here: Place) -> list[Run]:
+    return read_runs(here.home, datetime.now(UTC))
 
 
 # The jobs.
@@ -87,6 +99,20 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     assert len(batches) == (2 if layer in {"gold", "export"} else 1)  # metrics have two gold tables
     assert not NOISE.search(job.stdout + job.stderr), job.stderr
     assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
+
+
+def test_a_live_job_is_seen_to_run_and_one_that_has_stopped_is_not(done: Done) -> None:
+    (query,) = done.live.queries
+
+    assert (done.live.layers, done.live.streams, done.live.telemetry_port) == (
+        ("bronze",),
+        ("metrics",),
+        None,
+    )
+    assert (query.name, query.batch, query.rows) == ("bronze.metrics_events", 0, EVENTS)
+    assert query.error is None
+    assert runs_of(done.place) == []
+    assert list((done.place.home / "running").iterdir()) == []
 
 
 def test_each_job_has_noted_its_start_and_its_stop_which_sql_reads(

@@ -18,15 +18,18 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (
     EventTimes,
+    Health,
     LayerLag,
     Observation,
     Observer,
     PartitionLag,
     QueryState,
+    Run,
     StreamState,
     TableState,
     Word,
     observe,
+    runs,
 )
 from tests import old_lakes, pipeline
 
@@ -36,7 +39,8 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Settings:
-    return old_lakes.unpack(load_settings(), tmp_path).model_copy(update={"kafka_bootstrap_servers": NOBODY})
+    update = {"kafka_bootstrap_servers": NOBODY, "home": tmp_path / "home"}
+    return old_lakes.unpack(load_settings(), tmp_path).model_copy(update=update)
 
 
 def seen(settings: Settings, stream: str, now: datetime = NOW) -> StreamState:
@@ -246,14 +250,40 @@ def word_of(observation: Observation, stream: str) -> tuple[Word, datetime | Non
     return health.word, health.since
 
 
+ALL = ("bronze", "silver", "gold", "export")
+
+
+def keep_running(settings: Settings, *layers: str) -> None:
+    """Let a process of another host have given a sign of life just now."""
+    run = Run("elsewhere", 7, layers, ("metrics",), NOW - timedelta(hours=1), NOW, None)
+    file = runs.file_of(settings.home, run.host, run.pid)
+    file.parent.mkdir(parents=True)
+    file.write_text(runs.as_json(run))
+
+
 def test_rows_that_wait_too_long_for_a_query_that_writes_nothing_stall_the_stream(lake: Settings) -> None:
+    keep_running(lake, *ALL)
     word, since = word_of(observe(STREAMS, lake, NOW), "metrics")
     assert word is Word.STALLED
     assert since is not None
     assert since.replace(microsecond=0) == pipeline.utc("2026-11-22T08:13:28")
 
 
+def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(lake: Settings) -> None:
+    step_back(lake, "silver.metrics_events")
+    keep_running(lake, "bronze", "gold", "export")
+    state = seen(lake, "metrics")
+    assert [run.layers for run in state.runs] == [("bronze", "gold", "export")]
+    assert state.health == Health(
+        Word.STOPPED,
+        "4 rows of bronze.metrics_events wait for silver.metrics_events, which nothing has run since "
+        "2026-11-22 08:12:19 UTC",
+        pipeline.utc("2026-11-22T08:13:00.200"),
+    )
+
+
 def test_a_broker_that_is_away_leaves_a_stream_unknown_unless_it_is_worse(lake: Settings) -> None:
+    keep_running(lake, *ALL)
     early = pipeline.utc("2026-11-22T08:13:50")
     assert word_of(observe(STREAMS, lake, early), "metrics")[0] is Word.UNKNOWN
 

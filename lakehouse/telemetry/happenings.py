@@ -1,0 +1,67 @@
+"""What telemetry takes from ops.events: each stream's last audit, and when its layers were last stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from lakehouse.events import Kind
+from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.small_tables import FILES_A_LOOK, file_in, utc
+from lakehouse.telemetry.values import Audit
+
+_COLUMNS = ["at", "kind", "stream", "details"]
+
+
+class Happenings:
+    """Reads the table's files, the newest first, and none twice."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._read: set[str] = set()
+        self._audits: dict[str, Audit] = {}
+        self._stops: dict[tuple[str, str], datetime] = {}
+
+    def audit_of(self, stream: str) -> Audit | None:
+        """Return a stream's last audit, null where none has been found."""
+        return self._audits.get(stream)
+
+    def stops_of(self, stream: str) -> Mapping[str, datetime]:
+        """Return when each layer of a stream was last stopped, by a process that could still say so."""
+        return {layer: at for (name, layer), at in self._stops.items() if name == stream}
+
+    def refresh(self) -> None:
+        """Read what has been noted since."""
+        if not self._log.refresh():
+            self._read, self._audits, self._stops = set(), {}, {}
+            return
+        missing = [path for path in self._log.files if path not in self._read]
+        missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
+        for path in missing[:FILES_A_LOOK]:
+            try:
+                with pq.ParquetFile(file_in(self._log, path), pre_buffer=False) as file:
+                    rows = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
+            except OSError:  # compacted since the log was read: the next look has the file that has its rows
+                continue
+            self._read.add(path)
+            for row in rows:
+                if row["stream"] is not None and row["details"] is not None:
+                    self._take(row["kind"], row["stream"], utc(row["at"]), row["details"])
+
+    def _take(self, kind: str, stream: str, at: datetime, details: str) -> None:
+        if kind == Kind.AUDIT:
+            known = self._audits.get(stream)
+            if known is None or known.at < at:
+                self._audits[stream] = Audit(at, bool(_object(details).get("clean")))
+        elif kind == Kind.STOP:
+            for layer in _object(details).get("layers", ()):
+                self._stops[stream, layer] = max(at, self._stops.get((stream, layer), at))
+
+
+def _object(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -1,0 +1,121 @@
+"""A sign of life of a process that runs streams, for whoever looks from outside (`lakehouse.telemetry.runs`).
+
+One thread writes the file every two seconds, beside the layers: none of them waits for it, and none fails
+because of it. A file that cannot be written is told of once, and tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse.telemetry.readers import query_of
+from lakehouse.telemetry.runs import as_json, draft_of, file_of
+from lakehouse.telemetry.values import QueryRun, Run
+from lakehouse.watching import Watch
+
+if TYPE_CHECKING:
+    from lakehouse.runner import BatchDone
+
+EVERY_S = 2.0
+
+
+class Heartbeat(Watch):
+    """What this process does of its queries. May be used by several threads."""
+
+    wants_phases = True
+
+    def __init__(self, layers: Sequence[str], streams: Sequence[str], telemetry_port: int | None) -> None:
+        self._layers = tuple(layers)
+        self._streams = tuple(streams)
+        self._telemetry_port = telemetry_port
+        self._started_at = datetime.now(UTC)
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryRun] = {}
+
+    def run(self) -> Run:
+        """Return what is so now."""
+        with self._lock:
+            queries = tuple(self._queries.values())
+        return Run(
+            socket.gethostname(),
+            os.getpid(),
+            self._layers,
+            self._streams,
+            self._started_at,
+            datetime.now(UTC),
+            self._telemetry_port,
+            queries,
+        )
+
+    def on_batch(self, done: BatchDone) -> None:
+        """Note a micro-batch that has been written; what the wall clock made due is none."""
+        if done.batch is not None:
+            rows = done.result.rows
+            per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
+            self._change(done.query, batch=done.batch, at=datetime.now(UTC), rows=rows, rows_per_s=per_s)
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Note how long the phases of a micro-batch took."""
+        self._change(name, phases_s={phase: took_ms / 1000 for phase, took_ms in durations_ms.items()})
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Note what fails."""
+        self._change(name, error=reason)
+
+    def on_recovery(self, name: str) -> None:
+        """Note that it works again."""
+        self._change(name, error=None)
+
+    def on_restart(self, name: str) -> None:
+        """Count a start again."""
+        self._change(name, restarts=self._queries.get(query_of(name), QueryRun("")).restarts + 1)
+
+    def _change(self, name: str, **changes: object) -> None:
+        query = query_of(name)
+        with self._lock:
+            known = self._queries.get(query, QueryRun(query))
+            self._queries[query] = replace(known, **changes)  # type: ignore[arg-type]
+
+
+@contextmanager
+def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) -> Iterator[None]:
+    """Keep this process's file inside the block, and remove it behind it."""
+    file, ended = file_of(home, socket.gethostname(), os.getpid()), threading.Event()
+
+    def keep() -> None:
+        is_told = False
+        while not ended.is_set():
+            try:
+                _write(file, as_json(heartbeat.run()))
+                is_told = False
+            except OSError as error:
+                if not is_told:
+                    on_notice(f"nobody outside sees that this process runs, {file} is not written: {error}")
+                is_told = True
+            ended.wait(EVERY_S)
+
+    thread = threading.Thread(target=keep, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=EVERY_S)
+        for path in (draft_of(file), file):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_of(file)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)

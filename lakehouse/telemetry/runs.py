@@ -1,0 +1,169 @@
+"""Which processes run streams, by the files that they keep in HOME/running while they live.
+
+    running/<host>-<pid>.json   written anew by its process every two seconds, removed at its end
+
+A process that was killed leaves its file. It counts as gone once the file has not been written for ten
+seconds, or at once where its host is this one and has no such process; whoever finds that clears the file
+away. Who looks and who runs have to share the home. Times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from lakehouse.telemetry.values import QueryRun, QueryState, Run
+
+GONE = timedelta(seconds=10)
+"""How long a process may give no sign of life."""
+
+
+def directory_of(home: Path) -> Path:
+    """Return where the files lie."""
+    return home / "running"
+
+
+def file_of(home: Path, host: str, pid: int) -> Path:
+    """Return the file of a process."""
+    return directory_of(home) / f"{host}-{pid}.json"
+
+
+def draft_of(file: Path) -> Path:
+    """Return where a file's next state is written before it takes its name."""
+    return file.with_suffix(".draft")
+
+
+def read_runs(home: Path, now: datetime) -> list[Run]:
+    """Return the processes that live, the oldest first, and clear away the files of those that do not."""
+    found = []
+    for file in directory_of(home).glob("*.json"):
+        run = _read(file)
+        if run is None:
+            continue
+        if _lives(run, now):
+            found.append(run)
+        else:
+            _clear(file)
+    return sorted(found, key=lambda run: (run.started_at, run.host, run.pid))
+
+
+def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[Run, ...]:
+    """Return the processes that run a stream, with its queries alone, which have these names."""
+    return tuple(
+        replace(run, queries=tuple(one for one in run.queries if one.name in names))
+        for run in runs
+        if stream in run.streams
+    )
+
+
+def unrun(
+    queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
+) -> dict[str, datetime | None]:
+    """Return the layers of a stream that no process runs, and since when; null where nothing tells.
+
+    `stops` says when each layer was last stopped. A layer that has just written a micro-batch is run by
+    somebody, be it from another home.
+    """
+    found: dict[str, datetime | None] = {}
+    for layer in dict.fromkeys(query.layer for query in queries):
+        if any(layer in run.layers for run in runs):
+            continue
+        last = max((one.done_at for one in queries if one.layer == layer and one.done_at), default=None)
+        stopped = stops.get(layer)
+        if last is not None and now - last <= GONE and (stopped is None or stopped < last):
+            continue
+        found[layer] = max((at for at in (last, stopped) if at is not None), default=None)
+    return found
+
+
+def as_json(run: Run) -> str:
+    """Return a process's state as its file has it."""
+    return json.dumps(
+        {
+            "host": run.host,
+            "pid": run.pid,
+            "layers": run.layers,
+            "streams": run.streams,
+            "startedAt": run.started_at.isoformat(),
+            "beatAt": run.beat_at.isoformat(),
+            "telemetryPort": run.telemetry_port,
+            "queries": [
+                {
+                    "name": one.name,
+                    "batch": one.batch,
+                    "at": None if one.at is None else one.at.isoformat(),
+                    "rows": one.rows,
+                    "rowsPerS": one.rows_per_s,
+                    "phasesS": dict(one.phases_s),
+                    "error": one.error,
+                    "restarts": one.restarts,
+                }
+                for one in run.queries
+            ],
+        }
+    )
+
+
+def from_json(text: str | bytes) -> Run:
+    """Return the state that a file has; raises ValueError, KeyError or TypeError where it has none."""
+    found: dict[str, Any] = json.loads(text)
+    return Run(
+        str(found["host"]),
+        int(found["pid"]),
+        tuple(found["layers"]),
+        tuple(found["streams"]),
+        _moment(found["startedAt"]),
+        _moment(found["beatAt"]),
+        found["telemetryPort"],
+        tuple(
+            QueryRun(
+                one["name"],
+                one["batch"],
+                None if one["at"] is None else _moment(one["at"]),
+                one["rows"],
+                one["rowsPerS"],
+                one["phasesS"],
+                one["error"],
+                one["restarts"],
+            )
+            for one in found["queries"]
+        ),
+    )
+
+
+def _read(file: Path) -> Run | None:
+    try:
+        return from_json(file.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it has just been removed, or is none of ours
+
+
+def _lives(run: Run, now: datetime) -> bool:
+    return now - run.beat_at <= GONE and (run.host != socket.gethostname() or _is_alive(run.pid))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # it is somebody else's
+        return True
+
+
+def _clear(file: Path) -> None:
+    for path in (file, draft_of(file)):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
