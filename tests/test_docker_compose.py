@@ -364,14 +364,14 @@ def test_the_jobs_fit_on_the_workers_side_by_side(compose: Compose) -> None:
     assert max(memory) * int(worker.option("--cores")) <= gigabytes(worker.option("--memory"))
 
 
-def test_prometheus_scrapes_every_job_and_judges_the_rules_that_are_mounted(compose: Compose) -> None:
+def test_prometheus_scrapes_jobs_and_alerts_and_judges_the_rules_that_are_mounted(compose: Compose) -> None:
     config = ROOT / "docker" / "prometheus" / "prometheus.yml"
     promtool = shutil.which("promtool")
     assert promtool is not None, "promtool is missing: scripts/prometheus.sh installs it"
     subprocess.run([promtool, "check", "config", str(config)], check=True, capture_output=True)
     (scraped,) = yaml.safe_load(config.read_text(encoding="utf-8"))["scrape_configs"]
     targets = [target.partition(":")[0] for one in scraped["static_configs"] for target in one["targets"]]
-    assert targets == list(LAYERS)
+    assert targets == [*LAYERS, "alert"]
     inside = "/etc/prometheus"
     assert f"--config.file={inside}/{config.name}" in compose.services["prometheus"].command
     assert f"./docker/prometheus:{inside}:ro" in compose.services["prometheus"].volumes

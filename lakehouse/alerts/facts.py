@@ -17,12 +17,13 @@ from lakehouse.alerts.rules import (
     DeadLetterRule,
     FreshnessRule,
     GateRule,
+    HealthRule,
     LagRule,
     MetricRule,
     Rule,
     StreamRule,
 )
-from lakehouse.telemetry import Observation, StreamState
+from lakehouse.telemetry import Observation, StreamState, Word
 
 WINDOW = timedelta(minutes=1)
 
@@ -95,6 +96,8 @@ def _of_stream(
     labels = {"stream": state.name}
     if isinstance(rule, LagRule):
         return _of_lag(rule, state)
+    if isinstance(rule, HealthRule):
+        return _of_health(rule, state)
     if not is_seen:
         return _judged(labels, None, "the lake cannot be read")
     if isinstance(rule, FreshnessRule):
@@ -102,6 +105,14 @@ def _of_stream(
     if isinstance(rule, DeadLetterRule):
         return _of_letters(rule, state.name, facts)
     return _of_gate(state) if isinstance(rule, GateRule) else _of_audit(rule, state, facts, now)
+
+
+def _of_health(rule: HealthRule, state: StreamState) -> Judged:
+    health = state.health
+    what = f"{state.name} is {health.word}: {health.reason}"
+    # Of a stream of which nothing is known it is not known either, unless that is what is asked for.
+    is_known = health.word is not Word.UNKNOWN or Word.UNKNOWN in rule.words
+    return _judged({"stream": state.name}, health.word in rule.words if is_known else None, what)
 
 
 def _of_freshness(rule: FreshnessRule, state: StreamState) -> Judged | None:
@@ -173,17 +184,41 @@ def _of_audit(
     return _judged(labels, age > rule.seconds, f"the audit of {state.name} is {age:,.0f} s old", age)
 
 
+def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
+    """Return what every one of the last windows that the rule looks at has reached, by service.
+
+    That is their least value for a threshold from below, and their greatest for one from above; a service
+    that lacks one of the windows, or has been silent for too long, is left out.
+    """
+    choose = min if rule.over is not None else max
+    return {
+        service: choose(one.value for one in last)
+        for service, last in _last_of(rule, windows, now).items()
+        if _in_a_row(rule, last)
+    }
+
+
+def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
+    """Return the last windows of each service that has not been silent for too long, the oldest first."""
+    found = {}
+    for service in sorted({one.service for one in windows}):
+        series = sorted((one for one in windows if one.service == service), key=lambda one: one.start)
+        last = series[-rule.windows :]
+        if now - (last[-1].start + WINDOW) <= timedelta(seconds=rule.stale_s):
+            found[service] = last
+    return found
+
+
+def _in_a_row(rule: MetricRule, last: Sequence[Window]) -> bool:
+    return len(last) == rule.windows and last[-1].start - last[0].start == WINDOW * (len(last) - 1)
+
+
 def _of_metric(rule: MetricRule, windows: Sequence[Window], now: datetime) -> list[Judged]:
     threshold = rule.over if rule.over is not None else rule.under or 0.0
     breaks, word = (operator.gt, "over") if rule.over is not None else (operator.lt, "under")
     found = []
-    for service in sorted({one.service for one in windows}):
-        series = sorted((one for one in windows if one.service == service), key=lambda one: one.start)
-        last = series[-rule.windows :]
-        if now - (last[-1].start + WINDOW) > timedelta(seconds=rule.stale_s):
-            continue
-        in_a_row = len(last) == rule.windows and last[-1].start - last[0].start == WINDOW * (len(last) - 1)
-        is_so = in_a_row and all(breaks(one.value, threshold) for one in last)
+    for service, last in _last_of(rule, windows, now).items():
+        is_so = _in_a_row(rule, last) and all(breaks(one.value, threshold) for one in last)
         value = last[-1].value
         what = f"{rule.statistic} of {rule.metric} of {service} is {value:g} at {last[-1].start:%F %T} UTC"
         limit = f", {word} {threshold:g} for {rule.windows} windows" if is_so else ""

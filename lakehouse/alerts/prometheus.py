@@ -2,7 +2,8 @@
 
 Beside them: how fast the budget of "in gold within X seconds" burns, by two windows each, so that an alert
 comes soon and goes soon. Every process exposes what is seen of the lake and the broker, so each of these
-values counts once, however many say it. What no metric holds (values of gold, audits) has no Prometheus rule.
+values counts once, however many say it. What rules on metrics are judged on comes from `lakehouse alert
+--telemetry-port`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from lakehouse.alerts.rules import (
     DeadLetterRule,
     FreshnessRule,
     GateRule,
+    HealthRule,
     InGold,
     LagRule,
     MetricRule,
     Rule,
     Rules,
+    StreamRule,
 )
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
@@ -29,25 +32,15 @@ _LATE = "lakehouse:in_gold_late"
 _BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
 
 
-def without_prometheus(rules: Rules) -> list[str]:
-    """Return the names of rules that only `lakehouse alert` judges."""
-    judged = MetricRule | AuditFailedRule | AuditOldRule
-    return [rule.name for rule in rules.rules if isinstance(rule, judged)]
-
-
 def rules_file(rules: Rules) -> str:
     """Return a rules file: YAML, written as the JSON that is part of it, a line for each value."""
     groups = [
-        {"name": "lakehouse", "rules": [one for rule in rules.rules if (one := _rule(rule)) is not None]},
+        {"name": "lakehouse", "rules": [_rule(rule) for rule in rules.rules]},
         {"name": "lakehouse in gold", "rules": _in_gold(rules.in_gold)},
         {"name": "lakehouse telemetry", "rules": _TELEMETRY},
     ]
-    left_out = "".join(
-        f"# {name}: no metric holds what it needs, `lakehouse alert` judges it.\n"
-        for name in without_prometheus(rules)
-    )
     head = "# Made by `lakehouse alert --prometheus` from the alerting rules; not to be edited.\n"
-    return head + left_out + json.dumps({"groups": groups}, indent=2) + "\n"
+    return head + json.dumps({"groups": groups}, indent=2) + "\n"
 
 
 _TELEMETRY = [
@@ -61,23 +54,8 @@ _TELEMETRY = [
 ]
 
 
-def _rule(rule: Rule) -> dict[str, object] | None:
-    if isinstance(rule, LagRule):
-        expression, summary = (
-            _lag(rule),
-            f"{rule.layer} of {{{{ $labels.stream }}}} is behind: {{{{ $value }}}}",
-        )
-    elif isinstance(rule, FreshnessRule):
-        expression = f"max by (stream) (lakehouse_freshness_seconds{_of(rule.stream)}) > {rule.seconds:.15g}"
-        summary = "the newest event of {{ $labels.stream }} is {{ $value }} s old"
-    elif isinstance(rule, DeadLetterRule):
-        expression = _letters(rule)
-        summary = "{{ $value | humanizePercentage }} of {{ $labels.stream }} become dead letters"
-    elif isinstance(rule, GateRule):
-        expression = f"min by (stream) (lakehouse_gate_open{_of(rule.stream)}) == 0"
-        summary = "the gate of {{ $labels.stream }} is closed"
-    else:
-        return None
+def _rule(rule: Rule) -> dict[str, object]:
+    expression, summary = _of_metric(rule) if isinstance(rule, MetricRule) else _of_stream(rule)
     return {
         "alert": rule.name,
         "expr": expression,
@@ -85,6 +63,44 @@ def _rule(rule: Rule) -> dict[str, object] | None:
         "labels": {"severity": rule.severity.value},
         "annotations": {"summary": summary},
     }
+
+
+def _of_metric(rule: MetricRule) -> tuple[str, str]:
+    service = {} if rule.service is None else {"service": rule.service}
+    series = f"lakehouse_metric_rule_value{_of(None, rule=rule.name, **service)}"
+    sign, word, limit = ("<", "under", rule.under) if rule.over is None else (">", "over", rule.over)
+    combine = "min" if rule.over is None else "max"
+    what = f"{rule.statistic} of {rule.metric} of {{{{ $labels.service }}}}"
+    return (
+        f"{combine} by (service, metric) ({series}) {sign} {limit or 0:.15g}",
+        f"{what} is {word} {limit or 0:g} for {rule.windows} windows: {{{{ $value }}}}",
+    )
+
+
+def _of_stream(rule: StreamRule) -> tuple[str, str]:
+    of, name = _of(rule.stream), "{{ $labels.stream }}"
+    if isinstance(rule, LagRule):
+        return _lag(rule), f"{rule.layer} of {name} is behind: {{{{ $value }}}}"
+    if isinstance(rule, FreshnessRule):
+        expression = f"max by (stream) (lakehouse_freshness_seconds{of}) > {rule.seconds:.15g}"
+        return expression, f"the newest event of {name} is {{{{ $value }}}} s old"
+    if isinstance(rule, DeadLetterRule):
+        return _letters(rule), f"{{{{ $value | humanizePercentage }}}} of {name} become dead letters"
+    if isinstance(rule, GateRule):
+        return f"min by (stream) (lakehouse_gate_open{of}) == 0", f"the gate of {name} is closed"
+    if isinstance(rule, HealthRule):
+        words = _of(rule.stream, word="|".join(rule.words)).replace("word=", "word=~")
+        return f"max by (stream) (lakehouse_health{words}) == 1", f"{name} is {' or '.join(rule.words)}"
+    return _audit(rule), f"the last audit of {name} found differences, or is too long ago"
+
+
+def _audit(rule: AuditFailedRule | AuditOldRule) -> str:
+    of = _of(rule.stream)
+    if isinstance(rule, AuditFailedRule):
+        return f"min by (stream) (lakehouse_audit_clean{of}) == 0"
+    age = f"max by (stream) (lakehouse_audit_age_seconds{of})"
+    has_rows = f"max by (stream) (lakehouse_freshness_seconds{of})"
+    return f"{age} > {rule.seconds:.15g} or ({has_rows} unless {age})"
 
 
 def _lag(rule: LagRule) -> str:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from lakehouse.errors import SettingsError
 from lakehouse.layer import LayerName
+from lakehouse.telemetry import Word
 
 DEFAULT_RULES = Path(__file__).with_name("alerts.toml")
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
@@ -120,7 +121,14 @@ class AuditOldRule(_OfStream):
     seconds: _Seconds
 
 
-StreamRule = LagRule | FreshnessRule | DeadLetterRule | GateRule | AuditFailedRule | AuditOldRule
+class HealthRule(_OfStream):
+    """The stream's health is one of these words."""
+
+    kind: Literal["health"]
+    words: tuple[Word, ...] = Field(min_length=1)
+
+
+StreamRule = LagRule | FreshnessRule | DeadLetterRule | GateRule | AuditFailedRule | AuditOldRule | HealthRule
 Rule = MetricRule | StreamRule
 _KINDS: dict[str, type[_Rule]] = {
     get_args(one.model_fields["kind"].annotation)[0]: one for one in get_args(Rule)

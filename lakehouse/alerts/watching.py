@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from lakehouse.alerts.evaluating import Alert, Key, Notification, Status
-from lakehouse.alerts.facts import step
+from lakehouse.alerts.facts import Facts, step
 from lakehouse.alerts.gathering import gather
 from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import Rules
@@ -15,7 +15,8 @@ from lakehouse.events import Kind, note
 from lakehouse.settings import Settings
 from lakehouse.sinks.transactional import FencedError
 from lakehouse.stream import Stream
-from lakehouse.telemetry import Observer
+from lakehouse.telemetry import Observation, Observer
+from lakehouse.telemetry.server import Readiness
 
 
 class Watch:
@@ -39,6 +40,9 @@ class Watch:
         self._observer = Observer(streams, settings)
         self._publisher = Publisher(settings.kafka_bootstrap_servers, settings.alert_topic)
         self._state: dict[Key, Alert] | None = None
+        self._away: str | None = None
+        self.facts: Facts | None = None
+        """What was found at the last look."""
 
     @property
     def firing(self) -> list[Alert]:
@@ -55,14 +59,34 @@ class Watch:
 
         After an error the state is read anew, because nobody knows whether its transaction is committed.
         """
-        if self._state is None:
-            self.start()
-        troubles = set[str]()
+        try:
+            told = self._look(now)
+        except ServiceError as error:
+            self._away = str(error)
+            raise
+        self._away = None
+        return told
+
+    def observation(self) -> Observation:
+        """Return how the streams are, as seen less than a second ago."""
+        return self._observer.latest()
+
+    def readiness(self) -> Readiness:
+        """Return whether alerts are judged and told, and what keeps them from it."""
+        reasons = [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
+        return Readiness(not reasons, tuple(reasons))
+
+    def _look(self, now: datetime) -> list[Notification]:
         observation = self._observer.observe(now)
-        facts = gather(observation, self._settings.lake, self._streams, self._rules.rules, troubles.add)
+        troubles = set[str]()
+        self.facts = facts = gather(
+            observation, self._settings.lake, self._streams, self._rules.rules, troubles.add
+        )
         for trouble in sorted(troubles - self._troubles):
             self._warn(trouble)
         self._troubles = troubles
+        if self._state is None:
+            self.start()
         before = self._state or {}
         after, told = step(facts, self._rules.rules, before, now)
         try:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import ServiceError
@@ -78,6 +78,9 @@ class Webhook:
         partitions = [
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
+        if not partitions:  # just after the broker's start; without partitions nothing would ever come
+            consumer.close()
+            raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         new = {one: ends[one] for one in partitions if consumer.committed(one) is None}

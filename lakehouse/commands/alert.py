@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from types import FrameType
 from typing import Annotated
 
 import typer
+from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from lakehouse.alerts.evaluating import Notification, Status, as_message
+from lakehouse.alerts.exposition import RuleValues
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import Rules, load_rules
 from lakehouse.alerts.watching import Watch, watch
@@ -22,6 +24,8 @@ from lakehouse.event_table import recorded
 from lakehouse.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS, read_settings
+from lakehouse.telemetry import ObservationCollector
+from lakehouse.telemetry.server import serving
 
 app = typer.Typer(add_completion=False)
 
@@ -36,12 +40,21 @@ def alert(
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the rules as a rules file of Prometheus, and leave.")
     ] = False,
+    telemetry_port: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Serve /metrics and /health at this port (0: a free one; -1: not, the default).",
+        ),
+    ] = -1,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Judge the alerting rules until stopped; tell the alert topic and the webhooks what begins and ends.
 
     One process at a time: a second one takes over from the first. `--format json` prints a line of JSON for
-    each notification.
+    each notification. Its /metrics say how far behind the streams are though no job lives, and what rules on
+    metrics are judged on.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in STREAMS])
@@ -49,10 +62,12 @@ def alert(
         typer.echo(rules_file(rules), nl=False)
         return
     with recorded(settings, "lakehouse alert"):
-        _watch(settings, rules, interval, once=once, as_json=format_ is Format.JSON)
+        _watch(settings, rules, interval, telemetry_port, once=once, as_json=format_ is Format.JSON)
 
 
-def _watch(settings: Settings, rules: Rules, interval: float, *, once: bool, as_json: bool) -> None:
+def _watch(
+    settings: Settings, rules: Rules, interval: float, port: int, *, once: bool, as_json: bool
+) -> None:
     stopping, console = _stopped_by_signals(), Console()
 
     def show(one: Notification) -> None:
@@ -77,11 +92,21 @@ def _watch(settings: Settings, rules: Rules, interval: float, *, once: bool, as_
                 f"{len(rules.rules)} rules, told to topic {settings.alert_topic} and to "
                 f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts fire"
             )
+        if port >= 0:
+            served = stack.enter_context(_served(watched, rules, settings.telemetry_host, port))
+            _warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
         if once:
             for one in watched.look(utc_now()):
                 show(one)
         else:
             watch(watched, utc_now, lambda: stopping.wait(interval), show, _warn)
+
+
+def _served(watched: Watch, rules: Rules, host: str, port: int) -> AbstractContextManager[int]:
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(watched.observation))
+    registry.register(RuleValues(rules.rules, lambda: watched.facts))
+    return serving(registry, watched.readiness, port, host)
 
 
 def _stopped_by_signals() -> threading.Event:

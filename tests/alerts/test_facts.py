@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.alerts.facts import Audit, Facts, Landed, Window, find
+from lakehouse.alerts.facts import Audit, Facts, Landed, Window, find, least_of
 from lakehouse.alerts.rules import (
     AuditFailedRule,
     AuditOldRule,
     DeadLetterRule,
     FreshnessRule,
     GateRule,
+    HealthRule,
     LagRule,
     MetricRule,
     Rule,
@@ -26,6 +28,7 @@ LETTERS = DeadLetterRule(name="r", kind="dead_letter_rate", over=0.1)
 FRESH = FreshnessRule(name="r", kind="freshness", seconds=60)
 GATE = GateRule(name="r", kind="gate_closed")
 FAILED = AuditFailedRule(name="r", kind="audit_failed")
+HEALTH = HealthRule(name="r", kind="health", words=(Word.STALLED, Word.STOPPED))
 OLD = AuditOldRule(name="r", kind="audit_old", seconds=3600)
 
 
@@ -151,3 +154,32 @@ def test_what_is_found_is_said_in_words() -> None:
     assert found.value == 92.5
     (gate,) = find(GATE, facts(stream(gate=CLOSED)), NOW) or []
     assert gate.what == "the gate of sales is closed: too few rows"
+
+
+@pytest.mark.parametrize(
+    ("word", "is_so"),
+    [(Word.STOPPED, True), (Word.STALLED, True), (Word.BEHIND, False), (Word.UNKNOWN, None)],
+)
+def test_a_rule_of_health_goes_by_the_streams_word(word: Word, is_so: bool | None) -> None:
+    state = replace(stream(), health=Health(word, "4 rows wait"))
+    assert verdicts(HEALTH, facts(state)) == [is_so]
+
+
+def test_what_every_window_has_reached_is_the_least_of_them_or_the_greatest_under_a_threshold() -> None:
+    def window(service: str, ago: int, value: float) -> Window:
+        return Window(service, NOW - timedelta(minutes=ago), value)
+
+    windows = [
+        window("a", 3, 50),
+        window("a", 2, 95),
+        window("a", 1, 91),
+        window("gap", 3, 95),
+        window("gap", 1, 95),
+        window("one", 1, 95),
+        window("old", 101, 95),
+        window("old", 100, 95),
+    ]
+    over = MetricRule(name="r", kind="metric", metric="cpu", over=90, windows=2)
+    under = MetricRule(name="r", kind="metric", metric="cpu", under=90, windows=2)
+    assert least_of(over, windows, NOW) == {"a": 91}
+    assert least_of(under, windows, NOW) == {"a": 95}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakehouse.alerts.prometheus import rules_file, without_prometheus
+from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import load_rules
 from lakehouse.streams import STREAMS
 from tests.commands import run_command
@@ -41,14 +41,12 @@ def test_promtool_accepts_the_rules_and_yaml_reads_them(rules: Path) -> None:
     assert [one["alert"] for one in groups[0]["rules"]] == [
         "lag",
         "unread-records",
+        "standing-still",
         "stale",
         "dead-letters",
         "gate",
+        "audit",
     ]
-
-
-def test_what_no_metric_holds_is_named() -> None:
-    assert without_prometheus(load_rules(None, NAMES)) == ["audit"]
 
 
 def test_the_committed_file_is_what_the_command_prints() -> None:
@@ -89,6 +87,10 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         series("lakehouse_records_total", "0+600x20", **silver),
         series("lakehouse_records_written_total", "0+120x20", **silver, outcome="dead_letters"),
         series("lakehouse_up", "1x5 0x10", what="broker"),
+        series("lakehouse_health", "0x4 1x10", stream="sales", word="stopped", instance="silver:9464"),
+        series("lakehouse_health", "0x4 1x10", stream="sales", word="stopped", instance="alert:9464"),
+        series("lakehouse_health", "1x20", stream="calls", word="behind"),
+        series("lakehouse_audit_clean", "1x4 0x10", stream="sales"),
     ]
     expected = [
         alerts_at("5m", "lag"),
@@ -99,6 +101,10 @@ def test_the_rules_fire_when_they_should_and_not_before(rules: Path, tmp_path: P
         alerts_at("12m", "dead-letters", sales),
         alerts_at("3m", "gate"),
         alerts_at("4m", "gate", {"stream": "sales", "severity": "critical"}),
+        alerts_at("5m", "standing-still"),
+        alerts_at("6m", "standing-still", {"stream": "sales", "severity": "critical"}),
+        alerts_at("4m", "audit"),
+        alerts_at("5m", "audit", {"stream": "sales", "severity": "critical"}),
         alerts_at("8m", "LakehouseCannotBeSeen", {"what": "broker", "severity": "critical"}),
     ]
     check(rules, tmp_path, given, expected)
@@ -118,6 +124,58 @@ def test_the_budget_of_gold_burns_by_two_windows(rules: Path, tmp_path: Path) ->
         alerts_at("132m", name, fast, slow, fast | {"severity": "warning", "window": "3d"}),
     ]
     check(rules, tmp_path, given, [*found, alerts_at("10h", name)])
+
+
+CHOSEN = """
+[[rules]]
+name = "cpu"
+kind = "metric"
+metric = "cpu"
+statistic = "p99"
+over = 90
+windows = 3
+
+[[rules]]
+name = "idle"
+kind = "metric"
+metric = "requests"
+service = "checkout"
+under = 0.5
+
+[[rules]]
+name = "audit-old"
+kind = "audit_old"
+seconds = 3600
+"""
+
+
+def test_rules_of_metrics_and_of_old_audits_fire_by_what_telemetry_says(tmp_path: Path) -> None:
+    chosen, rules = tmp_path / "alerts.toml", tmp_path / "rules.yml"
+    chosen.write_text(CHOSEN, encoding="utf-8")
+    rules.write_text(rules_file(load_rules(chosen, NAMES)), encoding="utf-8")
+    cpu = {"rule": "cpu", "metric": "cpu", "statistic": "p99"}
+    idle = {"rule": "idle", "metric": "requests", "statistic": "avg"}
+    given = [
+        series("lakehouse_metric_rule_value", "90x3 90.5x3 _x10", service="search", **cpu),
+        series("lakehouse_metric_rule_value", "12x20", service="checkout", **cpu),
+        series("lakehouse_metric_rule_value", "0.5x3 0.25x10", service="checkout", **idle),
+        series("lakehouse_audit_age_seconds", "3480+60x20", stream="sales"),
+        series("lakehouse_freshness_seconds", "5x20", stream="sales"),
+        series("lakehouse_freshness_seconds", "_x4 5x20", stream="calls"),
+    ]
+    warning = {"severity": "warning"}
+    sales, calls = ({"stream": name, **warning} for name in ("sales", "calls"))
+    expected = [
+        alerts_at("3m", "cpu"),
+        alerts_at("4m", "cpu", {"service": "search", "metric": "cpu", **warning}),
+        alerts_at("14m", "cpu"),
+        alerts_at("3m", "idle"),
+        alerts_at("4m", "idle", {"service": "checkout", "metric": "requests", **warning}),
+        alerts_at("2m", "audit-old"),
+        alerts_at("3m", "audit-old", sales),
+        alerts_at("5m", "audit-old", sales, calls),
+    ]
+    check(rules, tmp_path, given, expected)
 
 
 def check(rules: Path, directory: Path, given: list[dict[str, str]], expected: list[dict[str, Any]]) -> None:

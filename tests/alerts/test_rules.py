@@ -28,11 +28,11 @@ def load(directory: Path, text: str) -> list[object]:
 
 def test_the_default_file_is_accepted_with_what_it_shows_in_comments(tmp_path: Path) -> None:
     assert [rule.name for rule in load_rules(None, STREAMS).rules] == [
-        "lag", "unread-records", "stale", "dead-letters", "gate", "audit",
+        "lag", "unread-records", "standing-still", "stale", "dead-letters", "gate", "audit",
     ]  # fmt: skip
     lines = DEFAULT_RULES.read_text(encoding="utf-8").splitlines()
     shown = [line.removeprefix("# ") if " = " in line or "[[" in line else line for line in lines]
-    assert len(load(tmp_path, "\n".join(shown).replace("how long it has", ""))) == 8
+    assert len(load(tmp_path, "\n".join(shown).replace("how long it has", ""))) == 9
 
 
 def test_rules_are_read_with_their_defaults(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ GATE = '[[rules]]\nname = "gate"\nkind = "gate_closed"\n'
         (GATE + GATE, "two rules are called gate"),
         (
             "[[rules]]\nname = 'a'\nkind = 'gates'",
-            "rule a: kind is one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed, lag",
+            "rule a: kind is one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed",
         ),
         ("[[rules]]\nname = 'a'", "rule a: kind is one of audit_failed"),
         ("[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'", "rule a: give either records or seconds"),

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client import generate_latest as generate_text
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from lakehouse.alerts.exposition import RuleValues
+from lakehouse.alerts.facts import Facts, Window
+from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
 from lakehouse.layer import BatchResult
 from lakehouse.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (
+    Audit,
     EventTimes,
     Gate,
     Health,
@@ -26,6 +34,7 @@ from lakehouse.telemetry import (
     ObservationCollector,
     PartitionLag,
     QueryState,
+    Run,
     StreamState,
     TableState,
     Word,
@@ -53,6 +62,8 @@ OBSERVATION = Observation(
             gate=Gate(is_open=False, changed_at=AT, reasons=("a",)),
             newest_event=AT,
             freshness_s=0.25,
+            runs=(Run("here", 7, ("gold",), ("sales",), AT, AT, None),),
+            audit=Audit(pipeline.utc("1970-01-01T23:00:00"), is_clean=False),
         ),
     ),
     broker_reason="away",
@@ -98,6 +109,9 @@ def test_an_observation_is_exposed_without_what_is_not_known() -> None:
         ("lakehouse_query_batch_done_seconds", gold, 86400.0),
         ("lakehouse_dead_letters_open", (stream,), 2.0),
         ("lakehouse_gate_open", (stream,), 0.0),
+        ("lakehouse_audit_clean", (stream,), 0.0),
+        ("lakehouse_audit_age_seconds", (stream,), 3600.0),
+        ("lakehouse_layer_processes", (("layer", "gold"), stream), 1.0),
     }
 
 
@@ -131,6 +145,50 @@ def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> 
         ("lakehouse_batch_duration_seconds_sum", (labels[0], ("phase", "process"), *labels[1:]), 1.0),
         ("lakehouse_batch_duration_seconds_sum", (labels[0], ("phase", "queryPlanning"), *labels[1:]), 1.5),
     }
+
+
+def test_a_driver_counts_how_long_kafka_and_redis_take(metrics: DriverMetrics) -> None:
+    metrics.on_batch(BatchDone("export.metrics_1m", 0, BatchResult(2, {}, {"kafka": 0.75, "redis": 0.2}), 1))
+    metrics.on_batch(BatchDone("export.metrics_1m", 1, BatchResult(2, {}, {"kafka": 0.5, "redis": 0.1}), 1))
+    labels = (("layer", "export"), ("stream", "metrics"), ("table", "metrics_1m"))
+    found = samples_of(metrics.registry)
+    assert {sample for sample in found if sample[0].endswith(("kafka_write_seconds_sum", "_count"))} == {
+        ("lakehouse_kafka_write_seconds_sum", labels, 1.25),
+        ("lakehouse_kafka_write_seconds_count", labels, 2.0),
+        ("lakehouse_redis_write_seconds_count", labels, 2.0),
+        ("lakehouse_batch_duration_seconds_count", (*labels[:1], ("phase", "process"), *labels[1:]), 2.0),
+    }
+
+
+def check_with_promtool(registry: CollectorRegistry) -> str:
+    """Return what promtool says of what the registry exposes to a real Prometheus."""
+    program = shutil.which("promtool")
+    assert program is not None, "promtool is missing: scripts/prometheus.sh installs it"
+    done = subprocess.run(
+        [program, "check", "metrics"], input=generate_text(registry), capture_output=True, check=False
+    )
+    return f"{done.returncode} {done.stdout.decode()}{done.stderr.decode()}"
+
+
+def test_promtool_finds_nothing_to_say_of_a_driver_nor_of_who_looks_from_outside(
+    metrics: DriverMetrics,
+) -> None:
+    metrics.on_batch(BatchDone("export.metrics_1m", 0, BatchResult(2, {"redis": 2}, {"redis": 0.2}), 0.5))
+    metrics.on_phases("export.metrics_1m", {"addBatch": 1500})
+    metrics.on_failure("export.metrics_1m", "the disk is full")
+    metrics.on_restart("export.metrics_1m")
+    metrics.registry.register(ObservationCollector(lambda: OBSERVATION))
+    assert check_with_promtool(metrics.registry) == "0 "
+
+    rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90, windows=2)
+    windows = [Window("checkout", AT - timedelta(minutes=n), 90.0 + n) for n in (1, 2)]
+    facts = Facts(OBSERVATION, {"cpu": windows})
+    outside = CollectorRegistry()
+    outside.register(ObservationCollector(lambda: OBSERVATION))
+    outside.register(RuleValues([rule], lambda: facts))
+    assert check_with_promtool(outside) == "0 "
+    labels = (("metric", "cpu"), ("rule", "cpu"), ("service", "checkout"), ("statistic", "avg"))
+    assert ("lakehouse_metric_rule_value", labels, 91.0) in samples_of(outside)
 
 
 @pytest.fixture
