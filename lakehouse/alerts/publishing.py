@@ -26,9 +26,13 @@ from lakehouse.alerts.evaluating import (
 )
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.transactional import let_go, reported
-from lakehouse.topics import create_topics
+from lakehouse.topics import create_topics, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
+_REQUEST_MS = 10_000
+_DELIVERY_MS = (
+    20_000  # of a record; by default it would be waited for two minutes, the broker being back or not
+)
 _POLL_MS = 1000
 
 
@@ -57,6 +61,9 @@ class Publisher:
                 bootstrap_servers=self._servers.split(","),
                 transactional_id=f"lakehouse-alerts-to-{self.topic}",
                 transaction_timeout_ms=1000 * TRANSACTION_TIMEOUT_S,
+                request_timeout_ms=_REQUEST_MS,
+                delivery_timeout_ms=_DELIVERY_MS,
+                max_block_ms=_DELIVERY_MS,
             )
             producer.init_transactions()  # ends what a killed process has begun
             return read_state(self._servers, self.topic)
@@ -76,6 +83,7 @@ class Publisher:
         if producer is None:
             raise ServiceError(f"alerts to topic {self.topic} have not been started")
         with self._reported():
+            require_listening(self._servers)  # a broker that has left is not waited for
             producer.begin_transaction()
             sent = [
                 producer.send(

@@ -1,0 +1,60 @@
+"""What telemetry takes from ops.events, appended and compacted as every process does it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from lakehouse.event_table import append, compact
+from lakehouse.events import Event, Kind
+from lakehouse.telemetry import Audit
+from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.happenings import Happenings
+from tests import pipeline
+
+AT = pipeline.utc("2026-11-22T09:00:00")
+
+
+def event(kind: Kind, stream: str | None, at: datetime, **details: object) -> Event:
+    return Event(
+        str(uuid.uuid4()), at, kind, stream, None, None, "tests", "here", 7, "0", "", json.dumps(details)
+    )
+
+
+def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp_path: Path) -> None:
+    lake, later = str(tmp_path), AT + timedelta(hours=1)
+    found = Happenings(Log(tmp_path / "ops" / "events"))
+    found.refresh()
+    assert found.audit_of("sales") is None
+
+    append(lake, [event(Kind.AUDIT, "sales", later, clean=False), event(Kind.AUDIT, "calls", AT, clean=True)])
+    found.refresh()
+    append(lake, [event(Kind.AUDIT, "sales", AT, clean=True), event(Kind.GATE, "sales", later, clean=True)])
+    found.refresh()
+    assert [found.audit_of(name) for name in ("sales", "calls", "metrics")] == [
+        Audit(later, is_clean=False),
+        Audit(AT, is_clean=True),
+        None,
+    ]
+
+
+def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_compaction(
+    tmp_path: Path,
+) -> None:
+    lake, found = str(tmp_path), Happenings(Log(tmp_path / "ops" / "events"))
+    for number in range(30):
+        at = AT + timedelta(minutes=number)
+        append(lake, [event(Kind.STOP, "sales", at, layers=["gold"] if number else ["silver", "gold"])])
+        append(lake, [event(Kind.START, "sales", at + timedelta(seconds=1), layers=["gold"])])
+    expected = {"silver": AT, "gold": AT + timedelta(minutes=29)}
+    found.refresh()
+    assert found.stops_of("sales") == expected
+    assert found.stops_of("calls") == {}
+
+    assert compact(lake) is not None
+    found.refresh()
+    fresh = Happenings(Log(tmp_path / "ops" / "events"))
+    fresh.refresh()
+    assert (found.stops_of("sales"), fresh.stops_of("sales")) == (expected, expected)

@@ -1,0 +1,82 @@
+"""A stream's word and its reason, from what has been seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from lakehouse.settings import load_settings
+from lakehouse.telemetry import Gate, Health, LayerLag, PartitionLag, QueryState, Word
+from lakehouse.telemetry.health import health_of
+from tests import pipeline
+
+NOW = pipeline.utc("2026-11-22T09:00:00")
+AGO = NOW - timedelta(minutes=2)
+QUERIES = [
+    QueryState(f"{layer}.a", layer, 3, AGO, 3, AGO) for layer in ("bronze", "silver", "gold", "export")
+]
+
+
+def health(
+    *,
+    unrun: Mapping[str, datetime | None],
+    topic: tuple[int, float] = (0, 0.0),
+    silver: tuple[int, float] = (0, 0.0),
+    export: tuple[int, float] = (0, 0.0),
+    newest: datetime | None = NOW,
+    gate: Gate | None = None,
+) -> Health:
+    """Return what is said of a stream with so many records waiting, for so many seconds."""
+    layers = [
+        LayerLag("silver", "silver.a", "bronze.a", *silver),
+        LayerLag("export", "export.a", "gold.a", *export),
+    ]
+    return health_of(
+        [PartitionLag("t", 0, 5, 5 + topic[0], *topic)],
+        layers,
+        QUERIES,
+        gate=gate,
+        newest_event=newest,
+        unrun=unrun,
+        now=NOW,
+        settings=load_settings(),
+    )
+
+
+def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
+    everything = dict.fromkeys(("bronze", "silver", "gold", "export"), AGO)
+    caught_up = "what has come has been written on"
+    assert health(unrun={}) == Health(Word.WELL, caught_up)
+    assert health(unrun=everything) == Health(
+        Word.WELL, f"{caught_up}; nothing has run it since 2026-11-22 08:58:00 UTC"
+    )
+    assert health(unrun={"silver": None, "gold": None}) == Health(
+        Word.WELL, f"{caught_up}; nothing runs silver, gold"
+    )
+    assert health(unrun=dict.fromkeys(everything), newest=None) == Health(
+        Word.EMPTY, "nothing has been accepted yet; nothing runs it"
+    )
+
+
+def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> None:
+    assert health(unrun={"bronze": AGO}, topic=(1, 0.5)) == Health(
+        Word.STOPPED,
+        "1 records of t wait for bronze, which nothing has run since 2026-11-22 08:58:00 UTC",
+        NOW - timedelta(seconds=0.5),
+    )
+    assert health(unrun={"silver": None}, silver=(1_200, 300.0)) == Health(
+        Word.STOPPED,
+        "1,200 rows of bronze.a wait for silver.a, which nothing runs",
+        NOW - timedelta(seconds=300),
+    )
+
+
+def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:
+    assert health(unrun={"bronze": None}, silver=(1, 59.0)).word is Word.WELL
+    assert health(unrun={"bronze": None}, silver=(1, 61.0)).word is Word.STALLED
+
+
+def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:
+    closed = Gate(is_open=False, changed_at=AGO, reasons=("too few rows",))
+    assert health(unrun={"export": None}, export=(4, 300.0), gate=closed).word is Word.BLOCKED
+    assert health(unrun={"export": None}, export=(4, 300.0)).word is Word.STOPPED
