@@ -30,9 +30,7 @@ from lakehouse.topics import create_topics, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
 _REQUEST_MS = 10_000
-_DELIVERY_MS = (
-    20_000  # of a record; by default it would be waited for two minutes, the broker being back or not
-)
+_DELIVERY_MS = 20_000  # by default a record is waited for two minutes, though the broker is back
 _POLL_MS = 1000
 
 
