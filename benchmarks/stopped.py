@@ -40,7 +40,7 @@ from tests.processes import LAKEHOUSE, ROOT, Process, running, unused_port
 
 STREAM = "metrics"
 WELL_S = 15  # for so long everybody has to be content, before and after
-PATIENCE_S = 300
+PATIENCE_S = 600
 Asked = Mapping[str, Callable[[], tuple[str, str]]]
 """Whom is asked, by name; they answer with a word, which counts, and with more to print."""
 

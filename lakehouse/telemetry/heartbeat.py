@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.telemetry.readers import query_of
 from lakehouse.telemetry.runs import as_json, draft_of, file_of
@@ -60,29 +60,31 @@ class Heartbeat(Watch):
         if done.batch is not None:
             rows = done.result.rows
             per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
-            self._change(done.query, batch=done.batch, at=datetime.now(UTC), rows=rows, rows_per_s=per_s)
+            found = {"batch": done.batch, "at": datetime.now(UTC), "rows": rows, "rows_per_s": per_s}
+            self._change(done.query, lambda _: found)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
         """Note how long the phases of a micro-batch took."""
-        self._change(name, phases_s={phase: took_ms / 1000 for phase, took_ms in durations_ms.items()})
+        phases_s = {phase: took_ms / 1000 for phase, took_ms in durations_ms.items()}
+        self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
         """Note what fails."""
-        self._change(name, error=reason)
+        self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
         """Note that it works again."""
-        self._change(name, error=None)
+        self._change(name, lambda _: {"error": None})
 
     def on_restart(self, name: str) -> None:
         """Count a start again."""
-        self._change(name, restarts=self._queries.get(query_of(name), QueryRun("")).restarts + 1)
+        self._change(name, lambda known: {"restarts": known.restarts + 1})
 
-    def _change(self, name: str, **changes: object) -> None:
+    def _change(self, name: str, changes: Callable[[QueryRun], Mapping[str, Any]]) -> None:
         query = query_of(name)
         with self._lock:
             known = self._queries.get(query, QueryRun(query))
-            self._queries[query] = replace(known, **changes)  # type: ignore[arg-type]
+            self._queries[query] = replace(known, **changes(known))
 
 
 @contextmanager
