@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,7 +133,7 @@ def _watch(
 
     layers = {layer: run(layer) for layer in LAYERS}
     for layer, process in layers.items():
-        process.await_(lambda layer=layer: _ready(ports[layer])[0] == "200 ready")  # type: ignore[misc]
+        process.await_(partial(_is_ready, ports[layer]))
     load = [LAKEHOUSE, "produce", STREAM, "--rate", str(rate), "--seconds", "3600"]
     stack.enter_context(running(load, environment, home / "load"))
     alert = start("alert", "alert", "--interval", "1", "--format", "json")
@@ -220,6 +221,10 @@ def _ready(port: int) -> tuple[str, str]:
         return f"{error.code} {found['status']}", "; ".join(found["reasons"])
     except OSError:
         return "no answer", ""
+
+
+def _is_ready(port: int) -> bool:
+    return _ready(port)[0] == "200 ready"
 
 
 def _firing(lines: str) -> str:
