@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
 
-from lakehouse.serving.lookups import Answer
+from lakehouse.serving.origins import Origin
 
 _JSON = "application/json"
 
 
-def answered(request: Request, answer: Answer, body: Mapping[str, Any]) -> Response:
+def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
     """Return a body, and what the answer says of itself; nothing where the reader has this very version."""
-    return _leaving(request, answer, _dumped({**body, **answer.origin}))
+    return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
-    request: Request, answer: Answer, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
+    request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
     """Return the same with `rows`, which is JSON, in between, as it is: numbers stay exact."""
     head = _dumped(dict(before))[:-1]
-    tail = _dumped({**after, **answer.origin})[1:]
-    return _leaving(request, answer, f"{head},{rows},{tail}")
+    tail = _dumped({**after, **origin.members})[1:]
+    return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
@@ -33,15 +34,25 @@ def plain(body: object, status: int = HTTPStatus.OK) -> Response:
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
-def with_json(body: Mapping[str, Any], more: str) -> Response:
-    """Return the same with a further member that is JSON already."""
-    return Response(_encoded(f"{_dumped(body)[:-1]},{more}}}"), media_type=_JSON)
+def in_camel_case(value: Any) -> Any:
+    """Return values as JSON has them, with keys in camelCase and moments, which are UTC, in ISO 8601."""
+    if isinstance(value, Mapping):
+        return {camel(name): in_camel_case(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_camel_case(one) for one in value]
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
 
 
-def _leaving(request: Request, answer: Answer, text: str) -> Response:
-    headers = {"ETag": answer.etag, "Cache-Control": "no-cache"}
+def camel(name: str) -> str:
+    """Return the name of a column or field as JSON has it."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
+
+
+def _leaving(request: Request, etag: str, text: str) -> Response:
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
-    if answer.etag in known or known == ["*"]:
+    if etag in known or known == ["*"]:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(_encoded(text), headers=headers, media_type=_JSON)
 

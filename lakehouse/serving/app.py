@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from anyio import to_thread
 from fastapi import FastAPI
 
 from lakehouse.serving import (
@@ -17,6 +18,7 @@ from lakehouse.serving import (
     produce_api,
     reference,
     tables_api,
+    watch_api,
 )
 from lakehouse.serving.access import Access, Entrance
 from lakehouse.serving.actions import Actions
@@ -28,6 +30,7 @@ from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
+from lakehouse.telemetry import Observer
 
 
 def make_app(
@@ -50,12 +53,14 @@ def make_app(
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions())
     lookups = Lookups(settings, tables, gold, live)
+    observer = Observer(streams, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         await actions.close()
         await live.close()
+        await to_thread.run_sync(observer.close)
 
     app = FastAPI(
         title="lakehouse",
@@ -71,6 +76,7 @@ def make_app(
     app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, Ops(settings.lake)))
+    app.include_router(watch_api.router(lookups, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(actions_api.router(actions))
     if produces:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from lakehouse.layout import Row
 
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 _MICROS = pa.timestamp("us", tz="UTC")
 
 
@@ -54,6 +54,15 @@ class Snapshot:
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
             raise TableAwayError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Found(Generic[_T]):
+    """What was read of a version of a table; both numbers are null where there is no table."""
+
+    value: _T
+    generation: int | None
+    version: int | None
 
 
 class Table:
@@ -150,7 +159,7 @@ def first_rows(
     return [] if best is None else as_rows(best, columns)
 
 
-def read(table: Table, found: Callable[[Snapshot], _Found]) -> _Found:
+def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
     """Read the newest version; one whose files have gone meanwhile is given up for the next."""
     try:
         return found(table.snapshot())
@@ -159,6 +168,14 @@ def read(table: Table, found: Callable[[Snapshot], _Found]) -> _Found:
     except TableAwayError:
         table.forget()
     return found(table.snapshot())
+
+
+def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
+    """Read the newest version, and say which it is; `nothing` of a table that has not been made yet."""
+    try:
+        return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
+    except NoTableError:
+        return Found(nothing, None, None)
 
 
 def version_of(table: Table) -> tuple[int, int] | None:

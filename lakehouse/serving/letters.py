@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,13 +14,12 @@ import pyarrow.dataset as ds
 from lakehouse.dead_letters import DEAD_LETTERS, SCHEMA
 from lakehouse.layout import Row
 from lakehouse.serving import delta
-from lakehouse.serving.delta import NoTableError, Order, Snapshot, Table
+from lakehouse.serving.delta import Found, Order, Snapshot, Table
 from lakehouse.tables.specs import path_of
 
 RAW = ("key", "value", "headers")
 LISTED = tuple(name for name in SCHEMA.names if name not in RAW)
 _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Letters:
         version = delta.version_of(self._table)
         return {} if version is None else {DEAD_LETTERS.qualified_name: version}
 
-    def counts(self, wanted: Wanted) -> list[dict[str, Any]]:
+    def counts(self, wanted: Wanted) -> Found[list[dict[str, Any]]]:
         """Return how many there are by stream, rule and status; one with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -71,19 +70,20 @@ class Letters:
             names = ("stream", "rule", "status", "count")
             return [dict(zip(names, (*group, counter[group]), strict=True)) for group in sorted(counter)]
 
-        return self._read(read, [])
+        return delta.read_or(self._table, read, [])
 
-    def newest(self, wanted: Wanted, most: int) -> list[Row]:
+    def newest(self, wanted: Wanted, most: int) -> Found[list[Row]]:
         """Return letters without their raw bytes, the newest first."""
         order = Order(_NEWEST, wanted.after)
-        return self._read(
+        return delta.read_or(
+            self._table,
             lambda snapshot: delta.first_rows(
                 snapshot, LISTED, wanted.conditions(), order=order, most=most, keep=wanted.keep
             ),
             [],
         )
 
-    def letter(self, id_: str) -> Row | None:
+    def letter(self, id_: str) -> Found[Row | None]:
         """Return one letter with everything, null where there is none."""
 
         def read(snapshot: Snapshot) -> Row | None:
@@ -92,13 +92,7 @@ class Letters:
                     return row
             return None
 
-        return self._read(read, None)
-
-    def _read(self, read: Callable[[Snapshot], _T], nothing: _T) -> _T:
-        try:
-            return delta.read(self._table, read)
-        except NoTableError:
-            return nothing
+        return delta.read_or(self._table, read, None)
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from lakehouse.dead_letters import OPEN
 from lakehouse.layout import Row
 from lakehouse.payloads import is_json_text
 from lakehouse.serving import parameters
 from lakehouse.serving.access import may
-from lakehouse.serving.answers import plain, with_json
+from lakehouse.serving.answers import answered, answered_rows, camel
+from lakehouse.serving.delta import Found
 from lakehouse.serving.letters import LISTED, Letters, Wanted
 from lakehouse.serving.lookups import Lookups
+from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
 from lakehouse.serving.tokens import Scope
 
@@ -40,6 +44,7 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
 
     @routes.get("/counts")
     async def counts(
+        request: Request,
         *,
         stream: Stream = None,
         rule: Rule = None,
@@ -49,10 +54,13 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
     ) -> Response:
         """Return how many letters there are by stream, rule and status; with two rules under both."""
         wanted = _wanted(stream=stream, rule=rule, status=status, since=since, until=until)
-        return plain({"counts": await lookups.scan(lambda: letters.counts(wanted)), "source": "silver"})
+        found = await lookups.scan(lambda: letters.counts(wanted))
+        origin = _origin(found, [one["status"] for one in found.value])
+        return answered(request, origin, {"counts": found.value})
 
     @routes.get("")
     async def newest(
+        request: Request,
         *,
         stream: Stream = None,
         rule: Rule = None,
@@ -65,22 +73,31 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
         """Return letters without their raw bytes, the newest first."""
         wanted = _wanted(stream=stream, rule=rule, status=status, since=since, until=until, cursor=cursor)
         found = await lookups.scan(lambda: letters.newest(wanted, limit + 1))
-        shown, following = found[:limit], None
-        if len(found) > limit:
+        shown, following = found.value[:limit], None
+        if len(found.value) > limit:
             following = parameters.cursor("dead_letters", [shown[-1]["first_seen"], shown[-1]["id"]])
         rows = [_listed(row) for row in shown]
-        return plain({"letters": rows, "count": len(rows), "next": following, "source": "silver"})
+        origin = _origin(found, [row["status"] for row in shown])
+        return answered(request, origin, {"letters": rows, "count": len(rows), "next": following})
 
     @routes.get("/{id}")
     async def letter(request: Request, id_: Annotated[Id, Path(alias="id")]) -> Response:
         """Return one letter; with the scope `payload` its record too, as hex, text and JSON."""
-        row = await lookups.scan(lambda: letters.letter(id_))
+        found = await lookups.scan(lambda: letters.letter(id_))
+        row, sees = found.value, may(request, Scope.PAYLOAD)
         if row is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no dead letter {id_}")
-        record = _record(row) if may(request, Scope.PAYLOAD) else "null"
-        return with_json({**_listed(row), "source": "silver"}, f'"record":{record}')
+        record = _record(row) if sees else "null"
+        origin = _origin(found, [row["status"]], part="record" if sees else "")
+        return answered_rows(request, origin, _listed(row), f'"record":{record}', {})
 
     return routes
+
+
+def _origin(found: Found[Any], statuses: Sequence[str], part: str = "") -> Origin:
+    """Return where letters come from; they are final once all are replayed or discarded."""
+    is_final = all(status != OPEN for status in statuses) if statuses else None
+    return Origin("silver", found.generation, found.version, is_final, part)
 
 
 def _wanted(
@@ -105,7 +122,7 @@ def _wanted(
 def _listed(row: Row) -> dict[str, Any]:
     """Return a letter without its raw bytes; times are ISO 8601 UTC."""
     times = {name: parameters.iso(None if row[name] is None else row[name] // 1000) for name in _TIMES}
-    return {_camel(name): times.get(name, row[name]) for name in LISTED}
+    return {camel(name): times.get(name, row[name]) for name in LISTED}
 
 
 def _record(row: Row) -> str:
@@ -126,8 +143,3 @@ def _bytes(data: bytes | None) -> str:
         text = None
     said = json.dumps({"length": len(data), "hex": data.hex(), "text": text}, ensure_ascii=False)
     return f'{said[:-1]},"json":{text if text is not None and is_json_text(text) else "null"}}}'
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.title, others))

@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from lakehouse.errors import LakehouseError
 from lakehouse.layout import GROUP_SEPARATORS, Equals, Row
 from lakehouse.names import escaped_text
 from lakehouse.serving.delta import NoTableError, TableAwayError
 from lakehouse.serving.gold import Gold, GoldRows, Span
 from lakehouse.serving.live import Live, RedisAwayError, Stored
+from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
 from lakehouse.settings import Settings
 from lakehouse.stream import KeptTable
@@ -59,15 +61,9 @@ class Answer:
         return None if not states or None in states else states == {True}
 
     @property
-    def origin(self) -> dict[str, Any]:
-        """The members that every answer has."""
-        stamp = {"source": self.source, "generation": self.generation, "version": self.version}
-        return stamp | {"isFinal": self.is_final}
-
-    @property
-    def etag(self) -> str:
-        """What changes when the answer may."""
-        return f'"{self.source}-{self.generation}-{self.version}"'
+    def origin(self) -> Origin:
+        """What the answer says of itself."""
+        return Origin(self.source, self.generation, self.version, self.is_final)
 
 
 class Lookups:
@@ -154,13 +150,13 @@ class Lookups:
         return await self._scan(read)
 
     async def _from_gold(
-        self, table: KeptTable, away: RedisAwayError | None, read: Callable[[], GoldRows], what: str
+        self, table: KeptTable, why: RedisAwayError | None, read: Callable[[], GoldRows], what: str
     ) -> Answer:
         try:
             answer = _of_gold(table, await self._scan(read))
         except Problem as problem:
-            if away is not None and problem.status in {HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE}:
-                raise _away(f"{away}; {problem.detail}") from problem
+            if why is not None and problem.status in {HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE}:
+                raise away(f"{why}; {problem.detail}") from problem
             raise
         if not answer.rows:
             raise Problem(HTTPStatus.NOT_FOUND, f"{table.name} has no row of {what}")
@@ -171,9 +167,9 @@ class Lookups:
             return await self._scans.run(read)
         except NoTableError as error:
             raise Problem(HTTPStatus.NOT_FOUND, f"{error}: nothing has been written to it yet") from error
-        except TableAwayError as error:
-            _log.warning("gold is away: %s", error)
-            raise _away(str(error)) from error
+        except (TableAwayError, LakehouseError) as error:
+            _log.warning("what was asked for is away: %s", error)
+            raise away(str(error)) from error
 
 
 class Scans:
@@ -231,5 +227,6 @@ def _is_final_message(table: KeptTable, message: str) -> bool | None:
     return True if isinstance(table.export.leaves, Equals) and table.export.leaves == table.final else None
 
 
-def _away(why: str) -> Problem:
+def away(why: str) -> Problem:
+    """Return the error of what cannot be read now."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

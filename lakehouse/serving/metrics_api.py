@@ -38,7 +38,7 @@ def router(lookups: Lookups) -> APIRouter:
         """Return the newest window of a service's metric."""
         answer = await lookups.latest(METRICS_1M, {"service_id": service, "metric_name": metric})
         data = _statistics(json.loads(answer.rows[0].message))
-        return answered(request, answer, {"service": service, "metric": metric, "data": data})
+        return answered(request, answer.origin, {"service": service, "metric": metric, "data": data})
 
     @routes.get("/timeseries")
     async def timeseries(
@@ -49,7 +49,7 @@ def router(lookups: Lookups) -> APIRouter:
         answer = await lookups.series(METRICS_1M, keys, minutes)
         data = [_point(json.loads(one.message)) for one in answer.rows]
         body = {"service": service, "metric": metric, "windows": len(data), "data": data}
-        return answered(request, answer, body)
+        return answered(request, answer.origin, body)
 
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric) -> Response:
@@ -60,7 +60,7 @@ def router(lookups: Lookups) -> APIRouter:
             message["serviceId"]: _statistics(message) | {"isFinal": message["isFinal"]}
             for message in messages
         }
-        return answered(request, answer, {"metric": metric, "services": services})
+        return answered(request, answer.origin, {"metric": metric, "services": services})
 
     return routes
 

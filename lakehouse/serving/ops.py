@@ -5,18 +5,16 @@ Tables that have not been made yet say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from lakehouse.layout import Row
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.serving import delta
-from lakehouse.serving.delta import NoTableError, Snapshot, Table
+from lakehouse.serving.delta import Found, Snapshot, Table
 from lakehouse.tables.specs import TableSpec, path_of
-
-_T = TypeVar("_T")
 
 
 class Ops:
@@ -25,20 +23,17 @@ class Ops:
     def __init__(self, lake: str) -> None:
         self._gates, self._results = (Table(path_of(lake, one.layer, one.name)) for one in (GATES, RESULTS))
 
-    def gates(self) -> list[Row]:
+    def gates(self) -> Found[list[Row]]:
         """Return the last state of each stream's gate that has ever been asked."""
-        return _read(self._gates, lambda snapshot: _newest(snapshot, GATES, "stream", "changed_at"))
+        return _read(self._gates, GATES, "stream", "changed_at")
 
-    def results(self) -> list[Row]:
+    def results(self) -> Found[list[Row]]:
         """Return what the last run of each table's suite has found."""
-        return _read(self._results, lambda snapshot: _newest(snapshot, RESULTS, "table", "checked_at"))
+        return _read(self._results, RESULTS, "table", "checked_at")
 
 
-def _read(table: Table, read: Callable[[Snapshot], list[Row]]) -> list[Row]:
-    try:
-        return delta.read(table, read)
-    except NoTableError:
-        return []
+def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:
+    return delta.read_or(table, lambda snapshot: _newest(snapshot, spec, by, at), [])
 
 
 def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from lakehouse.layout import Row
-from lakehouse.serving.answers import plain
+from lakehouse.serving.answers import answered
+from lakehouse.serving.delta import Found
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
+from lakehouse.serving.origins import Origin
 from lakehouse.serving.parameters import iso
 
 TableName = Annotated[
@@ -24,19 +26,23 @@ def router(lookups: Lookups, ops: Ops) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
-    async def gates() -> Response:
+    async def gates(request: Request) -> Response:
         """Return the last state of each stream's gate that has ever been asked; times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
-        return plain({"gates": [_gate(row) for row in found], "source": "ops"})
+        return answered(request, _origin(found), {"gates": [_gate(row) for row in found.value]})
 
     @routes.get("/expectations")
-    async def expectations(table: TableName = None) -> Response:
+    async def expectations(request: Request, table: TableName = None) -> Response:
         """Return what the last run of each table's suite has found."""
         found = await lookups.scan(ops.results)
-        results = [_result(row) for row in found if table in (None, row["table"])]
-        return plain({"expectations": results, "source": "ops"})
+        results = [_result(row) for row in found.value if table in (None, row["table"])]
+        return answered(request, _origin(found), {"expectations": results})
 
     return routes
+
+
+def _origin(found: Found[list[Row]]) -> Origin:
+    return Origin("ops", found.generation, found.version)
 
 
 def _gate(row: Row) -> Mapping[str, Any]:

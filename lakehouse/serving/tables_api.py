@@ -98,7 +98,7 @@ async def _answer_row(
     before: dict[str, Any] = {"table": table.name}
     if not latest:
         before["key"] = _key(table, values)
-    return answered_rows(request, answer, before, f'"data":{said.message}', {})
+    return answered_rows(request, answer.origin, before, f'"data":{said.message}', {})
 
 
 async def _answer_page(
@@ -119,7 +119,7 @@ async def _answer_page(
     )
     rows = ",".join(_row(table, said) for said in answer.rows)
     after = {"count": len(answer.rows), "next": following}
-    return answered_rows(request, answer, {"table": table.name}, f'"rows":[{rows}]', after)
+    return answered_rows(request, answer.origin, {"table": table.name}, f'"rows":[{rows}]', after)
 
 
 def _row(table: KeptTable, said: Said) -> str:

@@ -1,0 +1,69 @@
+"""What fires now and what was told last, read from the broker: for those who look, not for who judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from lakehouse.alerts.evaluating import Alert
+from lakehouse.alerts.publishing import read_state, state_topic
+from lakehouse.alerts.rules import Rule
+from lakehouse.errors import ServiceError
+from lakehouse.topics import require_listening
+
+_POLL_MS = 1_000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The alerts that fire, the longest first, and the last notifications as they left, the newest first."""
+
+    firing: tuple[Alert, ...] = ()
+    told: tuple[Mapping[str, Any], ...] = ()
+
+
+def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
+    """Return what the alert process has left, and of its notifications the last `most`.
+
+    Nothing where there was never one. Raises ServiceError where the broker does not answer.
+    """
+    require_listening(bootstrap_servers)
+    try:
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers.split(","), group_id=None, isolation_level="read_committed"
+        )
+        with closing(consumer):
+            topics = consumer.topics()
+            told = _last(consumer, topic, most) if topic in topics else []
+        state = read_state(bootstrap_servers, topic) if state_topic(topic) in topics else {}
+    except KafkaError as error:
+        why = f"alerts of topic {topic} could not be read: {type(error).__name__}: {error}"
+        raise ServiceError(why) from error
+    firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
+    return Standing(tuple(firing), tuple(told))
+
+
+def threshold_of(rule: Rule) -> float | None:
+    """Return the number that a rule compares with, null where it has none."""
+    names = ("over", "under", "records", "seconds")
+    return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
+
+
+def _last(consumer: KafkaConsumer, topic: str, most: int) -> Sequence[Mapping[str, Any]]:
+    partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
+    consumer.assign(partitions)
+    first, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    for one in partitions:
+        # Each transaction's marker takes an offset, too.
+        consumer.seek(one, max(first[one], ends[one] - 2 * most))
+    found = list[Mapping[str, Any]]()
+    while any(consumer.position(one) < ends[one] for one in partitions):
+        for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            found += [json.loads(record.value) for record in records]
+    return sorted(found, key=lambda one: str(one["at"]), reverse=True)[:most]

@@ -1,0 +1,73 @@
+"""ops.events as the API tells them: the newest events, and the last audit of each stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from lakehouse import event_table
+from lakehouse.event_table import EVENTS
+from lakehouse.events import Event, Kind
+from lakehouse.serving import delta
+from lakehouse.serving.answers import in_camel_case
+from lakehouse.serving.delta import Found, Table
+from lakehouse.tables.specs import path_of
+
+
+class Happenings:
+    """The events of a lake; its methods block, and raise TableAwayError and TableError."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        self._table = Table(path_of(lake, EVENTS.layer, EVENTS.name))
+
+    def newest(
+        self, *, limit: int, since: datetime | None, kinds: Collection[Kind], streams: Collection[str]
+    ) -> Found[list[Event]]:
+        """Return the newest events of these kinds and streams (none: all), the newest of them first."""
+
+        def read(_snapshot: object) -> list[Event]:
+            found = event_table.newest(self._lake, limit=limit, since=since, kinds=kinds, streams=streams)
+            return found[::-1]
+
+        return delta.read_or(self._table, read, [])
+
+    def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
+        """Return the last audit of each stream that has ever been audited."""
+
+        def read(_snapshot: object) -> list[Event]:
+            return [
+                event
+                for stream in streams
+                for event in event_table.newest(self._lake, limit=1, kinds=[Kind.AUDIT], streams=[stream])
+            ]
+
+        return delta.read_or(self._table, read, [])
+
+
+def told(event: Event) -> dict[str, Any]:
+    """Return an event as JSON has it; `details` is what it stands for, with its own names."""
+    whole: dict[str, Any] = in_camel_case(asdict(event))
+    return whole | {"details": details_of(event)}
+
+
+def details_of(event: Event) -> Any:
+    """Return what an event's details stand for; numbers that JSON has not got are text."""
+    return None if event.details is None else json.loads(event.details, parse_constant=str)
+
+
+def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
+    """Return the last audits of streams as one; null where there was none."""
+    if not events:
+        return None
+    checks = [
+        {"stream": event.stream, "at": in_camel_case(event.at), **check}
+        for event in events
+        for check in details_of(event)["checks"]
+    ]
+    last = max(events, key=lambda event: event.at)
+    is_clean = not any(check["differences"] for check in checks)
+    return {"at": in_camel_case(last.at), "actor": last.actor, "isClean": is_clean, "checks": checks}

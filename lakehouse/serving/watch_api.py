@@ -1,0 +1,137 @@
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: how the pipeline is, for those on call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from lakehouse.alerts.evaluating import Alert, Status
+from lakehouse.alerts.rules import load_rules
+from lakehouse.alerts.standing import Standing, standing, threshold_of
+from lakehouse.errors import LakehouseError
+from lakehouse.events import Kind
+from lakehouse.serving import parameters
+from lakehouse.serving.answers import answered, in_camel_case, plain
+from lakehouse.serving.delta import Found
+from lakehouse.serving.happenings import Happenings, audit_of, told
+from lakehouse.serving.lookups import Lookups, away
+from lakehouse.serving.origins import Origin
+from lakehouse.serving.sharing import Shared
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables.specs import EPOCH
+from lakehouse.telemetry import Observation, Observer
+
+_MOST_EVENTS = 1_000
+_TOLD = 100
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
+Limit = Annotated[int, Query(ge=1, le=_MOST_EVENTS, description="How many events at most.")]
+Kinds = Annotated[list[Kind], Query(max_length=50, description="Only of this kind; may be given again.")]
+StreamName = Annotated[str, Query(min_length=1, max_length=200)]
+Streams = Annotated[
+    list[StreamName], Query(max_length=50, description="Only of this stream; may be given again.")
+]
+Since = Annotated[str | None, Query(max_length=64, description="Only of then or later: a time.")]
+
+
+def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
+    """Return the routes; they close nothing."""
+    routes = APIRouter(prefix="/api/v1", tags=["watch"])
+    names, happened = [stream.name for stream in streams], Happenings(settings.lake)
+    observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
+    alerting = Shared[Mapping[str, Any]](partial(_alerts, settings, names))
+
+    @routes.get("/status")
+    async def status() -> Response:
+        """Return how each stream is and what waits before each of its layers, no older than a second."""
+        seen = await observed.seen()
+        return plain(in_camel_case(asdict(seen)))
+
+    @routes.get("/happenings")
+    async def happenings(
+        request: Request,
+        *,
+        limit: Limit = 100,
+        kind: Kinds = [],  # noqa: B006 - the framework copies it
+        stream: Streams = [],  # noqa: B006 - the same
+        since: Since = None,
+    ) -> Response:
+        """Return what has happened, the newest first: starts, stops, failures, refusals and the rest."""
+        moment = None if since is None else _moment(parameters.micros("since", since))
+        found = await lookups.scan(
+            lambda: happened.newest(limit=limit, since=moment, kinds=kind, streams=stream)
+        )
+        return answered(request, _origin(found), {"happenings": [told(event) for event in found.value]})
+
+    @routes.get("/audit")
+    async def audit(request: Request) -> Response:
+        """Return the checks of each stream's last audit, null where there was none.
+
+        `at` and `actor` are those of the newest; a check has the time of its own.
+        """
+        found = await lookups.scan(lambda: happened.audits(names))
+        return answered(request, _origin(found), {"audit": audit_of(found.value)})
+
+    @routes.get("/alerts")
+    async def alerts() -> Response:
+        """Return what fires, the longest first, then what has resolved lately, the newest first."""
+        try:
+            return plain(await alerting.seen())
+        except LakehouseError as error:
+            raise away(str(error)) from error
+
+    return routes
+
+
+def _origin(found: Found[Any]) -> Origin:
+    return Origin("ops", found.generation, found.version)
+
+
+def _moment(micros: int) -> datetime:
+    """Return a moment; one before the calendar is its beginning."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _FIRST
+
+
+def _alerts(settings: Settings, streams: Sequence[str]) -> Mapping[str, Any]:
+    rules = load_rules(settings.alerts, streams).rules
+    thresholds = {rule.name: threshold_of(rule) for rule in rules}
+    found = standing(settings.kafka_bootstrap_servers, settings.alert_topic, _TOLD)
+    resolved = [one for one in found.told if one["status"] == Status.RESOLVED.value]
+    messages = [*(_message(one, found) for one in found.firing), *resolved]
+    return {"alerts": [_alert(one, thresholds.get(one["rule"])) for one in messages]}
+
+
+def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
+    """Return an alert that fires as it was told; `at` and `value` are null where that was long ago."""
+    last = next((one for one in found.told if one["alert_id"] == alert.id), {})
+    return {
+        "alert_id": alert.id,
+        "status": Status.FIRING.value,
+        "rule": alert.rule,
+        "severity": alert.severity,
+        "labels": dict(alert.labels),
+        "what": alert.what,
+        "value": last.get("value"),
+        "since": alert.since.isoformat(),
+        "at": last.get("at"),
+    }
+
+
+def _alert(message: Mapping[str, Any], threshold: float | None) -> Mapping[str, Any]:
+    same = {name: message[name] for name in ("rule", "severity", "labels", "what", "value")}
+    times = {name: _iso(message[name]) for name in ("since", "at")}
+    return {"id": message["alert_id"], "state": message["status"], **same, **times, "threshold": threshold}
+
+
+def _iso(text: str | None) -> str | None:
+    said: str | None = in_camel_case(None if text is None else datetime.fromisoformat(text))
+    return said

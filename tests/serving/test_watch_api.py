@@ -1,0 +1,256 @@
+"""/api/v1/status, happenings, audit and alerts, of lakes that nobody runs and of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+
+from lakehouse.alerts.facts import Facts, Window, step
+from lakehouse.alerts.publishing import Publisher
+from lakehouse.alerts.rules import MetricRule
+from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.errors import ServiceError
+from lakehouse.event_table import append
+from lakehouse.events import Event
+from lakehouse.local.services import Endpoints
+from lakehouse.quality.results import GATES
+from lakehouse.serving.sharing import Shared
+from tests import old_lakes
+from tests.serving.conftest import MakeClient
+from tests.serving.lakes import NOON_MS, Lake, at
+from tests.serving.test_letters_api import letter
+
+NOWHERE = "127.0.0.1:1"
+COUNTS = ("name", "stream", "at", "differences")
+
+
+def event(second: int, kind: str, stream: str | None, details: str | None = None) -> Event:
+    return Event(
+        id=f"id-{second}",
+        at=at(NOON_MS + second * 1000),
+        kind=kind,
+        stream=stream,
+        layer=None,
+        table=None,
+        actor="lakehouse audit",
+        host="here",
+        pid=7,
+        code_version="0.1.0",
+        message=f"{kind} {second}",
+        details=details,
+    )
+
+
+def checks(*differences: int) -> str:
+    found = [
+        f'{{"name": "c{n}", "subject": "s", "compared": 9, "differences": {d}}}'
+        for n, d in enumerate(differences)
+    ]
+    return f'{{"clean": false, "checks": [{", ".join(found)}]}}'
+
+
+def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(make_client: MakeClient, lake: Lake) -> None:
+    settings = old_lakes.unpack(lake.settings, lake.root)
+    found = make_client(lake=settings.lake, topics=settings.topics, kafka_bootstrap_servers=NOWHERE)
+    body = found.get("/api/v1/status").json()
+    assert body["brokerReason"].startswith(f"no Kafka broker at {NOWHERE}")
+    assert body["lakeReason"] is None
+    assert body["at"].endswith("Z")
+    stream = next(one for one in body["streams"] if one["name"] == "transactions")
+    assert [(lag["query"], lag["records"]) for lag in stream["layers"]] == [
+        ("silver.transactions", 0),
+        ("gold.user_transactions_5m", 0),
+        ("export.user_transactions_5m", 4),
+    ]
+    assert stream["openLetters"] == 3
+    assert stream["health"]["word"] == "stalled"
+    silver = next(one for one in stream["tables"] if one["name"] == "silver.transactions")
+    assert (silver["version"], silver["files"], silver["sizeBytes"], silver["rows"]) == (2, 4, 8157, 12)
+    assert [set(one) for one in stream["eventTimes"]] == [{"table", "newest", "watermark"}]
+
+
+def test_status_of_no_lake_says_so(make_client: MakeClient, lake: Lake) -> None:
+    body = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/status").json()
+    assert body["lakeReason"] == f"there is no lake at {lake.root} yet"
+    assert {one["health"]["word"] for one in body["streams"]} == {"unknown"}
+
+
+def test_what_many_ask_for_at_once_is_looked_at_once() -> None:
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(1)
+        return len(looks)
+
+    async def scenario() -> list[int]:
+        shared = Shared(look, every_s=3600)
+        return await asyncio.gather(*(shared.seen() for _ in range(50)))
+
+    assert asyncio.run(scenario()) == [1] * 50
+
+
+def test_what_cannot_be_looked_at_is_not_asked_for_by_everybody() -> None:
+    looks: list[int] = []
+
+    def look() -> int:
+        looks.append(1)
+        raise ServiceError("away")
+
+    async def scenario() -> Sequence[object]:
+        shared = Shared(look, every_s=3600)
+        return await asyncio.gather(*(shared.seen() for _ in range(9)), return_exceptions=True)
+
+    assert [str(one) for one in asyncio.run(scenario())] == ["away"] * 9
+    assert len(looks) == 1
+
+
+def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient, lake: Lake) -> None:
+    nothing = client.get("/api/v1/happenings")
+    assert nothing.json() == {
+        "happenings": [],
+        "source": "ops",
+        "generation": None,
+        "version": None,
+        "isFinal": None,
+    }
+    append(lake.settings.lake, [event(1, "start", "sales"), event(2, "stop", None)])
+    append(lake.settings.lake, [event(3, "failure", "sales", '{"an_error": NaN}')])
+
+    def seconds(query: str = "") -> list[str]:
+        return [one["id"] for one in client.get(f"/api/v1/happenings?{query}").json()["happenings"]]
+
+    assert seconds() == ["id-3", "id-2", "id-1"]
+    assert seconds("limit=2") == ["id-3", "id-2"]
+    assert seconds("kind=start&kind=stop") == ["id-2", "id-1"]
+    assert seconds("stream=sales") == ["id-3", "id-1"]
+    assert seconds("since=2026-05-04T12:00:02Z") == ["id-3", "id-2"]
+    assert seconds("since=-99999999999999") == ["id-3", "id-2", "id-1"]
+    found = client.get("/api/v1/happenings?limit=1")
+    assert found.json()["happenings"] == [
+        {
+            "id": "id-3",
+            "at": "2026-05-04T12:00:03Z",
+            "kind": "failure",
+            "stream": "sales",
+            "layer": None,
+            "table": None,
+            "actor": "lakehouse audit",
+            "host": "here",
+            "pid": 7,
+            "codeVersion": "0.1.0",
+            "message": "failure 3",
+            "details": {"an_error": "NaN"},
+        }
+    ]
+    assert (found.json()["source"], found.json()["version"]) == ("ops", 2)
+    assert client.get("/api/v1/happenings?kind=party").status_code == 422
+
+
+def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Lake) -> None:
+    assert client.get("/api/v1/audit").json()["audit"] is None
+    append(lake.settings.lake, [event(1, "audit", "sales", checks(5)), event(2, "audit", "calls", checks(0))])
+    append(lake.settings.lake, [event(3, "audit", "sales", checks(0, 2)), event(4, "stop", "calls")])
+    audit = client.get("/api/v1/audit").json()["audit"]
+    assert (audit["at"], audit["actor"], audit["isClean"]) == (
+        "2026-05-04T12:00:03Z",
+        "lakehouse audit",
+        False,
+    )
+    assert [tuple(one[name] for name in COUNTS) for one in audit["checks"]] == [
+        ("c0", "calls", "2026-05-04T12:00:02Z", 0),
+        ("c0", "sales", "2026-05-04T12:00:03Z", 0),
+        ("c1", "sales", "2026-05-04T12:00:03Z", 2),
+    ]
+
+
+@pytest.mark.parametrize("path", ["happenings", "audit", "gates", "expectations", "dead-letters"])
+def test_a_table_that_cannot_be_read_is_a_problem_with_its_reason(
+    client: TestClient, lake: Lake, path: str
+) -> None:
+    for name in ("ops/events", "ops/gates", "ops/expectation_results", "silver/dead_letters"):
+        log = lake.root / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / "00000000000000000000.json").write_text("{", encoding="utf-8")
+    found = client.get(f"/api/v1/{path}")
+    assert (found.status_code, found.headers["content-type"]) == (503, "application/problem+json")
+    assert "cannot be read" in found.json()["detail"]
+
+
+def test_answers_of_checks_and_letters_say_their_version_and_are_not_sent_twice(
+    client: TestClient, lake: Lake
+) -> None:
+    rows = [letter(1, "late"), letter(2, "late", status="replayed")]
+    table = lake.write_spec(DEAD_LETTERS, rows)
+    gate = {"stream": "sales", "changed_at": at(NOON_MS), "is_open": True, "reasons": []}
+    lake.write_spec(GATES, [gate])
+    stamp = {"source": "silver", "generation": table.metadata().created_time, "version": 0}
+    for path, is_final in (
+        ("dead-letters", False),
+        ("dead-letters/counts", False),
+        ("dead-letters/counts?status=replayed", True),
+        ("dead-letters?status=replayed", True),
+        (f"dead-letters/{rows[0]['id']}", False),
+        (f"dead-letters/{rows[1]['id']}", True),
+    ):
+        found = client.get(f"/api/v1/{path}")
+        said = {name: found.json()[name] for name in (*stamp, "isFinal")}
+        assert said == stamp | {"isFinal": is_final}, path
+        again = client.get(f"/api/v1/{path}", headers={"If-None-Match": found.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    gates = client.get("/api/v1/gates")
+    assert (gates.json()["source"], gates.json()["version"], gates.json()["isFinal"]) == ("ops", 0, None)
+    lake.write_spec(GATES, [gate | {"changed_at": at(NOON_MS + 1), "is_open": False}])
+    etag = {"If-None-Match": gates.headers["etag"]}
+    await_newer = client.get("/api/v1/gates", headers=etag)
+    while await_newer.status_code == 304:
+        await_newer = client.get("/api/v1/gates", headers=etag)
+    assert [one["isOpen"] for one in await_newer.json()["gates"]] == [False]
+
+
+def test_alerts_without_a_broker_are_a_problem_with_its_reason(make_client: MakeClient) -> None:
+    found = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/alerts")
+    assert (found.status_code, found.headers["content-type"]) == (503, "application/problem+json")
+    assert found.json()["detail"].startswith(f"no Kafka broker at {NOWHERE}")
+
+
+@pytest.mark.soak
+def test_alerts_are_what_the_process_has_told(
+    make_client: MakeClient, services: Endpoints, tmp_path: Any
+) -> None:
+    topic, start = f"alerts-{uuid.uuid4().hex}", datetime(2026, 3, 1, 12, tzinfo=UTC)
+    file = tmp_path / "alerts.toml"
+    file.write_text('[[rules]]\nname = "cpu"\nkind = "metric"\nmetric = "cpu"\nover = 90\n', encoding="utf-8")
+    client = make_client(
+        kafka_bootstrap_servers=services.kafka,
+        alert_topic=topic,
+        alerts=file,
+        redis_url=SecretStr("redis://127.0.0.1:1/0"),
+    )
+    assert client.get("/api/v1/alerts").json() == {"alerts": []}
+    rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        state = publisher.start()
+        for minute, values in enumerate(({"a": 95.0, "b": 91.0}, {"a": 96.0, "b": 2.0})):
+            now = start + timedelta(minutes=minute)
+            windows = [Window(name, now - timedelta(minutes=1), value) for name, value in values.items()]
+            after, told = step(Facts(windows={"cpu": windows}), [rule], state, now)
+            publisher.publish(state, after, told)
+            state = after
+    found: list[dict[str, Any]] = []
+    while not found:  # what was seen before is a second old at most
+        found = client.get("/api/v1/alerts").json()["alerts"]
+    names = ("rule", "state", "since", "at", "value", "threshold", "labels")
+    labels = [{"metric": "cpu", "service": one} for one in "ab"]
+    since = "2026-03-01T12:00:00"
+    assert [tuple(one[name] for name in names) for one in found] == [
+        ("cpu", "firing", f"{since}Z", f"{since}Z", 95.0, 90.0, labels[0]),
+        ("cpu", "resolved", f"{since}Z", "2026-03-01T12:01:00Z", 2.0, 90.0, labels[1]),
+    ]
