@@ -5,23 +5,27 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from lakehouse.serving.limits import RATE, Rate
 from lakehouse.serving.problems import Problem, response
+from lakehouse.serving.sessions import COOKIE, Sessions
 from lakehouse.serving.tokens import Caller, Scope, Tokens
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 NOBODY = Caller("nobody", frozenset())
 LOCAL = Caller("local", frozenset(Scope))
 _READS = {"GET", "HEAD", "OPTIONS"}
+SESSION_PATH = "/api/v1/session"
 _BEARER = "bearer "
 
 
@@ -36,6 +40,11 @@ class Access:
     tokens: Tokens | None
     hosts: frozenset[str] = LOOPBACK_NAMES
     rate: Rate = RATE
+
+    @cached_property
+    def sessions(self) -> Sessions | None:
+        """The sessions of those who have a token; null where none is needed."""
+        return None if self.tokens is None else Sessions(self.tokens)
 
 
 def is_loopback(host: str) -> bool:
@@ -92,18 +101,28 @@ class Entrance:
             _check_host(headers, access.hosts)
         if not reads:
             _check_origin(headers)
-        caller = LOCAL if access.tokens is None else _caller(headers, access.tokens)
+        caller = LOCAL if access.tokens is None else _caller(scope, access.tokens, access.sessions)
         address = (scope.get("client") or ("",))[0]
         self._limiter.take(caller.name if access.tokens is not None else address)
         needed = Scope.READ if reads else Scope.OPERATE
-        if needed not in caller.scopes:
+        if scope["path"] != SESSION_PATH and needed not in caller.scopes:
             raise Problem(HTTPStatus.FORBIDDEN, f"this needs a token with the scope {needed.value}")
         return caller
 
 
-def _caller(headers: Headers, tokens: Tokens) -> Caller:
+def bearer_of(headers: Headers) -> str | None:
+    """Return the token that a request brings, null for none."""
     given = headers.get("authorization", "")
-    found = tokens.caller(given[len(_BEARER) :].strip()) if given.lower().startswith(_BEARER) else None
+    return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
+
+
+def _caller(scope: AsgiScope, tokens: Tokens, sessions: Sessions | None) -> Caller:
+    request = HTTPConnection(scope)
+    secret, id_ = bearer_of(request.headers), request.cookies.get(COOKIE)
+    if secret is not None:
+        found = tokens.caller(secret)
+    else:
+        found = None if id_ is None or sessions is None else sessions.caller(id_)
     if found is None:
         why = "a token is needed: Authorization: Bearer …; `lakehouse tokens add` makes one"
         raise Problem(HTTPStatus.UNAUTHORIZED, why, headers={"WWW-Authenticate": "Bearer"})

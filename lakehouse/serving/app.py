@@ -17,6 +17,7 @@ from lakehouse.serving import (
     problems,
     produce_api,
     reference,
+    session_api,
     tables_api,
     watch_api,
 )
@@ -79,6 +80,7 @@ def make_app(
     app.include_router(watch_api.router(lookups, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(actions_api.router(actions))
+    app.include_router(session_api.router(access.sessions))
     if produces:
         app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))

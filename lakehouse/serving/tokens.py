@@ -66,7 +66,7 @@ class Tokens:
                 raise SettingsError(
                     f"there is a token {name} already; `lakehouse tokens remove {name}` first"
                 )
-            self._write((*standing, _Token(name, _hashed(secret), tuple(dict.fromkeys(scopes)))))
+            self._write((*standing, _Token(name, hashed(secret), tuple(dict.fromkeys(scopes)))))
         return secret
 
     def remove(self, name: str) -> None:
@@ -93,9 +93,13 @@ class Tokens:
 
     def caller(self, secret: str) -> Caller | None:
         """Return whose secret it is, null for nobody's; how long that takes does not depend on the secret."""
-        hashed, found = _hashed(secret), None
+        return self.caller_of_hash(hashed(secret))
+
+    def caller_of_hash(self, sha256: str) -> Caller | None:
+        """Return whose secret has that hash, as `caller` does."""
+        found = None
         for one in self.read():
-            if hmac.compare_digest(one.sha256, hashed):
+            if hmac.compare_digest(one.sha256, sha256):
                 found = Caller(one.name, frozenset(one.scopes))
         return found
 
@@ -116,7 +120,8 @@ class Tokens:
         beside.replace(self.path)
 
 
-def _hashed(secret: str) -> str:
+def hashed(secret: str) -> str:
+    """Return what is kept of a secret."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 

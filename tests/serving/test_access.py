@@ -13,11 +13,12 @@ from lakehouse.errors import SettingsError
 from lakehouse.serving.access import Access, is_loopback
 from lakehouse.serving.limits import Rate
 from lakehouse.serving.problems import Problem
+from lakehouse.serving.sessions import Sessions
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import Lake
 
-PATH = "/api/v1/streams"
+PATH, SESSION = "/api/v1/streams", "/api/v1/session"
 
 
 def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> None:
@@ -57,6 +58,69 @@ def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: L
     assert ask("POST", "/produce?events=0", operator) == 422
     tokens.remove("reader")
     assert ask("GET", PATH, reader) == 401
+
+
+def test_a_session_is_a_cookie_that_stands_for_the_token_as_long_as_there_is_one(
+    make_client: MakeClient, lake: Lake
+) -> None:
+    tokens = Tokens(lake.settings.home)
+    secret = tokens.add("ada", [Scope.READ])
+    client, bearer = make_client(Access(tokens)), {"Authorization": f"Bearer {secret}"}
+    assert client.post(SESSION).status_code == 401
+    begun = client.post(SESSION, headers=bearer)
+    assert begun.json() == {"actor": "ada", "scopes": ["read"], "needsToken": True}
+    cookie = begun.headers["set-cookie"]
+    name, _, value = cookie.partition(";")[0].partition("=")
+    assert (name, len(value) >= 43, value in secret) == ("lakehouse_session", True, False)
+    assert {part.strip() for part in cookie.split(";")[1:]} == {
+        "HttpOnly",
+        "SameSite=strict",
+        "Max-Age=43200",
+        "Path=/",
+    }
+    assert client.get(PATH).status_code == 200
+    assert client.get(SESSION).json() == begun.json()
+    assert client.post("/api/v1/actions", json={"action": "audit"}).status_code == 403
+    assert client.post(SESSION).status_code == 401  # a session makes no other
+    tokens.remove("ada")
+    tokens.add("ada", [Scope.READ])
+    assert client.get(PATH).status_code == 401
+
+
+def test_a_session_that_was_ended_is_none_whoever_still_has_its_cookie(
+    make_client: MakeClient, lake: Lake
+) -> None:
+    tokens = Tokens(lake.settings.home)
+    client = make_client(Access(tokens))
+    client.post(SESSION, headers={"Authorization": f"Bearer {tokens.add('ada', [Scope.READ])}"})
+    kept = {"Cookie": f"lakehouse_session={client.cookies['lakehouse_session']}"}
+    assert client.delete(SESSION, headers={"Origin": "https://evil.example"}).status_code == 403
+    ended = client.delete(SESSION)
+    assert (ended.status_code, dict(client.cookies)) == (204, {})
+    assert client.get(PATH, headers=kept).status_code == 401
+
+
+def test_a_session_ends_after_half_a_day_and_its_cookie_is_secure_under_https(
+    make_client: MakeClient, lake: Lake
+) -> None:
+    tokens, now = Tokens(lake.settings.home), [0.0]
+    secret = tokens.add("ada", [Scope.PAYLOAD])
+    sessions = Sessions(tokens, lambda: now[0])
+    id_ = sessions.begin(secret)
+    now[0] = 43_199.0
+    assert sessions.caller(id_) == tokens.caller(secret)
+    now[0] = 43_200.0
+    assert sessions.caller(id_) is None
+    client = make_client(Access(tokens))
+    bearer = {"Authorization": f"Bearer {secret}"}
+    begun = client.post(f"https://localhost:8080{SESSION}", headers=bearer)
+    assert "; Secure" in begun.headers["set-cookie"]
+
+
+def test_where_no_token_is_needed_a_session_says_so_and_sets_no_cookie(make_client: MakeClient) -> None:
+    begun = make_client().post(SESSION)
+    assert begun.json() == {"actor": "local", "scopes": ["operate", "payload", "read"], "needsToken": False}
+    assert "set-cookie" not in begun.headers
 
 
 @pytest.mark.parametrize(

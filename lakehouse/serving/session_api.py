@@ -1,0 +1,56 @@
+"""`/api/v1/session`: a token becomes a cookie of this origin, and who it is that asks."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter, Request, Response
+
+from lakehouse.serving.access import SESSION_PATH, bearer_of, caller_of
+from lakehouse.serving.answers import plain
+from lakehouse.serving.problems import Problem
+from lakehouse.serving.sessions import COOKIE, LASTS_S, Sessions
+
+
+def router(sessions: Sessions | None) -> APIRouter:
+    """Return the routes; `sessions` are null where no token is needed, and then there is no cookie."""
+    routes = APIRouter(tags=["session"])
+
+    @routes.get(SESSION_PATH)
+    async def who(request: Request) -> Response:
+        """Return who asks and with which scopes; `needsToken` is false where everybody has all."""
+        return plain(_said(request, sessions))
+
+    @routes.post(SESSION_PATH)
+    async def begin(request: Request) -> Response:
+        """Set a cookie that stands for the token of `Authorization`, for half a day on this origin."""
+        answer = plain(_said(request, sessions))
+        if sessions is not None:
+            secret = bearer_of(request.headers)
+            if secret is None:
+                raise Problem(HTTPStatus.UNAUTHORIZED, "a session begins with Authorization: Bearer …")
+            id_, is_https = sessions.begin(secret), request.url.scheme == "https"
+            answer.set_cookie(COOKIE, id_, max_age=LASTS_S, httponly=True, samesite="strict", secure=is_https)
+        return answer
+
+    @routes.delete(SESSION_PATH, status_code=HTTPStatus.NO_CONTENT)
+    async def end(request: Request) -> Response:
+        """Forget the session of the cookie, and the cookie."""
+        answer = Response(status_code=HTTPStatus.NO_CONTENT)
+        if sessions is not None:
+            sessions.end(request.cookies.get(COOKIE, ""))
+            answer.delete_cookie(
+                COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+            )
+        return answer
+
+    return routes
+
+
+def _said(request: Request, sessions: Sessions | None) -> dict[str, object]:
+    caller = caller_of(request)
+    return {
+        "actor": caller.name,
+        "scopes": sorted(scope.value for scope in caller.scopes),
+        "needsToken": sessions is not None,
+    }

@@ -1,0 +1,48 @@
+"""Sessions of browsers: a cookie that stands for a token, for what can send no header, such as EventSource.
+
+The cookie is a random id; what it stands for is known to this process alone and gone with it. It is good for
+as long as the token is, with the scopes that the token has at the time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from lakehouse.serving.tokens import Caller, Tokens, hashed
+
+COOKIE = "lakehouse_session"
+LASTS_S = 12 * 3600
+_MOST = 10_000
+_ID_BYTES = 32
+
+
+class Sessions:
+    """Who has a session; of more than ten thousand the oldest end."""
+
+    def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._begun = OrderedDict[str, tuple[str, float]]()  # the token's hash and when it ends, by the id's
+
+    def begin(self, token: str) -> str:
+        """Return the id of a new session, for the holder of a token."""
+        id_ = secrets.token_urlsafe(_ID_BYTES)
+        self._begun[hashed(id_)] = (hashed(token), self._clock() + LASTS_S)
+        while len(self._begun) > _MOST:
+            self._begun.popitem(last=False)
+        return id_
+
+    def caller(self, id_: str) -> Caller | None:
+        """Return whose session it is, null for one that is over or of a token that is gone."""
+        known, ends = self._begun.get(hashed(id_), (None, 0.0))
+        if known is None or self._clock() >= ends:
+            self.end(id_)
+            return None
+        return self._tokens.caller_of_hash(known)
+
+    def end(self, id_: str) -> None:
+        """Forget a session."""
+        self._begun.pop(hashed(id_), None)
