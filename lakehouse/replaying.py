@@ -57,6 +57,33 @@ class Replayed:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """What would become of letters if they were replayed now.
+
+    `asked` is how many there are. Of these `would_pass`; `there_already` are in silver, and would only be
+    closed; `would_fail`, `failing` by rule, a letter with two under both; `gone` have no bronze row any more.
+    """
+
+    asked: int = 0
+    would_pass: int = 0
+    there_already: int = 0
+    would_fail: int = 0
+    gone: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Tried) -> Tried:
+        """Return both together."""
+        return Tried(
+            self.asked + other.asked,
+            self.would_pass + other.would_pass,
+            self.there_already + other.there_already,
+            self.would_fail + other.would_fail,
+            self.gone + other.gone,
+            _added(self.failing, other.failing),
+        )
+
+
+@dataclass(frozen=True)
 class Discarded:
     """How many letters were given up, in all and by rule (a letter with two counts under both).
 
@@ -92,6 +119,20 @@ def replay(
     """
     places = _places(spark, streams, settings, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
+
+
+def try_replay(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    settings: Settings,
+    selection: Selection,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Tried:
+    """Judge the selected open letters as `replay` would now, and write nothing."""
+    places = _places(spark, streams, settings, selection, now)
+    return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
 
 
 def discard(
@@ -134,7 +175,7 @@ class _Place:
             & (F.col("status") != REPLAYED)
         )
         self._now = now
-        self._paths = silver.ensure(spark, source, settings)
+        self._paths = silver.paths_of(source, settings.lake)
 
     def replay(self, *, allow_late: bool) -> Replayed:
         with self._sharing("replay"):
@@ -144,8 +185,30 @@ class _Place:
         with self._sharing("discard"):
             return self._discard()
 
+    def tried(self, *, allow_late: bool) -> Tried:
+        letters = self._letters().persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._apart(letters, ranges)
+            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            try:
+                (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
+                return Tried(
+                    asked=in_silver + open_,
+                    would_pass=found - failed,
+                    there_already=in_silver,
+                    would_fail=failed,
+                    gone=open_ - found,
+                    failing=count_by_rule(judged),
+                )
+            finally:
+                judged.unpersist()
+        finally:
+            letters.unpersist()
+
     def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Let no rebuild of silver judge the source's letters meanwhile."""
+        """Make the source's tables what they must be, and let no rebuild of silver judge its letters."""
+        silver.ensure(self._spark, self._source, self._settings)
         name = silver.query_name(self._source)
         return leases.held_part(
             self._spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
@@ -191,12 +254,17 @@ class _Place:
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
         """Close the letters whose rows are in silver; return how many these are, and the open others."""
-        clean = tables.read(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
-        there = letters.join(clean, _KEYS, "left_semi")
+        there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
             self._amend(there, ranges, {"status": F.lit(REPLAYED)})
-        return count, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
+        return count, waiting
+
+    def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
+        """Return the letters whose rows are in silver, and the open ones of the others."""
+        clean = tables.read(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
+        there = letters.join(clean, _KEYS, "left_semi")
+        return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
 
     def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         given_up = {"status": F.lit(DISCARDED)}

@@ -63,6 +63,15 @@ def ensure(spark: SparkSession, source: Source, settings: Settings) -> Paths:
     )
 
 
+def paths_of(source: Source, lake: str) -> Paths:
+    """Return where the tables of a source lie, whether they are there or not."""
+    return Paths(
+        tables.path_of(lake, "bronze", source.table),
+        tables.path_of(lake, "silver", source.table),
+        tables.path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name),
+    )
+
+
 def query_name(source: Source) -> str:
     """Return the name of the query that fills a source's silver table, which is its letters' job too."""
     return f"silver.{source.table}"

@@ -29,6 +29,7 @@ from lakehouse.events import Kind, note
 from lakehouse.readable import parse_moment
 from lakehouse.replaying import discard as discard_letters
 from lakehouse.replaying import replay as replay_letters
+from lakehouse.replaying import try_replay
 from lakehouse.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
@@ -130,6 +131,10 @@ def replay(
     id_: Id = None,
     all_: All = False,
     allow_late: Annotated[bool, typer.Option("--allow-late", help="No record is late.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would pass now, and write nothing.")
+    ] = False,
+    format_: FormatOption = Format.TABLE,
 ) -> None:
     """Judge open letters again, under today's rules and settings, and let into silver what passes.
 
@@ -149,12 +154,23 @@ def replay(
     )
     settings, streams = read_settings(), choose(stream or [])
     name = "lakehouse dead-letters replay"
+    if dry_run:
+        with start_session(settings, name) as spark:
+            tried = try_replay(spark, streams, settings, selection, datetime.now(UTC), allow_late=allow_late)
+        if format_ is Format.JSON:
+            typer.echo(report.as_json(tried))
+        else:
+            report.print_tried(tried, Console())
+        return
     with recorded(settings, name), start_session(settings, name) as spark:
         now = datetime.now(UTC)
         done = replay_letters(spark, streams, settings, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are in silver now, {done.failed:,} still fail"
         _note(Kind.REPLAY, told, streams, selection, asdict(done))
-        report.print_replayed(done, Console())
+        if format_ is Format.JSON:
+            typer.echo(report.as_json(done))
+        else:
+            report.print_replayed(done, Console())
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse.readable import readable
-from lakehouse.replaying import Discarded, Replayed
+from lakehouse.replaying import Discarded, Replayed, Tried
 
 VALUE_BYTES = 400
 """How much of a raw value a list needs."""
@@ -70,6 +71,23 @@ def print_replayed(done: Replayed, console: Console) -> None:
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
     if done.gone:
         _say(console, f"{done.gone:,} have no row in bronze any more and stay open")
+
+
+def print_tried(tried: Tried, console: Console) -> None:
+    """Print what a replay would do, and by rule why it would not do more."""
+    _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
+    if tried.there_already:
+        _say(console, f"{tried.there_already:,} are in silver already")
+    if tried.gone:
+        _say(console, f"{tried.gone:,} have no row in bronze any more")
+    if tried.failing:
+        rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
+        console.print(_table(["would fail", "letters"], rows))
+
+
+def as_json(done: Replayed | Tried) -> str:
+    """Return what a replay did, or would do, as one JSON object."""
+    return json.dumps(asdict(done), ensure_ascii=False, indent=1)
 
 
 def print_discarded(done: Discarded, console: Console) -> None:

@@ -8,23 +8,26 @@ server ends gets SIGTERM, as the command itself would.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import secrets
 import signal
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from http import HTTPStatus
+from typing import Any
 
 from lakehouse.serving.problems import Problem
 
 _LINES = 1_000
 _KEPT = 100
+_MOST_RESULT = 1 << 20
 _PATIENCE_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -39,7 +42,10 @@ class Status(StrEnum):
 
 @dataclass
 class Action:
-    """One run of a command: who asked for it, when (UTC), what it has printed, how it ended."""
+    """One run of a command: who asked for it, when (UTC), what it has printed, how it ended.
+
+    `result` is the JSON object that it has printed on standard output, null where that is none.
+    """
 
     id: str
     actor: str
@@ -48,6 +54,7 @@ class Action:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
     ended_at: datetime | None = None
     exit_code: int | None = None
+    result: Mapping[str, Any] | None = None
 
     @property
     def status(self) -> Status:
@@ -79,7 +86,7 @@ class Actions:
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
                 env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
             )
@@ -111,15 +118,34 @@ class Actions:
                 return
 
     async def _follow(self, action: Action, process: asyncio.subprocess.Process) -> None:
-        """Take what the command prints, a piece at a time, however long its lines are."""
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        rest = b""
-        while piece := await process.stdout.read(65_536):
-            *lines, rest = (rest + piece).split(b"\n")
-            action.lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
-        if rest:
-            action.lines.append(rest.decode(errors="replace"))
-        action.exit_code = await process.wait()
+        assert process.stderr is not None  # noqa: S101 - the same
+        said, _ = await asyncio.gather(
+            _take(process.stdout, action.lines), _take(process.stderr, action.lines)
+        )
+        exit_code = await process.wait()
+        action.result = _result(said)
+        action.exit_code = exit_code
         action.ended_at = datetime.now(UTC)
         self._running = None
         _log.info("action %s of %s ended with %d", action.id, action.actor, action.exit_code)
+
+
+async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
+    """Take what is printed, a piece at a time, however long its lines are; return the end of it."""
+    rest, last = b"", b""
+    while piece := await stream.read(65_536):
+        last = (last + piece)[-_MOST_RESULT:]
+        *whole, rest = (rest + piece).split(b"\n")
+        lines.extend(line.decode(errors="replace").rstrip("\r") for line in whole)
+    if rest:
+        lines.append(rest.decode(errors="replace"))
+    return last
+
+
+def _result(said: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(said, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

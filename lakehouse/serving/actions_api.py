@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lakehouse.serving.access import caller_of
 from lakehouse.serving.actions import Action, Actions
-from lakehouse.serving.answers import plain
+from lakehouse.serving.answers import camel, plain
 from lakehouse.serving.problems import Problem, unprocessable
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.][^\x00]*$")]
 _LETTERS = ("rule", "since", "until", "id")
+_DRY = ("--dry-run", "--format=json")
 
 
 class Wanted(BaseModel):
@@ -29,6 +30,11 @@ class Wanted(BaseModel):
     until: Name | None = Field(None, description="Of replay and discard: first seen before then.")
     id: Name | None = Field(None, description="Of replay and discard: the letter's id, or its beginning.")
     all: bool = Field(default=False, description="Of replay and discard: every open letter.")
+    dry_run: bool = Field(
+        default=False,
+        alias="dryRun",
+        description="Of replay: only say how many would pass, and write nothing.",
+    )
     layer: Literal["silver", "gold"] | None = Field(None, description="Of rebuild: the layer to make anew.")
     table: list[Name] = Field(default=[], max_length=50, description="Of expect: only these tables.")
 
@@ -38,7 +44,8 @@ class Wanted(BaseModel):
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
             given = [f"--{name}={value}" for name in _LETTERS if (value := getattr(self, name)) is not None]
-            return ["dead-letters", self.action, *streams, *given, *(["--all"] if self.all else [])]
+            options = [*given, *(["--all"] if self.all else []), *(_DRY if self.dry_run else [])]
+            return ["dead-letters", self.action, *streams, *options]
         if self.action == "rebuild":
             if self.layer is None:
                 raise unprocessable("layer", "a rebuild needs silver or gold")
@@ -49,10 +56,11 @@ class Wanted(BaseModel):
         of_letters, of = self.action in {"replay", "discard"}, self.action
         known = {"action"}
         known |= {*_LETTERS, "all", "stream"} if of_letters else set()
+        known |= {"dry_run"} if of == "replay" else set()
         known |= {"layer", "stream"} if of == "rebuild" else {"table"} if of == "expect" else set()
         known |= {"stream"} if of in {"audit", "maintain"} else set()
         for name in sorted(self.model_fields_set - known):
-            raise unprocessable(name, f"{of} has no such option")
+            raise unprocessable(camel(name), f"{of} has no such option")
 
 
 def router(actions: Actions) -> APIRouter:
@@ -90,4 +98,7 @@ def _said(action: Action) -> dict[str, Any]:
         "startedAt": action.started_at.isoformat(),
         "endedAt": None if action.ended_at is None else action.ended_at.isoformat(),
         "exitCode": action.exit_code,
+        "result": None
+        if action.result is None
+        else {camel(name): one for name, one in action.result.items()},
     }

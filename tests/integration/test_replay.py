@@ -30,7 +30,7 @@ from lakehouse.errors import TableError
 from lakehouse.export import filter_newest
 from lakehouse.maintenance import clear_state
 from lakehouse.rejudging import Landed, Rebuilt, rebuild_silver
-from lakehouse.replaying import Discarded, Replayed, discard, replay
+from lakehouse.replaying import Discarded, Replayed, Tried, discard, replay, try_replay
 from lakehouse.settings import Settings
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
@@ -98,6 +98,12 @@ def in_silver(settings: Settings) -> list[int]:
     return sorted(row["offset"] for row in pipeline.rows_of(settings, SILVER))
 
 
+def files_of(settings: Settings) -> dict[str, int]:
+    """Every file of the lake, and when it was last written."""
+    files = (path for path in Path(settings.lake).rglob("*") if path.is_file())
+    return {str(path): path.stat().st_mtime_ns for path in files}
+
+
 def letter_rows(settings: Settings) -> dict[int, Row]:
     rows = pipeline.rows_of(settings, DEAD_LETTERS)
     found = {row["offset"]: row for row in rows}
@@ -135,6 +141,24 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(
         ("open", 2, pipeline.micros(NOW))
     }
     assert "before the watermark 2026-03-13 12:00:30" in found[5]["reasons"][0]["message"]
+
+
+def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(
+    spark: SparkSession, settings: Settings
+) -> None:
+    patient = settings.model_copy(update=PATIENT)
+    before = files_of(settings)
+
+    tried = try_replay(spark, [METRICS], patient, Selection(), NOW)
+
+    assert tried == Tried(asked=4, would_pass=1, would_fail=3, failing={"late": 1, "not_json": 2})
+    assert try_replay(spark, [METRICS], settings, Selection(), NOW, allow_late=True) == Tried(
+        asked=4, would_pass=1, would_fail=3, failing={"future": 1, "not_json": 2}
+    )
+    assert files_of(settings) == before
+    assert replay(spark, [METRICS], patient, Selection(), NOW) == Replayed(
+        passed=tried.would_pass, failed=tried.would_fail, failing=tried.failing
+    )
 
 
 def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from lakehouse.serving.access import Access
 from lakehouse.serving.actions import Actions, Status
 from lakehouse.serving.actions_api import Wanted
+from lakehouse.serving.app import make_app
 from lakehouse.serving.problems import Problem
+from lakehouse.streams import STREAMS
+from tests.serving.lakes import Lake
 
 ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
 SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600)")
@@ -23,6 +27,10 @@ SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600
         (
             {"action": "replay", "stream": ["metrics"], "rule": "late"},
             ["dead-letters", "replay", "--stream=metrics", "--rule=late"],
+        ),
+        (
+            {"action": "replay", "all": True, "dryRun": True},
+            ["dead-letters", "replay", "--all", "--dry-run", "--format=json"],
         ),
         ({"action": "discard", "all": True}, ["dead-letters", "discard", "--all"]),
         ({"action": "audit"}, ["audit"]),
@@ -41,6 +49,7 @@ def test_an_action_is_a_command_of_the_command_line(wanted: Any, command: list[s
         ({"action": "format"}, "action"),
         ({"action": "audit", "rule": "late"}, "rule"),
         ({"action": "rebuild"}, "layer"),
+        ({"action": "discard", "all": True, "dryRun": True}, "dryRun"),
         ({"action": "expect", "table": ["--version=1"]}, "table.0"),
         ({"action": "audit", "stream": ["--help"]}, "stream.0"),
         ({"action": "audit", "program": "sh"}, "program"),
@@ -69,6 +78,20 @@ def test_an_action_ends_as_its_command_does() -> None:
         assert [one.command for one in actions.newest()] == [("a", "b"), ("audit",)]
 
     asyncio.run(scenario())
+
+
+def test_the_result_of_an_action_is_the_json_that_it_prints(lake: Lake) -> None:
+    said = 'import sys; print("warm", file=sys.stderr); print(\'{\\n"would_pass": 2,\'); '
+    said += """print('"failing": {"not_json": 1}}')"""
+    app = make_app(lake.settings, STREAMS, Access(None), actions=Actions((sys.executable, "-c", said)))
+    with TestClient(app, base_url="http://localhost:8080") as client:
+        wanted = {"action": "replay", "all": True, "dryRun": True}
+        action = client.post("/api/v1/actions", json=wanted).json()
+        assert (action["status"], action["result"]) == ("running", None)
+        while action["status"] == "running":
+            action = client.get(f"/api/v1/actions/{action['id']}").json()
+    assert action["result"] == {"wouldPass": 2, "failing": {"not_json": 1}}
+    assert sorted(action["lines"]) == ['"failing": {"not_json": 1}}', '"would_pass": 2,', "warm", "{"]
 
 
 def test_one_action_runs_at_a_time_and_leaves_with_the_server() -> None:
