@@ -1,7 +1,7 @@
 """All four streams, end to end on embedded services: what `make demo` runs.
 
-Everything lies under `<home>/demo` and is made anew by each run. The services are stopped at the end; the
-tables stay, for `lakehouse sql`.
+Everything lies under `<home>/demo` and is made anew by each run. The services are stopped at the end, with
+`--serve` only once that is asked for; the tables stay, for `lakehouse sql` and `lakehouse serve`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lakehouse.application import noted_run
 from lakehouse.demo_report import Done, summarise, what_next
+from lakehouse.demo_serving import serve_until_stopped
 from lakehouse.errors import LakehouseError
 from lakehouse.event_table import recorded
 from lakehouse.layer import LAYERS
@@ -46,9 +47,10 @@ _STEPS = {
 }
 
 
-def demo(settings: Settings, console: Console) -> None:
+def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
     """Run every stream end to end and print what came out.
 
+    `serve_at`: leave services, layers and a server at that port running until SIGTERM or Ctrl-C.
     Raises LakehouseError for what a user can mend, and where the books do not balance.
     """
     home = settings.home / "demo"
@@ -87,6 +89,8 @@ def demo(settings: Settings, console: Console) -> None:
                 console.print("stopped; the demo can be run again")
                 return
             summarise(spark, settings, done, console)
+        if serve_at is not None:
+            serve_until_stopped(settings, serve_at, console)
     console.print(f"services stopped; the demo took {time.monotonic() - began:.0f} s\n", highlight=False)
     what_next(settings, console)
 

@@ -143,6 +143,7 @@ def what_next(settings: Settings, console: Console) -> None:
         ".venv/bin/lakehouse run all          # in one terminal: all layers of all streams, live",
         ".venv/bin/lakehouse produce sales --rate 1000 --seconds 60   # in another",
         ".venv/bin/lakehouse services down",
+        ".venv/bin/lakehouse serve            # gold by HTTP, at http://127.0.0.1:8080",
     )
     console.print("[bold]what to try next[/]")
     for line in lines:

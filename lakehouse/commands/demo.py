@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.console import Console
 
@@ -16,6 +18,13 @@ app = typer.Typer()
     help=f"Send {sum(EVENTS.values()):,} events of four streams through all layers on services of its own, "
     "and show them."
 )
-def demo() -> None:
+def demo(
+    *,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Leave services, layers and a server running afterwards, until Ctrl-C."),
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve: the port; 0: a free one.")] = 8080,
+) -> None:
     """Run the demo; it stops what it started and can be run again."""
-    run_demo(read_settings(), Console())
+    run_demo(read_settings(), Console(), serve_at=port if serve else None)
