@@ -328,13 +328,6 @@ def test_a_table_of_another_version_of_the_code_gets_the_columns_that_it_lacks_a
     ]
 
 
-def test_a_directory_of_spark_s_name_is_one_of_deltalake_s() -> None:
-    names = {lake: direct.location(lake, EVENTS) for lake in ("/a/lake/", "file:///a/lake", "file:/a/lake")}
-    assert set(names.values()) == {"/a/lake/ops/events"}
-    assert direct.location("s3a://bucket/lake", EVENTS) == "s3://bucket/lake/ops/events"
-    assert direct.location("gs://bucket/lake", EVENTS) == "gs://bucket/lake/ops/events"
-
-
 def test_the_newest_events_are_found_by_time_kind_and_stream(lake: str) -> None:
     with noting(log_of(lake)):
         for number in range(3):

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from lakehouse.layout import Row
+from lakehouse.places import is_local, location
 
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1
@@ -105,7 +106,7 @@ class Table:
 
     def _newest(self, now: float) -> Snapshot:
         if self._table is None or now - self._opened > _REOPENED_AFTER_S:
-            self._table, self._opened, standing = DeltaTable(_location(self.path)), now, None
+            self._table, self._opened, standing = DeltaTable(location(self.path)), now, None
         else:
             self._table.update_incremental()
             standing = self._snapshot
@@ -230,10 +231,4 @@ def _local(path: str) -> fs.FileSystem | None:
 
     deltalake's way leaves threads behind that may abort the process at its end.
     """
-    return None if "://" in path else fs.SubTreeFileSystem(path, fs.LocalFileSystem())
-
-
-def _location(path: str) -> str:
-    """Return a Hadoop path as Delta's Rust library has it."""
-    scheme, separator, rest = path.partition("://")
-    return f"s3://{rest}" if separator and scheme in {"s3a", "s3n"} else path
+    return fs.SubTreeFileSystem(location(path), fs.LocalFileSystem()) if is_local(path) else None

@@ -7,12 +7,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from lakehouse.serving.problems import unprocessable
+from lakehouse.tables.specs import EPOCH
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000
 _CHECKED = 8
@@ -31,7 +31,7 @@ def micros(parameter: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query is a blank
         if moment.tzinfo is not None:
-            return (moment - _EPOCH) // timedelta(microseconds=1)
+            return (moment - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         pass
     what = "expected epoch milliseconds or ISO 8601 with an offset, such as 2026-03-01T00:00:00Z"
@@ -43,7 +43,7 @@ def iso(millis: int | None) -> str | None:
     if millis is None:
         return None
     try:
-        moment = _EPOCH + timedelta(milliseconds=millis)
+        moment = EPOCH + timedelta(milliseconds=millis)
     except OverflowError:
         return str(millis)
     return moment.isoformat(timespec="milliseconds" if millis % 1000 else "seconds").replace("+00:00", "Z")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from lakehouse.errors import LakehouseError
 from lakehouse.serving.access import caller_of
 from lakehouse.serving.answers import plain
-from lakehouse.serving.problems import Problem
+from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.settings import Settings
 
 _MOST = 10_000
@@ -22,41 +21,38 @@ _SPAN_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Sampled(StrEnum):
-    """The streams that there are sample events of."""
-
-    METRICS = "metrics"
-    CALLS = "calls"
-    SALES = "sales"
-    TRANSACTIONS = "transactions"
-
-
 Events = Annotated[int, Query(ge=1, le=_MOST, description="How many events.")]
 
 
 def router(settings: Settings) -> APIRouter:
     """Return the route."""
+    from lakehouse.loads import GENERATORS  # noqa: PLC0415 - Kafka's client, which nothing else here needs
+
     routes, one = APIRouter(tags=["produce"]), CapacityLimiter(1)
+    known = list(GENERATORS)
+    sampled = Query(known[0], description="The stream.", json_schema_extra={"enum": known})
 
     @routes.post("/produce")
-    async def produce(request: Request, events: Events = 100, stream: Sampled = Sampled.METRICS) -> Response:
+    async def produce(request: Request, events: Events = 100, stream: str = sampled) -> Response:
         """Send sample events of a stream to Kafka, their times within the last minute."""
+        if stream not in known:
+            raise unprocessable("stream", f"there are sample events of {', '.join(known)}")
         if one.available_tokens < 1:
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, "events are being sent", headers={"Retry-After": "1"})
-        _log.info("%s produces %d events of %s", caller_of(request).name, events, stream.value)
+        _log.info("%s produces %d events of %s", caller_of(request).name, events, stream)
         try:
             acknowledged = await to_thread.run_sync(_send, settings, stream, events, limiter=one)
         except LakehouseError as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from error
-        return plain({"stream": stream.value, "events": events, "acknowledged": acknowledged})
+        return plain({"stream": stream, "events": events, "acknowledged": acknowledged})
 
     return routes
 
 
-def _send(settings: Settings, stream: Sampled, events: int) -> int:
-    from lakehouse.loads import Load, send  # noqa: PLC0415 - Kafka's client, which nothing else here needs
+def _send(settings: Settings, stream: str, events: int) -> int:
+    from lakehouse.loads import Load, send  # noqa: PLC0415 - the same
     from lakehouse.topics import require_broker  # noqa: PLC0415 - the same
 
     require_broker(settings.kafka_bootstrap_servers)
     seed = secrets.randbelow(2**31)
-    return send(Load(stream.value, events, span_s=_SPAN_S, seed=seed), settings).acknowledged
+    return send(Load(stream, events, span_s=_SPAN_S, seed=seed), settings).acknowledged

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakehouse import places
 from lakehouse.errors import TableError
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
@@ -26,22 +27,14 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable, Field, Schema
 
-_AS_S3 = ("s3a://", "s3n://")
 _FEW_FILES = 20
 _TRIES = 5
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def location(lake: str, spec: TableSpec) -> str:
-    """Return where a table lies, as deltalake names it: a path of this machine, or a URL.
-
-    Spark's names of S3 become the usual one. Keys and endpoints are read from the environment (AWS_…), not
-    from Spark's properties.
-    """
-    path = path_of(lake, spec.layer, spec.name)
-    if path.startswith("file:"):
-        return f"/{path.removeprefix('file:').lstrip('/')}"
-    return f"s3://{path[len(_AS_S3[0]) :]}" if path.startswith(_AS_S3) else path
+    """Return where a table lies, as deltalake names it: a path of this machine, or a URL."""
+    return places.location(path_of(lake, spec.layer, spec.name))
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -17,9 +17,9 @@ from kafka.structs import OffsetAndMetadata
 
 from lakehouse import checkpoints
 from lakehouse.errors import ServiceError
+from lakehouse.places import local_path
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.lag import local_path
 from lakehouse.telemetry.progress import Progress
 from lakehouse.topics import require_listening
 

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from lakehouse import checkpoints, departures
 from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import ServiceError
 from lakehouse.event_table import EVENTS
+from lakehouse.places import local_path
 from lakehouse.quality.results import GATES
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -45,14 +45,6 @@ def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Obs
         return observer.observe(now)
     finally:
         observer.close()
-
-
-def local_path(lake: str) -> Path | None:
-    """Return where the lake lies on this machine; null where it lies elsewhere."""
-    parts = urlsplit(lake)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(lake) if "://" not in lake else None
 
 
 class Observer:
