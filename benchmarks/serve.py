@@ -1,10 +1,13 @@
 """How long `latest` takes at a steady rate, measured by `hey` from a process of its own.
 
 python -m benchmarks.serve                     500 requests a second for 20 s, 20 series, answered from Redis
-python -m benchmarks.serve --from-gold         the same number of series, Redis away, one request at a time
+python -m benchmarks.serve --from-gold         Redis away, one request at a time
+python -m benchmarks.serve --from-gold --rows 1000000    the same of a table of a million rows
 
 `hey` is Debian's package of that name; `--hey` says where it lies. The server is a process, too; Redis is
-the benchmark's own, filled with a row a service, and gold a Delta table with the same rows.
+the benchmark's own, filled with a row a service. Gold is a Delta table that deltalake writes: so many rows in
+all, a minute after the other for each service, in files of 100,000 rows, each of a span of time, as a long run leaves
+them once they are compacted.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ from lakehouse.sinks import Change, RedisSink
 from lakehouse.streams.metrics import METRICS_1M
 
 _SERVICES = 20
+_FILE_ROWS = 100_000
 _REDIS_PORT, _NOWHERE = 16_399, "redis://127.0.0.1:1/0"
-_NOON_US = 1_777_896_000_000_000
+_NOON_US, _MINUTE_US = 1_777_896_000_000_000, 60_000_000
 _AT_ONCE = 50
 _TTL_S = 3_600
 
@@ -48,16 +52,19 @@ def main(
     rate: Annotated[int, typer.Option(min=_AT_ONCE, help="Requests a second.")] = 500,
     seconds: Annotated[int, typer.Option(min=1, help="For how long.")] = 20,
     from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis away.")] = False,
+    rows: Annotated[
+        int, typer.Option(min=_SERVICES, help="Rows of the gold table; Redis has the newest of each service.")
+    ] = _SERVICES,
     hey: Annotated[str, typer.Option(help="The load tool.")] = shutil.which("hey") or "hey",
 ) -> None:
     """Print p50, p90, p99 and the greatest of the latencies, and what was answered."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        rows = [_row(f"service-{number}") for number in range(_SERVICES)]
+        newest = (rows - 1) // _SERVICES
         _write_gold(directory, rows)
         with _redis(directory) as url:
-            _fill(url, rows)
+            _fill(url, [_row(number, newest) for number in range(_SERVICES)])
             with _serving(directory, _NOWHERE if from_gold else url) as at:
                 path = f"{at}/api/metrics/latest?service=service-7&metric=cpu"
                 one_at_a_time = ["-c", "1", "-n", "200"]
@@ -66,23 +73,28 @@ def main(
                 _print(console, _ask(hey, one_at_a_time if from_gold else steady, path))
 
 
-def _row(service: str) -> dict[str, Any]:
+def _row(service: int, minute: int) -> dict[str, Any]:
+    """Return a row of a service's minute, counted from noon of a day."""
     values: dict[str, Any] = dict.fromkeys(METRICS_1M.schema.names)
     numbers = dict.fromkeys(
         ("sum", "min", "max", "avg", "variance", "stddev", "p50", "p90", "p95", "p99"), 1.5
     )
-    times = {"window_start": _NOON_US, "window_end": _NOON_US + 60_000_000, "last_event_time": _NOON_US + 1}
-    names = {"service_id": service, "metric_name": "cpu"}
+    start = _NOON_US + minute * _MINUTE_US
+    times = {"window_start": start, "window_end": start + _MINUTE_US, "last_event_time": start + 1}
+    names = {"service_id": f"service-{service}", "metric_name": "cpu"}
     return values | numbers | times | names | {"count": 2, "is_final": True, "m2": 1.0, "sketch": b""}
 
 
-def _write_gold(directory: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _write_gold(directory: Path, rows: int) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - of pyspark, without a JVM
 
     schema = to_arrow_schema(METRICS_1M.schema, timezone="UTC")
     path = directory / "home" / "lake" / "gold" / METRICS_1M.name
     path.parent.mkdir(parents=True)
-    write_deltalake(path, pa.Table.from_pylist(list(rows), schema=schema))
+    for first in range(0, rows, _FILE_ROWS):
+        numbers = range(first, min(first + _FILE_ROWS, rows))
+        part = [_row(number % _SERVICES, number // _SERVICES) for number in numbers]
+        write_deltalake(path, pa.Table.from_pylist(part, schema=schema), mode="append")
 
 
 def _fill(url: str, rows: Sequence[dict[str, Any]]) -> None:
