@@ -6,8 +6,8 @@ python -m benchmarks.serve --from-gold --rows 1000000    the same of a table of 
 
 `hey` is Debian's package of that name; `--hey` says where it lies. The server is a process, too; Redis is
 the benchmark's own, filled with a row a service. Gold is a Delta table that deltalake writes: so many rows in
-all, a minute after the other for each service, in files of 100,000 rows, each of a span of time, as a long run leaves
-them once they are compacted.
+all, a minute after the other for each service, in files of 100,000 rows, each of a span of time, as a long
+run leaves them once they are compacted.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ hypothesis.settings.load_profile("repeatable")
 MakeSettings = Callable[..., Settings]
 
 FILLED_LAKE = frozenset(
-    f"tests/integration/test_{name}.py" for name in ("audit", "every_stream", "expect", "notebooks")
+    f"tests/integration/test_{name}.py" for name in ("audit", "every_stream", "expect", "notebooks", "served")
 )
 """The files whose tests share a lake that takes a minute or two to fill."""
 
