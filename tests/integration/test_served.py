@@ -1,0 +1,114 @@
+"""What Spark has written is what the API answers: every row of every gold table, against Spark SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DecimalType, TimestampType
+from starlette.testclient import TestClient
+
+from lakehouse.query import register
+from lakehouse.serving.access import Access
+from lakehouse.serving.app import make_app
+from lakehouse.settings import Settings
+from lakehouse.stream import KeptTable
+from lakehouse.streams import STREAMS
+from tests import old_lakes
+
+TABLES = [table for stream in STREAMS for table in stream.tables]
+NOWHERE = SecretStr("redis://127.0.0.1:1/0")
+PAGE = 97
+
+
+def answered(client: TestClient, table: str) -> Iterator[dict[str, Any]]:
+    """Every row of a table, page by page."""
+    path = f"/api/v1/tables/{table}/rows?limit={PAGE}"
+    cursor = ""
+    while True:
+        found = client.get(f"{path}{cursor}")
+        assert found.status_code == 200, found.text
+        page = json.loads(found.text, parse_float=Decimal)
+        yield from page["rows"]
+        if page["next"] is None:
+            return
+        cursor = f"&cursor={page['next']}"
+
+
+def queried(spark: SparkSession, table: KeptTable) -> list[dict[str, Any]]:
+    """Every row of a table by Spark SQL, times in epoch milliseconds."""
+    schema = spark.table(f"gold.{table.name}").schema
+    columns = (
+        f"unix_millis({field.name}) AS {field.name}"
+        if isinstance(field.dataType, TimestampType)
+        else field.name
+        for field in schema
+    )
+    statement = f"SELECT {', '.join(columns)} FROM gold.{table.name}"
+    return [row.asDict() for row in spark.sql(statement).collect()]
+
+
+def as_spark_has_it(table: KeptTable, column: str, value: Any) -> Any:
+    """A value of JSON in the type of its column; text stays text, a payload becomes it."""
+    kind = table.schema[column].dataType
+    if isinstance(kind, DecimalType):
+        return None if value is None else Decimal(value)
+    if kind.typeName() == "double" and value is not None:
+        return float(value)
+    return value
+
+
+def same(expected: Any, found: Any) -> bool:
+    if expected == found or (expected != expected and found != found):  # noqa: PLR0124 - NaN
+        return True
+    return isinstance(expected, str) and json.loads(expected, parse_float=Decimal) == found
+
+
+def differences(spark: SparkSession, client: TestClient, table: KeptTable) -> tuple[int, list[str]]:
+    expected = {tuple(row[name] for name in table.keys): row for row in queried(spark, table)}
+    rows = list(answered(client, table.name))
+    found = {tuple(row["key"][name] for name in table.keys): row for row in rows}
+    wrong = [f"{table.name}: {key} is not in both" for key in expected.keys() ^ found.keys()]
+    wrong += [f"{table.name}: rows come twice"] if len(rows) != len(found) else []
+    for key in expected.keys() & found.keys():
+        for name, part in table.export.value.values.items():
+            if len(part.columns) == 1:
+                column = part.columns[0]
+                value = as_spark_has_it(table, column, found[key]["data"][name])
+                if not same(expected[key].get(column), value):
+                    wrong.append(f"{table.name}: {key}: {name} is {value}, not {expected[key].get(column)}")
+    return len(expected), wrong
+
+
+def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
+    register(spark, settings)
+    app = make_app(settings.model_copy(update={"redis_url": NOWHERE}), STREAMS, Access(None))
+    with TestClient(app, base_url="http://localhost:8080") as client:
+        found = {table.name: differences(spark, client, table) for table in TABLES}
+    assert [one for _, wrong in found.values() for one in wrong] == []
+    return {name: rows for name, (rows, _) in found.items()}
+
+
+@pytest.mark.soak
+def test_the_rows_of_an_earlier_version_s_lake_are_answered_as_spark_has_them(
+    spark: SparkSession, session_settings: Settings, tmp_path: Path, no_names: None
+) -> None:
+    del no_names
+    rows = check_all(spark, old_lakes.unpack(session_settings, tmp_path))
+    assert min(rows.values()) > 0
+
+
+@pytest.mark.soak
+def test_the_rows_of_every_stream_are_answered_as_spark_has_them(
+    spark: SparkSession, filled_lake: Settings, no_names: None
+) -> None:
+    del no_names
+    rows = check_all(spark, filled_lake)
+    assert rows["metrics_1m"] > PAGE
+    assert min(rows.values()) > 0
