@@ -29,6 +29,7 @@ from lakehouse.serving.letters import Letters
 from lakehouse.serving.live import TIMEOUT_S, Live
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
+from lakehouse.serving.page_api import Page
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry import Observer
@@ -74,7 +75,7 @@ def make_app(
     app.state.end = changes.end
     problems.install(app)
     app.include_router(metrics_api.router(lookups))
-    app.include_router(tables_api.router(lookups, streams))
+    app.include_router(tables_api.router(lookups, streams, settings))
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, Ops(settings.lake)))
     app.include_router(watch_api.router(lookups, settings, streams, observer))
@@ -85,4 +86,5 @@ def make_app(
         app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))
     app.add_middleware(Entrance, access=access)
+    app.add_middleware(Page)  # before the entrance
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,13 +24,15 @@ _MILLI = 1000
 class Span:
     """Which rows are meant: their time is in [start, end), epoch ms, null for open, and they have `where`.
 
-    `after` are the sort values of the row that the page before ended with.
+    `after` are the sort values of the row that the page before ended with. The oldest rows come first, unless
+    the newest are wanted.
     """
 
     start: int | None = None
     end: int | None = None
     where: Mapping[str, Any] | None = None
     after: tuple[Any, ...] | None = None
+    newest_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
 
 def _page(snapshot: Snapshot, table: KeptTable, span: Span, most: int) -> list[Row]:
     conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
-    order = Order(dict.fromkeys(sorted_by(table), "ascending"), span.after)
+    direction: Literal["ascending", "descending"] = "descending" if span.newest_first else "ascending"
+    order = Order(dict.fromkeys(sorted_by(table), direction), span.after)
     return delta.first_rows(snapshot, columns_of(table), conditions, order=order, most=most)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
@@ -20,6 +20,7 @@ from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.gold import Span, is_time, sorted_by
 from lakehouse.serving.lookups import Lookups, Said
+from lakehouse.settings import Settings
 from lakehouse.stream import KeptTable, Stream
 
 MOST_ROWS = 1_000
@@ -31,16 +32,17 @@ _TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
 Start = Annotated[str | None, Query(max_length=64, description=f"Rows of then or later: {_TIME_IS}.")]
 End = Annotated[str | None, Query(max_length=64, description=f"Rows of before then: {_TIME_IS}.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="How many rows at most.")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(alias="order", description="Which rows come first.")]
 Cursor = Annotated[
     str | None,
     Query(max_length=20_000, description="`next` of the page before; the other parameters as there."),
 ]
 
 
-def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
+def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> APIRouter:
     """Return the routes over the gold tables of the streams."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
-    described = [_described(stream) for stream in streams]
+    described = [_described(stream, settings) for stream in streams]
 
     @routes.get("/streams")
     async def list_streams() -> Response:
@@ -70,7 +72,7 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: KeptTable) -> 
     named = {name: _required(table, name) for name in dict.fromkeys(members)}
     filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
     span = {} if table.extent is None else {"start": (Start, None), "end": (End, None)}
-    paging = {"limit": (Limit, 100), "cursor": (Cursor, None)}
+    paging = {"limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
     for one, which, parts in (
         (row, "row", key),
         (latest, "latest", named),
@@ -104,19 +106,20 @@ async def _answer_row(
 async def _answer_page(
     request: Request, lookups: Lookups, table: KeptTable, asked: Mapping[str, Any]
 ) -> Response:
+    newest_first = asked["order"] == "newest"
+    pages = f"{table.name} newest first" if newest_first else table.name
     span = Span(
         start=_millis("start", asked.get("start")),
         end=_millis("end", asked.get("end")),
         where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
-        after=_after(table, asked["cursor"]),
+        after=_after(table, pages, asked["cursor"]),
+        newest_first=newest_first,
     )
     limit = asked["limit"]
     answer = await lookups.page(table, span, limit + 1)
     is_last, answer = len(answer.rows) <= limit, replace(answer, rows=answer.rows[:limit])
     last = None if is_last else answer.rows[-1].row
-    following = (
-        None if last is None else parameters.cursor(table.name, [last[name] for name in sorted_by(table)])
-    )
+    following = None if last is None else parameters.cursor(pages, [last[name] for name in sorted_by(table)])
     rows = ",".join(_row(table, said) for said in answer.rows)
     after = {"count": len(answer.rows), "next": following}
     return answered_rows(request, answer.origin, {"table": table.name}, f'"rows":[{rows}]', after)
@@ -146,10 +149,10 @@ def _millis(name: str, text: str | None) -> int | None:
     return None if text is None else -(-parameters.micros(name, text) // 1000)
 
 
-def _after(table: KeptTable, text: str | None) -> tuple[Any, ...] | None:
+def _after(table: KeptTable, pages: str, text: str | None) -> tuple[Any, ...] | None:
     if text is None:
         return None
-    return parameters.from_cursor(table.name, text, [_python_type(table, name) for name in sorted_by(table)])
+    return parameters.from_cursor(pages, text, [_python_type(table, name) for name in sorted_by(table)])
 
 
 def _python_type(table: KeptTable, column: str) -> type:
@@ -191,11 +194,12 @@ def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) ->
     endpoint.__signature__ = Signature([request, *named], return_annotation=Response)  # type: ignore[attr-defined]
 
 
-def _described(stream: Stream) -> dict[str, Any]:
-    return {"name": stream.name, "tables": [_described_table(table) for table in stream.tables]}
+def _described(stream: Stream, settings: Settings) -> dict[str, Any]:
+    tables = [_described_table(table, settings) for table in stream.tables]
+    return {"name": stream.name, "tables": tables}
 
 
-def _described_table(table: KeptTable) -> dict[str, Any]:
+def _described_table(table: KeptTable, settings: Settings) -> dict[str, Any]:
     view = table.export.redis
     return {
         "name": table.name,
@@ -204,6 +208,7 @@ def _described_table(table: KeptTable) -> dict[str, Any]:
         "time": None if table.extent is None else table.extent[0],
         "windowSeconds": table.window_s,
         "fields": list(table.export.value.values),
+        "settings": dict(table.fixed(settings)),
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
 

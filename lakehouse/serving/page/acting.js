@@ -1,0 +1,97 @@
+// Actions, each behind a dialog that says what will be done: asked, confirmed, followed, and its end told.
+
+import { ask } from "./api.js";
+import { el, swap } from "./dom.js";
+import { count, words } from "./format.js";
+
+const LOOK_MS = 400;
+const LINES = 200;
+
+/**
+ * Ask whether to do it; `body` is what goes to /api/v1/actions. Resolves to the action as it ended, or to null
+ * where nothing was begun or its end was not waited for.
+ */
+export function confirmed({ title, text, verb, body, isDangerous = false }) {
+  return new Promise((resolve) => {
+    let ended = null;
+    let isOpen = true;
+    const said = el("div", { class: "said", "aria-live": "polite" });
+    const lines = el("pre", { class: "lines", tabindex: "0", "aria-label": "What it prints", hidden: true });
+    const go = el("button", { type: "button", class: isDangerous ? "main danger" : "main", key: "go" }, verb);
+    const leave = el("button", { type: "button", key: "leave", on: { click: () => dialog.close() } }, "Cancel");
+    const dialog = el(
+      "dialog",
+      { "aria-labelledby": "confirm-title", class: "small" },
+      el("h2", { id: "confirm-title" }, title),
+      ...[text].flat().map((one) => el("p", {}, one)),
+      said,
+      lines,
+      el("div", { class: "buttons" }, leave, go),
+    );
+    go.addEventListener("click", async () => {
+      go.disabled = true;
+      leave.textContent = "Close";
+      leave.focus();
+      try {
+        ended = await followed(body, (action) => isOpen && tell(said, lines, action));
+        isOpen && tell(said, lines, ended);
+      } catch (problem) {
+        swap(said, el("p", { class: "trouble" }, problem.message));
+        go.disabled = false;
+      }
+      isOpen || resolve(ended);
+    });
+    dialog.addEventListener("close", () => {
+      isOpen = false;
+      dialog.remove();
+      if (!go.disabled || ended !== null) {
+        resolve(ended);
+      }
+    });
+    document.getElementById("dialogs").append(dialog);
+    dialog.showModal();
+    go.focus();
+  });
+}
+
+async function followed(body, tellOf) {
+  let action = await ask("/api/v1/actions", { method: "POST", body });
+  while (action.status === "running") {
+    tellOf(action);
+    await new Promise((done) => setTimeout(done, LOOK_MS));
+    action = await ask(`/api/v1/actions/${encodeURIComponent(action.id)}`);
+  }
+  return action;
+}
+
+function tell(said, lines, action) {
+  const printed = (action.lines ?? []).slice(-LINES);
+  lines.hidden = printed.length === 0;
+  const text = printed.join("\n");
+  if (lines.textContent !== text) {
+    lines.textContent = text;
+    lines.scrollTop = lines.scrollHeight;
+  }
+  const word = { running: "It runs …", succeeded: "Done.", failed: `It failed, with exit code ${action.exitCode}.` };
+  const node = el("p", { class: action.status === "failed" ? "trouble" : null }, word[action.status] ?? action.status);
+  swap(said, node, ...result(action.result));
+}
+
+/** Say an action's result: how many passed of how many, why the others did not, and what else it holds. */
+function result(found) {
+  if (found === null || found === undefined || typeof found !== "object") {
+    return [];
+  }
+  const { passed, failed, wouldPass, wouldFail, reasons, ...others } = found;
+  const [well, not] = [wouldPass ?? passed, wouldFail ?? failed];
+  const verb = wouldPass === undefined ? "passed" : "would pass now";
+  const headline = typeof well === "number" && typeof not === "number" ? `${count(well)} of ${count(well + not)} ${verb}` : null;
+  const why = Array.isArray(reasons) ? reasons : Object.entries(reasons ?? {}).map(([rule, number]) => ({ rule, count: number }));
+  return [
+    headline === null ? null : el("p", { class: "headline" }, headline),
+    why.length === 0 ? null : el("ul", {}, ...why.map((one) => el("li", {}, `${one.rule}: ${count(one.count)}`))),
+    ...Object.entries(others)
+      .filter(([, value]) => typeof value !== "object")
+      .map(([name, value]) => el("p", { class: "muted" }, `${words(name)}: ${value}`)),
+  ];
+}

@@ -1,0 +1,82 @@
+// Requests to this server. Answers keep numbers exact; errors are what problem+json says.
+
+export class Problem extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+/** Ask for a path; raises Problem. A 401 tells whoever listens to `token` that one is needed. */
+export async function ask(path, { method = "GET", body = null, headers = {} } = {}) {
+  const options = { method, headers: { ...headers }, credentials: "same-origin", cache: "no-cache" };
+  if (body !== null) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let answer;
+  let text;
+  try {
+    answer = await fetch(path, options);
+    text = await answer.text();
+  } catch {
+    throw new Problem(0, "the server does not answer");
+  }
+  if (answer.ok) {
+    return text === "" ? null : parse(text);
+  }
+  if (answer.status === 401 && !path.endsWith("/session")) {
+    dispatchEvent(new CustomEvent("token"));
+  }
+  throw new Problem(answer.status, detail(text) ?? `${answer.status} ${answer.statusText}`);
+}
+
+/** The same of an endpoint that this server may not have: null then. */
+export async function askIfThere(path) {
+  try {
+    return await ask(path);
+  } catch (problem) {
+    if (problem.status === 404) {
+      return null;
+    }
+    throw problem;
+  }
+}
+
+/** A path with its query; what is null or empty is left out. */
+export function query(path, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return search === "" ? path : `${path}?${search}`;
+}
+
+let streams = null;
+
+/** The streams' declarations, asked for once. */
+export async function declared() {
+  streams ??= ask("/api/v1/streams").catch((problem) => {
+    streams = null;
+    throw problem;
+  });
+  return (await streams).streams;
+}
+
+/** JSON, in which a number that no double holds stays the text that it is, where the browser tells it. */
+export function parse(text) {
+  return JSON.parse(text, (_key, value, context) => {
+    const source = typeof value === "number" ? context?.source : undefined;
+    return source === undefined || digits(source) === digits(String(value)) ? value : source;
+  });
+}
+
+function digits(source) {
+  return source.replace(/e.*$/i, "").replace(/[-.]/g, "").replace(/^0+|0+$/g, "");
+}
+
+function detail(text) {
+  try {
+    return JSON.parse(text).detail ?? null;
+  } catch {
+    return null;
+  }
+}

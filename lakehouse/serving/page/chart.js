@@ -1,0 +1,146 @@
+// Charts of windows by uPlot: the percentile bands of one series, or several series compared.
+
+import { el } from "./dom.js";
+import { clock, count, words } from "./format.js";
+
+const HEIGHT = 300;
+const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
+const DASHES = [[], [6, 4], [2, 3]];
+
+/** One series with its bands p50 to p90 and p90 to p99, and its average. */
+export function bands(name, points, windowSeconds) {
+  const [line, wide, close] = ["--line-1", "--band-wide", "--band-close"].map(colour);
+  const { at, columns } = spread(points, windowSeconds, ["p99", "p90", "p50", "avg", "min", "max"]);
+  const series = [
+    { label: "p99", stroke: line, width: 1, dash: [2, 3], points: { show: false } },
+    { label: "p90", stroke: line, width: 1, dash: [6, 4], points: { show: false } },
+    { label: "p50", stroke: line, width: 2 },
+    { label: "avg", stroke: colour("--line-2"), width: 2 },
+    { label: "min", show: false, stroke: colour("--muted"), width: 1 },
+    { label: "max", show: false, stroke: colour("--muted"), width: 1 },
+  ];
+  const options = {
+    series,
+    bands: [
+      { series: [1, 2], fill: wide },
+      { series: [2, 3], fill: close },
+    ],
+  };
+  return chart(`${name}: percentiles and average`, points, windowSeconds, [at, ...columns], options);
+}
+
+/** `measure` of several series, `{name, points}`, over the same time. */
+export function lines(compared, measure, windowSeconds) {
+  const all = compared.flatMap((one) => one.points);
+  const times = whole([...new Set(all.map((one) => one.at))].sort((one, other) => one - other), windowSeconds);
+  const columns = compared.map(({ points }) => {
+    const known = new Map(points.map((one) => [one.at, number(one[measure])]));
+    return times.map((at) => known.get(at) ?? null);
+  });
+  const series = compared.map((one, index) => ({
+    label: one.name,
+    stroke: colour(COLOURS[index % COLOURS.length]),
+    dash: DASHES[Math.floor(index / 3) % DASHES.length],
+    width: 2,
+  }));
+  return chart(`${words(measure)} of ${compared.length} series`, all, windowSeconds, [times, ...columns], { series });
+}
+
+/** A chart; `take` gives it the data of another one of the same kind, and keeps what is zoomed into. */
+function chart(title, points, windowSeconds, data, { series, bands: filled = [] }) {
+  const place = el("div", { class: "chart", role: "img", "aria-label": summary(title, points) });
+  const note = el("span", { class: "provisional-note" });
+  const node = el("figure", {}, el("figcaption", {}, title, " ", note), place);
+  const shown = { data, provisional: [] };
+  let plot = null;
+  const tell = (now, all) => {
+    shown.data = now;
+    shown.provisional = all.filter((one) => one.isFinal === false).map((one) => one.at);
+    note.textContent = shown.provisional.length === 0 ? "" : "shaded: provisional windows";
+    place.setAttribute("aria-label", summary(title, all));
+  };
+  tell(data, points);
+  const sized = new ResizeObserver(() => {
+    if (plot !== null && place.clientWidth > 0 && place.clientWidth !== plot.width) {
+      plot.setSize({ width: place.clientWidth, height: HEIGHT });
+    }
+  });
+  return {
+    kind: [title, ...series.map((one) => one.label)].join("\n"),
+    node,
+    source: { data, points },
+    begin() {
+      plot = new window.uPlot(options(place, series, filled, shown, windowSeconds), data, place);
+      plot.root.setAttribute("aria-hidden", "true");
+      sized.observe(place);
+    },
+    take(other) {
+      const { min, max } = plot.scales.x;
+      const isWhole = min <= shown.data[0][0] && max >= shown.data[0].at(-1);
+      tell(other.source.data, other.source.points);
+      plot.setData(shown.data, isWhole);
+      isWhole || plot.redraw();
+    },
+    close() {
+      sized.disconnect();
+      plot?.destroy();
+      plot = null;
+    },
+  };
+}
+
+function options(place, series, filled, shown, windowSeconds) {
+  const [muted, line, shade] = ["--muted", "--line", "--shade"].map(colour);
+  const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
+  return {
+    width: Math.max(200, place.clientWidth),
+    height: HEIGHT,
+    tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+    scales: { x: { time: true } },
+    axes: [axis, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
+    series: [
+      { label: "UTC", value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
+      ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one })),
+    ],
+    bands: filled,
+    cursor: { drag: { x: true, y: false } },
+    hooks: { drawClear: [(plot) => shaded(plot, shown.provisional, windowSeconds, shade)] },
+  };
+}
+
+function shaded(plot, provisional, windowSeconds, colourOf) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.fillStyle = colourOf;
+  for (const at of new Set(provisional)) {
+    const from = Math.max(bbox.left, plot.valToPos(at - windowSeconds / 2, "x", true));
+    const to = Math.min(bbox.left + bbox.width, plot.valToPos(at + windowSeconds / 2, "x", true));
+    ctx.fillRect(from, bbox.top, Math.max(0, to - from), bbox.height);
+  }
+  ctx.restore();
+}
+
+/** The points' values by name; a window without events between two others breaks the line. */
+function spread(points, windowSeconds, names) {
+  const at = whole(points.map((one) => one.at), windowSeconds);
+  const known = new Map(points.map((one) => [one.at, one]));
+  return { at, columns: names.map((name) => at.map((time) => number(known.get(time)?.[name]))) };
+}
+
+function whole(times, windowSeconds) {
+  return times.flatMap((at, index) => (index > 0 && at - times[index - 1] > windowSeconds ? [times[index - 1] + windowSeconds, at] : [at]));
+}
+
+function number(value) {
+  return value === null || value === undefined ? null : Number(value);
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function summary(title, points) {
+  const times = points.map((one) => one.at * 1000);
+  const [first, last] = [Math.min(...times), Math.max(...times)];
+  return `${title}, from ${clock(first)} to ${clock(last)} UTC; the table below has the values`;
+}

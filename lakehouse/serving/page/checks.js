@@ -1,0 +1,113 @@
+// Whether gold may leave, what the suites have found, and what the last audit has compared.
+
+import { ask, askIfThere, declared } from "./api.js";
+import { confirmed } from "./acting.js";
+import { badge, el, swap, table } from "./dom.js";
+import { ago, count, moment, words } from "./format.js";
+import { on } from "./live.js";
+
+const EVERY_MS = 10000;
+const KEYS = 10;
+
+export function open(root) {
+  const parts = ["gates", "audit", "suites"].map((name) => el("section", { class: `card ${name}` }));
+  root.append(el("h1", {}, "Checks"), ...parts);
+  const [gates, audit, suites] = parts;
+  const tell = async (node, title, asked, draw) => {
+    try {
+      swap(node, el("h2", {}, title), ...draw(await asked()));
+    } catch (problem) {
+      swap(node, el("h2", {}, title), el("p", { class: "trouble", role: "alert" }, problem.message));
+    }
+  };
+  const again = () => {
+    tell(gates, "Gates", async () => [(await ask("/api/v1/gates")).gates, await declared()], drawnGates);
+    tell(audit, "Audit", () => askIfThere("/api/v1/audit"), (found) => drawnAudit(found, again));
+    tell(suites, "Suites", () => ask("/api/v1/expectations"), (found) => drawnSuites(found.expectations, again));
+  };
+  again();
+  const timer = setInterval(() => document.hidden || again(), EVERY_MS);
+  const off = on("table", (name) => name.startsWith("ops.") && again());
+  return {
+    close() {
+      clearInterval(timer);
+      off();
+    },
+  };
+}
+
+function drawnGates([gates, streams]) {
+  const known = new Map(gates.map((one) => [one.stream, one]));
+  const rows = streams.map(({ name }) => {
+    const gate = known.get(name);
+    return gate === undefined
+      ? [name, "never asked", "", ""]
+      : [name, badge(gate.isOpen ? "open" : "closed", gate.isOpen ? "well" : "blocked"), moment(gate.changedAt), (gate.reasons ?? []).join("; ")];
+  });
+  return [table("Gates", ["stream", "gate", "since", "why"], rows)];
+}
+
+function runNow(verb, action, title, text, again) {
+  const run = async () => (await confirmed({ title, text, verb, body: { action } })) !== null && again();
+  return el("div", { class: "buttons" }, el("button", { type: "button", key: `run:${action}`, on: { click: run } }, verb));
+}
+
+function drawnAudit(found, again) {
+  const button = runNow("Run the audit now", "audit", "Compare every layer with the one before it?", "It runs beside the streams, and changes nothing.", again);
+  if (found === null) {
+    return [el("p", { class: "muted" }, "This server does not tell the last audit."), button];
+  }
+  const { audit } = found;
+  if (audit === null) {
+    return [el("p", { class: "muted" }, "No audit has been made yet."), button];
+  }
+  const rows = audit.checks.map((one) => [
+    one.stream,
+    one.name,
+    one.subject ?? "",
+    count(one.compared),
+    count(one.differences),
+    badge(one.differences === 0 ? "clean" : "differs", one.differences === 0 ? "well" : "blocked"),
+    [one.examples ?? [], one.notes ?? []].flat().map((each) => (typeof each === "string" ? each : JSON.stringify(each))).slice(0, KEYS).join("; "),
+  ]);
+  const headings = ["stream", "check", "of", "compared", "differences", "result", "examples"];
+  return [
+    el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "differs", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
+    button,
+    table("Checks of the audit", headings, rows, { numeric: ["compared", "differences"] }),
+  ];
+}
+
+function drawnSuites(found, again) {
+  const button = runNow("Run the suites now", "expect", "Check every suite against gold as it is?", "What it finds is kept in ops.expectation_results.", again);
+  const names = [...new Set(found.map((one) => one.table))].sort();
+  if (names.length === 0) {
+    return [el("p", { class: "muted" }, "No suite has run yet."), button];
+  }
+  return [button, ...names.flatMap((name) => drawnSuite(name, found.filter((one) => one.table === name)))];
+}
+
+function drawnSuite(name, results) {
+  const failed = results.filter((one) => !one.success);
+  const ordered = [...failed, ...results.filter((one) => one.success)];
+  const rows = ordered.map((one) => [
+    badge(one.success ? "holds" : one.severity, one.success ? "well" : one.severity === "error" || one.severity === "critical" ? "blocked" : "behind"),
+    one.expectation,
+    one.error ?? (one.success ? "" : `${count(one.unexpected)} rows`),
+    one.success ? "" : el("code", {}, (one.examples ?? []).slice(0, KEYS).map(key).join("; ")),
+  ]);
+  const first = results[0];
+  const verdict = failed.length === 0 ? `all ${results.length} hold` : `${failed.length} of ${results.length} fail`;
+  return [
+    el("h3", {}, name),
+    el("p", { class: "facts" }, el("span", {}, verdict), el("span", {}, `version ${count(first.version)}, ${count(first.rows)} rows`), el("span", {}, moment(first.checkedAt), " UTC")),
+    table(`Suite of ${name}`, ["result", "expectation", "found", "failing keys"], rows),
+  ];
+}
+
+function key(example) {
+  if (typeof example !== "object" || example === null) {
+    return String(example);
+  }
+  return Object.entries(example).map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+}

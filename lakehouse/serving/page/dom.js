@@ -1,0 +1,96 @@
+// Nodes from plain values. Text only ever becomes text: no markup is made of data.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Make an element; `options` are attributes, and `on` (listeners), `style` (CSS properties), `key` (focus). */
+export function el(name, options = {}, ...children) {
+  return filled(document.createElement(name), options, children);
+}
+
+/** Make an element of SVG in the same way. */
+export function svg(name, options = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), options, children);
+}
+
+/** Replace what a node holds, and give the focus back to what has the same key as what had it. */
+export function swap(parent, ...children) {
+  const active = document.activeElement;
+  const key = parent.contains(active) ? active.dataset.key : null;
+  const top = parent.scrollTop;
+  parent.replaceChildren(...nodes(children));
+  parent.scrollTop = top;
+  if (key) {
+    const same = [...parent.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key);
+    same?.focus({ preventScroll: true });
+  }
+}
+
+/** Set a node's text where it is another one. */
+export function say(node, text) {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
+/** A table with headings; `numeric` names the columns whose cells stand to the right. */
+export function table(caption, headings, rows, { numeric = [], empty = "Nothing." } = {}) {
+  if (rows.length === 0) {
+    return el("p", { class: "muted" }, empty);
+  }
+  const right = new Set(numeric);
+  const kind = (heading) => (right.has(heading) ? "number" : null);
+  const head = headings.map((one) => el("th", { scope: "col", class: kind(one) }, one));
+  const body = rows.map((cells) =>
+    el("tr", {}, ...cells.map((cell, index) => el("td", { class: kind(headings[index]) }, cell))),
+  );
+  const inner = el(
+    "table",
+    {},
+    el("caption", { class: "unseen" }, caption),
+    el("thead", {}, el("tr", {}, ...head)),
+    el("tbody", {}, ...body),
+  );
+  return el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": caption, key: `t:${caption}` }, inner);
+}
+
+/** A labelled field of a form. */
+export function field(label, control) {
+  return el("label", { class: "field" }, el("span", {}, label), control);
+}
+
+/** A list to choose from; `choices` are values, or pairs of a value and what it is called. */
+export function select(name, choices, chosen) {
+  const options = choices.map((one) => {
+    const [value, label] = Array.isArray(one) ? one : [one, one];
+    return el("option", { value, selected: String(value) === String(chosen ?? "") }, label);
+  });
+  return el("select", { name, key: `s:${name}` }, ...options);
+}
+
+export function badge(word, kind = word) {
+  return el("span", { class: `badge ${kind}` }, word);
+}
+
+function filled(node, { on = {}, style = {}, key = null, ...attributes }, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  for (const [name, value] of Object.entries(style)) {
+    node.style.setProperty(name, value);
+  }
+  for (const [name, listener] of Object.entries(on)) {
+    node.addEventListener(name, listener);
+  }
+  if (key !== null) {
+    node.dataset.key = key;
+  }
+  node.append(...nodes(children));
+  return node;
+}
+
+function nodes(children) {
+  const kept = children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
+  return kept.map((one) => (one instanceof Node ? one : document.createTextNode(String(one))));
+}

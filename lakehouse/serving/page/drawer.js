@@ -1,0 +1,151 @@
+// What is known of one layer of a stream: backlog, tables, micro-batches and their phases, what happened.
+
+import { askIfThere, query } from "./api.js";
+import { el, swap, table } from "./dom.js";
+import { bytes, clock, count, moment, rate, seconds, words } from "./format.js";
+import { layerOf, tablesOf } from "./pipeline.js";
+
+const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };
+const QUERIES = { topic: "bronze", bronze: "bronze", silver: "silver", letters: "silver", gold: "gold", kafka: "export", redis: "export" };
+const TROUBLES = new Set(["failure", "refusal", "restart", "recovery", "data_loss", "schema_change", "start", "stop"]);
+const MOST = 200;
+const SHOWN = 20;
+
+/** The drawer of a stream; `open(layer)` shows it, `update` tells it the newest status. */
+export function drawer(name) {
+  let dialog = null;
+  let layer = null;
+  let last = null;
+  let happenings = null;
+  const fill = () => dialog !== null && last !== null && swap(dialog.body, ...content(layer, ...last, happenings));
+  return {
+    async open(chosen) {
+      layer = chosen;
+      happenings = null;
+      dialog = made(`${TITLES[chosen]} of ${name}`, () => (dialog = null));
+      fill();
+      happenings = await past(name, QUERIES[chosen]);
+      fill();
+    },
+    update(state, now) {
+      last = [state, now];
+      fill();
+    },
+    close: () => dialog?.close(),
+  };
+}
+
+function made(title, gone) {
+  const body = el("div", { class: "body" });
+  const close = el("button", { type: "button", class: "quiet", autofocus: true, on: { click: () => node.close() } }, "Close");
+  const node = el("dialog", { class: "drawer", "aria-labelledby": "drawer-title" }, el("header", {}, el("h2", { id: "drawer-title" }, title), close), body);
+  node.addEventListener("click", (event) => event.target === node && node.close());
+  node.addEventListener("close", () => {
+    node.remove();
+    gone();
+  });
+  document.getElementById("dialogs").append(node);
+  node.showModal();
+  return { body, close: () => node.close() };
+}
+
+async function past(stream, layer) {
+  try {
+    const found = await askIfThere(query("/api/v1/happenings", { stream, limit: MOST }));
+    const of = (one) => TROUBLES.has(one.kind) && (one.layer === null || one.layer === layer);
+    return found === null ? "This server does not tell what happened." : found.happenings.filter(of).slice(0, SHOWN);
+  } catch (problem) {
+    return problem.message;
+  }
+}
+
+function content(layer, state, now, happenings) {
+  const query_ = QUERIES[layer];
+  return [
+    layer === "letters" ? el("p", {}, el("a", { href: query("#/letters", { stream: state.name }), key: "letters" }, "Show the dead letters")) : null,
+    el("h3", {}, "Backlog"),
+    query_ === "bronze" ? partitions(state) : backlog(state, query_),
+    ...(layer === "kafka" || layer === "redis" || layer === "topic" ? [] : [el("h3", {}, "Tables"), tables(state, layer)]),
+    el("h3", {}, "Micro-batches"),
+    batches(state, query_),
+    ...phases(state, query_),
+    el("h3", {}, "Starts, errors, restarts"),
+    events(happenings),
+  ];
+}
+
+function partitions(state) {
+  const rows = state.partitions.map((one) => [
+    one.topic,
+    count(one.partition),
+    count(one.position),
+    count(one.end),
+    one.reason ?? count(one.records),
+    seconds(one.seconds),
+  ]);
+  const headings = ["topic", "partition", "position", "end", "records", "oldest"];
+  return table("Lag of each partition", headings, rows, { numeric: headings.slice(1) });
+}
+
+function backlog(state, layer) {
+  const lags = state.layers.filter((one) => one.layer === layer);
+  const rows = lags.map((one) => [one.query, one.source, one.reason ?? count(one.records), count(one.commits), seconds(one.seconds)]);
+  return table("Rows that wait", ["query", "reads", "rows", "commits", "oldest"], rows, { numeric: ["rows", "commits", "oldest"] });
+}
+
+function tables(state, layer) {
+  const found = layer === "letters" ? state.tables.filter((one) => one.name.endsWith(".dead_letters")) : tablesOf(state, layer);
+  const marks = new Map(state.eventTimes.map((one) => [one.table, one.watermark]));
+  const rows = found.map((one) => [
+    one.name,
+    count(one.version),
+    moment(one.committedAt),
+    count(one.rows),
+    count(one.files),
+    bytes(one.sizeBytes),
+    marks.has(one.name) ? moment(marks.get(one.name)) : "",
+  ]);
+  const headings = ["table", "version", "written", "rows", "files", "size", "watermark"];
+  return table("Tables", headings, rows, { numeric: ["version", "rows", "files", "size"], empty: "None has been made yet." });
+}
+
+function batches(state, layer) {
+  const rows = state.queries
+    .filter((one) => one.layer === layer)
+    .map((one) => [one.name, count(one.done), moment(one.doneAt), one.planned === one.done ? "" : count(one.planned)]);
+  return table("Micro-batches", ["query", "done", "at", "begun"], rows, { numeric: ["done", "begun"], empty: "None has run yet." });
+}
+
+function phases(state, layer) {
+  const found = (state.runs ?? []).flatMap((run) => run.queries).filter((one) => layerOf(one.name) === layer);
+  return found.flatMap((one) => {
+    const parts = Object.entries(one.phasesS ?? {}).sort(([, a], [, b]) => b - a);
+    const most = Math.max(...parts.map(([, took]) => took), 0.001);
+    const bars = parts.map(([name, took]) =>
+      el(
+        "li",
+        {},
+        el("span", {}, words(name)),
+        el("span", { class: "track" }, el("i", { style: { width: `${(100 * took) / most}%` } })),
+        el("span", { class: "number" }, `${Math.round(took * 1000)} ms`),
+      ),
+    );
+    return [
+      el("h4", {}, `${one.name}, micro-batch ${count(one.batch)}`),
+      el("p", { class: "muted" }, `${count(one.rows)} rows, ${rate(one.rowsPerS ?? null, "rows") ?? "– rows/s"}, ${count(one.restarts ?? 0)} restarts, at ${clock(one.at)} UTC`),
+      one.error ? el("p", { class: "trouble" }, one.error) : null,
+      el("ul", { class: "phases" }, ...bars),
+    ];
+  });
+}
+
+function events(happenings) {
+  if (happenings === null) {
+    return el("p", { class: "muted" }, "Asking …");
+  }
+  if (typeof happenings === "string") {
+    return el("p", { class: "muted" }, happenings);
+  }
+  const rows = happenings.map((one) => [moment(one.at), words(one.kind), one.message]);
+  return table("Starts, errors, restarts", ["at", "what", "message"], rows, { empty: "Nothing is noted." });
+}

@@ -1,0 +1,75 @@
+// What is drawn of a table's rows: percentile bands of one series, several series compared, or bars.
+
+import { bands, lines } from "./chart.js";
+import { el } from "./dom.js";
+import { camel, exact, words } from "./format.js";
+import { groupOf, isNumber, measures, timeOf } from "./rows.js";
+
+const MOST_SERIES = 8;
+const MOST_BARS = 30;
+
+/** A picture of the rows, newest first: its node, `begin` once it is in the page, and `close`. */
+export function drawn(table, rows, wanted) {
+  const numeric = measures(table).filter((name) => rows.some((row) => isNumber(row.data[name])));
+  if (rows.length === 0 || numeric.length === 0) {
+    return still(el("div", {}));
+  }
+  const measure = numeric.includes("avg") ? "avg" : numeric[0];
+  if (table.windowSeconds === null) {
+    return table.time === null ? bars(table, rows, measure) : still(el("div", {}));
+  }
+  const series = grouped(table, rows);
+  if (series.length === 1 && numeric.includes("p50") && numeric.includes("p99")) {
+    return bands(series[0].name, points(table, series[0].rows), table.windowSeconds);
+  }
+  const shown = series.slice(0, MOST_SERIES).map((one) => ({ ...one, points: points(table, one.rows) }));
+  const chart = lines(shown, measure, table.windowSeconds);
+  const choose = el("p", { class: "muted" }, `${words(measure)} of ${shown.length} of ${series.length} series. One alone shows its percentiles: `, ...shown.map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name)));
+  const isBands = numeric.includes("p50");
+  return { ...chart, node: el("div", {}, chart.node, isBands && series.length > 1 ? choose : null) };
+}
+
+function still(node) {
+  return { node, begin() {}, close() {} };
+}
+
+function grouped(table, rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const name = groupOf(table).map((column) => row.key[column]).join(" · ");
+    groups.has(name) ? groups.get(name).push(row) : groups.set(name, [row]);
+  }
+  return [...groups].map(([name, found]) => ({ name, rows: found })).sort((one, other) => other.rows.length - one.rows.length || (one.name < other.name ? -1 : 1));
+}
+
+function points(table, rows) {
+  return rows.map((row) => ({ at: timeOf(table, row) / 1000, isFinal: row.isFinal, ...row.data })).reverse();
+}
+
+function address(table, row, wanted) {
+  const keys = groupOf(table).map((column) => [column, row.key[column]]);
+  return `#/gold/${table.name}?${new URLSearchParams([...keys, ["within", wanted.within]])}`;
+}
+
+/** Bars of rows that have no windows, the greatest first; a threshold among the table's settings is marked. */
+function bars(table, rows, measure) {
+  const threshold = Object.entries(table.settings ?? {}).find(([name, value]) => name.endsWith("threshold") && isNumber(value));
+  const limit = threshold === undefined ? null : Number(threshold[1]);
+  const shown = [...rows].sort((one, other) => Number(other.data[measure]) - Number(one.data[measure])).slice(0, MOST_BARS);
+  const most = Math.max(...shown.map((row) => Number(row.data[measure])), limit ?? 0, 1e-9);
+  const percent = (value) => `${Math.max(0, (100 * Number(value)) / most)}%`;
+  const items = shown.map((row) => {
+    const value = row.data[measure];
+    const isOver = limit !== null && Number(value) >= limit;
+    const mark = limit === null ? null : el("b", { class: "limit", style: { left: percent(limit) } });
+    return el(
+      "li",
+      { class: isOver ? "over" : null },
+      el("span", { class: "name" }, groupOf(table).map((column) => row.key[column] ?? row.data[camel(column)]).join(" · ")),
+      el("span", { class: "track" }, el("i", { style: { width: percent(value) } }), mark),
+      el("span", { class: "number" }, exact(value), isOver ? el("span", { class: "badge behind" }, "over") : null),
+    );
+  });
+  const about = limit === null ? words(measure) : `${words(measure)}, the threshold of ${threshold[1]} marked`;
+  return still(el("figure", {}, el("figcaption", { class: "muted" }, about), el("ul", { class: "bars" }, ...items)));
+}

@@ -1,0 +1,98 @@
+// Numbers, spans and moments as people read them. Every time is UTC; what is not known is a dash.
+
+import { el } from "./dom.js";
+
+export const UNKNOWN = "–";
+
+/** A number with thousands apart; one that is no double arrives as its digits, and keeps all of them. */
+export function count(value) {
+  if (value === null || value === undefined) {
+    return UNKNOWN;
+  }
+  if (typeof value === "string") {
+    const [whole, rest] = value.split(".");
+    const apart = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+    return rest === undefined ? apart : `${apart}.${rest}`;
+  }
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 0.0001 || size >= 1e15)) {
+    return String(value);
+  }
+  return value.toLocaleString("en", { maximumFractionDigits: size >= 1000 ? 2 : 4 });
+}
+
+/** The number as people read it, with the exact one beside it for machines and for whoever hovers. */
+export function exact(value) {
+  return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
+}
+
+export function rate(value, unit) {
+  return value === null || value === undefined ? null : `${count(Math.round(value * 10) / 10)} ${unit}/s`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) {
+    return UNKNOWN;
+  }
+  const size = Math.max(0, value);
+  if (size < 10) {
+    return `${Math.round(size * 10) / 10} s`;
+  }
+  const parts = [
+    [Math.floor(size / 86400), "d"],
+    [Math.floor(size / 3600) % 24, "h"],
+    [Math.floor(size / 60) % 60, "min"],
+    [Math.floor(size) % 60, "s"],
+  ];
+  const first = parts.findIndex(([number]) => number > 0);
+  const told = parts.slice(first, first + 2).filter(([number]) => number > 0);
+  return told.map(([number, unit]) => `${number} ${unit}`).join(" ");
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) {
+    return UNKNOWN;
+  }
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = value < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(value) / 10));
+  return `${count(Math.round((value / 1024 ** power) * 10) / 10)} ${units[power]}`;
+}
+
+/** A moment, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
+export function clock(moment) {
+  const date = new Date(moment ?? Number.NaN);
+  return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : date.toISOString().slice(0, 19).replace("T", " ");
+}
+
+/** The same as an element, with the whole moment for machines. */
+export function moment(value) {
+  const date = new Date(value ?? Number.NaN);
+  if (Number.isNaN(date.getTime())) {
+    return String(value ?? UNKNOWN);
+  }
+  return el("time", { datetime: date.toISOString(), title: `${date.toISOString()}` }, clock(value));
+}
+
+/** How long ago a moment was, by another one. */
+export function ago(value, now) {
+  const passed = (new Date(now) - new Date(value ?? Number.NaN)) / 1000;
+  return Number.isNaN(passed) ? UNKNOWN : `${seconds(passed)} ago`;
+}
+
+/** A text that is cut in its middle, so that both ends can be told. */
+export function cut(text, most) {
+  if (text.length <= most) {
+    return text;
+  }
+  const half = Math.floor((most - 1) / 2);
+  return `${text.slice(0, most - 1 - half)}…${text.slice(-half)}`;
+}
+
+/** "window_start" and "windowStart" as "window start". */
+export function words(name) {
+  return name.replace(/_/g, " ").replace(/([a-z\d])([A-Z])/g, "$1 $2").toLowerCase();
+}
+
+export function camel(name) {
+  return name.replace(/_([a-z\d])/g, (_all, letter) => letter.toUpperCase());
+}

@@ -1,0 +1,194 @@
+// A gold table: its rows by key and time, drawn, with the SQL and the address that give the same.
+
+import { ask, declared, query } from "./api.js";
+import { el, field, select, swap } from "./dom.js";
+import { drawn } from "./drawing.js";
+import { count, words } from "./format.js";
+import { live, on } from "./live.js";
+import { groupOf, rowsTable, timeOf } from "./rows.js";
+import { sqlOf } from "./sql.js";
+
+const SPANS = [["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"], ["", "everything"]];
+const MOST = 1000;
+const PAUSE_MS = 1000;
+
+export function open(root, parameters, name) {
+  const state = { parameters, close: () => {}, isClosed: false };
+  begin(root, name, state).catch((problem) => {
+    swap(root, el("h1", {}, "Gold"), el("p", { class: "trouble", role: "alert" }, problem.message));
+  });
+  return {
+    update: (changed) => {
+      state.parameters = changed;
+      state.again?.(true);
+    },
+    close() {
+      state.isClosed = true;
+      state.close();
+    },
+  };
+}
+
+async function begin(root, name, state) {
+  const streams = await declared();
+  const all = streams.flatMap((stream) => stream.tables.map((one) => ({ ...one, stream: stream.name })));
+  const table = name === undefined ? all[0] : all.find((one) => one.name === name);
+  root.append(el("h1", {}, "Gold"), tabs(streams, table));
+  if (table === undefined) {
+    root.append(el("p", { class: "trouble" }, name === undefined ? "No stream has a gold table." : `There is no table ${name}.`));
+    return;
+  }
+  const parts = Object.fromEntries(["form", "facts", "picture", "rows", "same"].map((one) => [one, el("div", { class: one })]));
+  root.append(...Object.values(parts));
+  let chart = null;
+  let isBusy = false;
+  let timer = null;
+  const seen = new Map(groupOf(table).map((column) => [column, new Set()]));
+  const again = async (isNew) => {
+    if (isBusy) {
+      timer ??= setTimeout(() => { timer = null; again(false); }, PAUSE_MS);
+      return;
+    }
+    isBusy = true;
+    try {
+      const wanted = chosen(table, state.parameters);
+      const found = await rowsOf(table, wanted);
+      if (!state.isClosed) {
+        found.rows.forEach((row) => seen.forEach((values, column) => values.add(row.key[column])));
+        if (isNew || !parts.form.contains(document.activeElement)) {
+          swap(parts.form, form(table, wanted, seen));
+        }
+        swap(parts.facts, ...facts(table, found));
+        chart = draw(parts.picture, chart, drawn(table, found.rows, wanted));
+        swap(parts.rows, rowsTable(table, found.rows));
+        swap(parts.same, ...same(table, wanted, found));
+      }
+    } catch (problem) {
+      chart?.close();
+      chart = null;
+      swap(parts.form, form(table, chosen(table, state.parameters), seen));
+      swap(parts.picture);
+      swap(parts.facts, el("p", { class: problem.status === 404 ? "notice" : "trouble", role: "alert" }, problem.message));
+    }
+    isBusy = false;
+  };
+  state.again = again;
+  const off = on("table", (changed) => {
+    if (changed === `gold.${table.name}` && timer === null) {
+      timer = setTimeout(() => { timer = null; again(false); }, PAUSE_MS);
+    }
+  });
+  const themed = () => {
+    chart?.close();
+    chart = null;
+    again(false);
+  };
+  addEventListener("theme", themed);
+  state.close = () => {
+    off();
+    removeEventListener("theme", themed);
+    clearTimeout(timer);
+    chart?.close();
+  };
+  if (state.isClosed) {
+    state.close();
+    return;
+  }
+  await again(true);
+}
+
+/** Put a picture in its place; one that goes on as the one before it only gives it what is new. */
+function draw(place, before, next) {
+  if (before !== null && before.kind !== undefined && before.kind === next.kind) {
+    before.take(next);
+    return before;
+  }
+  before?.close();
+  swap(place, next.node);
+  next.begin();
+  return next;
+}
+
+function tabs(streams, shown) {
+  const items = streams.map((stream) =>
+    el(
+      "li",
+      {},
+      el("span", { class: "muted" }, stream.name),
+      ...stream.tables.map((one) =>
+        el("a", { href: `#/gold/${one.name}`, "aria-current": one.name === shown?.name ? "page" : null }, one.name),
+      ),
+    ),
+  );
+  return el("nav", { class: "tabs", "aria-label": "Tables" }, el("ul", {}, ...items));
+}
+
+function chosen(table, parameters) {
+  const keys = Object.fromEntries(groupOf(table).map((column) => [column, parameters[column] ?? ""]));
+  return { keys, within: parameters.within ?? (table.windowSeconds === null ? "" : "21600") };
+}
+
+/** The newest rows of the span that ends with the newest of all; `path` is what gives them. */
+async function rowsOf(table, { keys, within }) {
+  const filters = { ...keys, order: "newest" };
+  let start = null;
+  if (table.time !== null && within !== "") {
+    const newest = await ask(query(table.links.rows, { ...filters, limit: 1 }));
+    if (newest.rows.length > 0) {
+      start = timeOf(table, newest.rows[0]) - Number(within) * 1000;
+    }
+  }
+  const path = query(table.links.rows, { ...filters, start, limit: MOST });
+  return { ...(await ask(path)), path, start };
+}
+
+function form(table, wanted, seen) {
+  const inputs = groupOf(table).map((column) => {
+    const list = `known-${column}`;
+    const known = [...seen.get(column)].filter((one) => one !== null).slice(0, 200).sort();
+    return field(
+      words(column),
+      [
+        el("input", { name: column, value: wanted.keys[column], list, key: `i:${column}`, placeholder: "any", autocomplete: "off", spellcheck: "false" }),
+        el("datalist", { id: list }, ...known.map((one) => el("option", { value: one }))),
+      ],
+    );
+  });
+  const span = table.time === null ? null : field("Up to the newest", select("within", SPANS, wanted.within));
+  const node = el("form", { class: "filters", role: "search" }, ...inputs, span, el("button", { type: "submit", class: "main" }, "Search"));
+  const go = () => {
+    const { within, ...keys } = Object.fromEntries(new FormData(node));
+    const path = query(`#/gold/${table.name}`, keys);
+    location.hash = within === undefined ? path : `${path}${path.includes("?") ? "&" : "?"}within=${within}`;
+  };
+  node.addEventListener("change", go);
+  node.addEventListener("submit", (event) => {
+    event.preventDefault();
+    go();
+  });
+  return node;
+}
+
+function facts(table, found) {
+  const provisional = found.rows.filter((row) => row.isFinal === false).length;
+  const state = live.status?.streams.find((one) => one.name === table.stream)?.tables.find((one) => one.name === `gold.${table.name}`);
+  const settings = Object.entries(table.settings ?? {}).map(([name, value]) => `${words(name)} ${value}`);
+  const said = [
+    `${count(found.rows.length)} ${found.rows.length === 1 ? "row" : "rows"}${found.next === null ? "" : ", the newest"}${state?.rows ? ` of ${count(state.rows)}` : ""}`,
+    provisional === 0 ? null : `${count(provisional)} provisional`,
+    `version ${count(found.version)}`,
+    ...settings,
+  ];
+  return [el("p", { class: "facts" }, ...said.filter(Boolean).map((one) => el("span", {}, one)))];
+}
+
+function same(table, wanted, found) {
+  const sql = sqlOf(table, wanted.keys, found.start, MOST);
+  const copy = (text) =>
+    el("button", { type: "button", class: "quiet", key: `c:${text}`, on: { click: () => navigator.clipboard?.writeText(text) } }, "Copy");
+  return [
+    el("h2", {}, "The same elsewhere"),
+    el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copy(sql)),
+    el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copy(new URL(found.path, location.href).href)),
+  ];
+}

@@ -1,0 +1,71 @@
+// One dead letter: where it lay, every reason, how often it was tried, and its bytes.
+
+import { ask, askIfThere, query } from "./api.js";
+import { badge, el, swap, table } from "./dom.js";
+import { count, moment, words } from "./format.js";
+import { actionButtons } from "./letters.js";
+import { record } from "./record.js";
+import { on } from "./live.js";
+
+const FACTS = ["stream", "stage", "topic", "partition", "offset", "kafkaTimestamp", "firstSeen", "lastAttempt", "attempts", "job", "batch", "codeVersion"];
+const TIMES = new Set(["kafkaTimestamp", "firstSeen", "lastAttempt"]);
+const TRIED = new Set(["replay", "discard"]);
+
+export function open(root, _parameters, id) {
+  const body = el("div", {});
+  root.append(el("p", { class: "crumb" }, el("a", { href: "#/letters" }, "Dead letters")), el("h1", {}, "Dead letter"), body);
+  const again = async () => {
+    try {
+      const letter = await ask(`/api/v1/dead-letters/${encodeURIComponent(id)}`);
+      swap(body, ...content(letter, await tries(letter), again));
+    } catch (problem) {
+      swap(body, el("p", { class: "trouble", role: "alert" }, problem.message));
+    }
+  };
+  again();
+  return { close: on("table", (name) => name === "silver.dead_letters" && again()) };
+}
+
+function content(letter, tried, again) {
+  const facts = FACTS.map((name) => [words(name), TIMES.has(name) ? moment(letter[name]) : count(letter[name])]);
+  const reasons = letter.reasons.map((one) => [one.rule, one.column ?? "", one.message]);
+  return [
+    el("p", { class: "lead" }, badge(letter.status), el("code", { class: "id" }, letter.id)),
+    actionButtons({ id: letter.id }, "This letter", letter.status !== "open", again),
+    el("h2", {}, "Reasons"),
+    table("Reasons", ["rule", "column", "message"], reasons),
+    el("h2", {}, "Record"),
+    record(letter.record),
+    el("h2", {}, "Attempts"),
+    el("dl", { class: "facts-list" }, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+    tried,
+  ];
+}
+
+/** What the log has of replays and discards since the letter was written, of its stream or of all. */
+async function tries(letter) {
+  let found;
+  try {
+    found = await askIfThere(query("/api/v1/happenings", { since: letter.firstSeen, limit: 500 }));
+  } catch (problem) {
+    return el("p", { class: "muted" }, problem.message);
+  }
+  if (found === null) {
+    return el("p", { class: "muted" }, "This server does not tell what happened.");
+  }
+  const of = (one) => TRIED.has(one.kind) && (one.stream === null || one.stream === letter.stream) && concerns(one.details, letter);
+  const rows = found.happenings.filter(of).map((one) => [moment(one.at), words(one.kind), one.actor, one.message]);
+  return table("Replays and discards", ["at", "what", "by", "message"], rows, { empty: "No replay or discard of it is in the log." });
+}
+
+function concerns(details, letter) {
+  let said = details;
+  try {
+    said = typeof details === "string" ? JSON.parse(details) : details;
+  } catch {
+    return true;
+  }
+  const id = said?.selection?.id;
+  const rule = said?.selection?.rule;
+  return (!id || letter.id.startsWith(id)) && (!rule || letter.reasons.some((one) => one.rule === rule));
+}

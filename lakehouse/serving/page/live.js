@@ -1,0 +1,107 @@
+// What the server says by itself: the status once a second, and new versions of tables as they come.
+// Only while the page is seen.
+
+import { ask } from "./api.js";
+
+const EVERY_MS = 1000;
+const AGAIN_MS = 5000;
+const KEPT_MS = 15000;
+
+/** The newest status, null before the first; `isMissing`: this server has no status to give. */
+export const live = { status: null, isMissing: false, trouble: null };
+
+const history = [];
+const listeners = { status: new Set(), table: new Set() };
+let events = null;
+let timer = null;
+let run = 0;
+
+/** Listen to `status` (each time it is told or fails) or `table` (its name); returns what ends that. */
+export function on(kind, listener) {
+  listeners[kind].add(listener);
+  return () => listeners[kind].delete(listener);
+}
+
+/** Begin, or begin anew, as after a token was given. */
+export function start() {
+  stop();
+  if (document.hidden) {
+    return;
+  }
+  run += 1;
+  live.isMissing = false;
+  look(run);
+  listen();
+}
+
+export function stop() {
+  run += 1;
+  clearTimeout(timer);
+  events?.close();
+  events = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+
+/** What came in a second of late, by a number of the stream's status that only grows; null where not known. */
+export function perSecond(streamName, read) {
+  const points = history
+    .map(({ at, streams }) => [at, read(streams.get(streamName))])
+    .filter(([, value]) => value !== null && value !== undefined);
+  if (points.length < 2) {
+    return null;
+  }
+  const [first, last] = [points[0], points.at(-1)];
+  const passed = (last[0] - first[0]) / 1000;
+  return passed > 0 && last[1] >= first[1] ? (last[1] - first[1]) / passed : null;
+}
+
+async function look(mine) {
+  const began = performance.now();
+  try {
+    const status = await ask("/api/v1/status");
+    if (mine !== run) {
+      return;
+    }
+    live.status = status;
+    live.trouble = null;
+    remember(status);
+  } catch (problem) {
+    if (mine !== run) {
+      return;
+    }
+    live.isMissing = problem.status === 404;
+    live.trouble = live.isMissing ? null : problem.message;
+  }
+  tell("status", live);
+  if (!live.isMissing) {
+    const wait = live.trouble === null ? EVERY_MS : AGAIN_MS;
+    timer = setTimeout(() => look(mine), Math.max(0, wait - (performance.now() - began)));
+  }
+}
+
+function remember(status) {
+  const at = new Date(status.at).getTime();
+  history.push({ at, streams: new Map(status.streams.map((stream) => [stream.name, stream])) });
+  while (history.length > 2 && (at - history[0].at > KEPT_MS || at < history[0].at)) {
+    history.shift();
+  }
+}
+
+function listen() {
+  events = new EventSource("/api/v1/events");
+  const mine = events;
+  mine.addEventListener("changed", (event) => tell("table", JSON.parse(event.data).table));
+  mine.addEventListener("standing", (event) =>
+    JSON.parse(event.data).tables.forEach((one) => tell("table", one.table)),
+  );
+  mine.addEventListener("error", () => {
+    if (mine.readyState === EventSource.CLOSED && mine === events) {
+      setTimeout(() => mine === events && listen(), AGAIN_MS);
+    }
+  });
+}
+
+function tell(kind, what) {
+  listeners[kind].forEach((listener) => listener(what));
+}

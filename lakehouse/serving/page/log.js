@@ -1,0 +1,72 @@
+// The log: what has happened to the pipeline, and the actions of this server since it started.
+
+import { ask, askIfThere, declared, query } from "./api.js";
+import { badge, el, field, select, swap, table } from "./dom.js";
+import { moment, words } from "./format.js";
+import { on } from "./live.js";
+
+const KINDS = ["start", "stop", "failure", "refusal", "restart", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "replay", "discard", "rebuild", "maintenance", "alert", "events_lost"];
+const EVERY_MS = 5000;
+const MOST = 200;
+
+export function open(root, parameters) {
+  const [form, list, actions] = [el("div", {}), el("section", {}), el("section", {})];
+  root.append(el("h1", {}, "Log"), form, list, actions);
+  let wanted = parameters;
+  const again = async () => {
+    try {
+      const [streams, found, done] = await Promise.all([
+        declared(),
+        askIfThere(query("/api/v1/happenings", { kind: wanted.kind, stream: wanted.stream, limit: MOST })),
+        ask("/api/v1/actions"),
+      ]);
+      if (!form.contains(document.activeElement)) {
+        swap(form, filterForm(wanted, streams));
+      }
+      swap(list, el("h2", {}, "What happened"), happenings(found));
+      swap(actions, el("h2", {}, "Actions since this server started"), actionTable(done.actions));
+    } catch (problem) {
+      swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
+    }
+  };
+  again();
+  const timer = setInterval(() => document.hidden || again(), EVERY_MS);
+  const off = on("table", (name) => name === "ops.events" && again());
+  return {
+    update(changed) {
+      wanted = changed;
+      again();
+    },
+    close() {
+      clearInterval(timer);
+      off();
+    },
+  };
+}
+
+function filterForm(wanted, streams) {
+  const form = el(
+    "form",
+    { class: "filters" },
+    field("Kind", select("kind", [["", "all"], ...KINDS.map((one) => [one, words(one)])], wanted.kind)),
+    field("Stream", select("stream", [["", "all"], ...streams.map((one) => one.name)], wanted.stream)),
+  );
+  form.addEventListener("change", () => {
+    location.hash = query("#/log", Object.fromEntries(new FormData(form)));
+  });
+  return form;
+}
+
+function happenings(found) {
+  if (found === null) {
+    return el("p", { class: "muted" }, "This server does not tell what happened.");
+  }
+  const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", one.message, one.actor]);
+  return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "Nothing is noted." });
+}
+
+function actionTable(actions) {
+  const kinds = { running: "behind", succeeded: "well", failed: "blocked" };
+  const rows = actions.map((one) => [moment(one.startedAt), one.actor, el("code", {}, one.command), badge(one.status, kinds[one.status]), one.endedAt === null ? "" : moment(one.endedAt)]);
+  return table("Actions", ["started", "by", "command", "status", "ended"], rows, { empty: "None." });
+}

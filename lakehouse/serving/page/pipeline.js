@@ -1,0 +1,254 @@
+// A stream's way from its topics to Kafka and Redis, drawn once and then only told what has changed.
+
+import { el, say, svg } from "./dom.js";
+import { ago, clock, count, cut, rate, seconds } from "./format.js";
+import { perSecond } from "./live.js";
+
+const LINES = 4;
+const NODES = [
+  { id: "topic", title: "Topic" },
+  { id: "bronze", title: "Bronze" },
+  { id: "silver", title: "Silver" },
+  { id: "letters", title: "Dead letters" },
+  { id: "gold", title: "Gold" },
+  { id: "kafka", title: "Kafka" },
+  { id: "redis", title: "Redis" },
+];
+const EDGES = [
+  { id: "bronze", from: "topic", to: "bronze" },
+  { id: "silver", from: "bronze", to: "silver" },
+  { id: "refused", from: "silver", to: "letters" },
+  { id: "gold", from: "silver", to: "gold" },
+  { id: "export", from: "gold", to: "kafka" },
+  { id: "redis", from: "gold", to: "redis" },
+];
+const WIDE = {
+  width: 1120,
+  height: 226,
+  node: [152, 102],
+  at: { topic: [0, 2], bronze: [242, 2], silver: [484, 2], letters: [484, 122], gold: [726, 2], kafka: [968, 2], redis: [968, 122] },
+  label: { bronze: [197, 40], silver: [439, 40], gold: [681, 40], export: [923, 40] },
+};
+const TALL = {
+  width: 340,
+  height: 796,
+  node: [164, 102],
+  at: { topic: [0, 2], bronze: [0, 174], silver: [0, 346], letters: [176, 346], gold: [0, 518], kafka: [0, 690], redis: [176, 690] },
+  label: { bronze: [94, 130], silver: [94, 302], gold: [94, 474], export: [94, 646] },
+};
+const narrow = matchMedia("(max-width: 900px)");
+
+/** Draw it; `open(layer)` is called for the node that is chosen. Returns its node, `update` and `close`. */
+export function pipeline(name, open) {
+  const node = el("div", { class: "pipeline" });
+  let drawing = null;
+  let last = null;
+  const draw = () => {
+    drawing = drawn(name, narrow.matches ? TALL : WIDE, open);
+    node.replaceChildren(drawing.node);
+    if (last !== null) {
+      fill(drawing, ...last);
+    }
+  };
+  narrow.addEventListener("change", draw);
+  draw();
+  return {
+    node,
+    update(stream, now) {
+      last = [stream, now];
+      fill(drawing, stream, now);
+    },
+    close: () => narrow.removeEventListener("change", draw),
+  };
+}
+
+/** What waits before each layer, `{records, seconds}` by layer; null what is not known. */
+export function backlogs(stream) {
+  const found = { bronze: sum(stream.partitions) };
+  for (const layer of ["silver", "gold", "export"]) {
+    found[layer] = sum(stream.layers.filter((one) => one.layer === layer));
+  }
+  return found;
+}
+
+/** The layer before which records wait the longest, null where nothing waits. */
+export function bottleneck(stream) {
+  const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
+  waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
+  return waiting.length === 0 ? null : waiting[0][0];
+}
+
+function sum(lags) {
+  if (lags.length === 0) {
+    return null;
+  }
+  const isKnown = lags.every((one) => one.records !== null);
+  return {
+    records: isKnown ? lags.reduce((all, one) => all + one.records, 0) : null,
+    seconds: isKnown ? Math.max(...lags.map((one) => one.seconds ?? 0)) : null,
+  };
+}
+
+function drawn(name, plan, open) {
+  const texts = {};
+  const [width, height] = plan.node;
+  const nodes = NODES.map(({ id, title }) => {
+    const [x, y] = plan.at[id];
+    texts[id] = Array.from({ length: LINES }, (_none, line) => svg("text", { x: 12, y: 42 + line * 17, class: "line" }));
+    const choose = () => open(id);
+    return svg(
+      "g",
+      {
+        class: `node ${id}`,
+        transform: `translate(${x + 1} ${y})`,
+        tabindex: "0",
+        role: "button",
+        "aria-label": `${title} of ${name}: details`,
+        on: {
+          click: choose,
+          keydown: (event) => {
+            if (event.key === "Enter" || event.key === " ") {
+              event.preventDefault();
+              choose();
+            }
+          },
+        },
+      },
+      svg("rect", { width: width - 2, height, rx: 8 }),
+      svg("text", { x: 12, y: 22, class: "title" }, title),
+      ...texts[id],
+    );
+  });
+  const edges = {};
+  for (const { id, from, to } of EDGES) {
+    const label = plan.label[id];
+    const records = svg("text", { class: "records" });
+    const waits = svg("text", { class: "waits" });
+    const mark = svg("text", { class: "mark" });
+    if (label !== undefined) {
+      const isWide = plan === WIDE;
+      [records, mark, waits].forEach((one, row) => {
+        one.setAttribute("x", label[0]);
+        one.setAttribute("y", isWide ? label[1] + [-6, -22, 32][row] : label[1] + [0, 30, 15][row]);
+        one.setAttribute("text-anchor", isWide ? "middle" : "start");
+      });
+    }
+    const path = svg("path", { d: way(plan, from, to), "marker-end": `url(#tip-${name})` });
+    edges[id] = { records, waits, mark, group: svg("g", { class: "edge" }, path, records, waits, mark) };
+  }
+  const tip = svg(
+    "marker",
+    { id: `tip-${name}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" },
+    svg("path", { d: "M0 0L8 4L0 8z", class: "tip" }),
+  );
+  const node = svg(
+    "svg",
+    { viewBox: `0 0 ${plan.width} ${plan.height}`, role: "group", "aria-label": `Pipeline of ${name}`, class: plan === WIDE ? "wide" : "tall" },
+    svg("defs", {}, tip),
+    ...Object.values(edges).map((one) => one.group),
+    ...nodes,
+  );
+  return { node, texts, edges };
+}
+
+function way(plan, from, to) {
+  const [width, height] = plan.node;
+  const [fromX, fromY] = plan.at[from];
+  const [toX, toY] = plan.at[to];
+  const right = fromX + width;
+  const middle = fromY + height / 2;
+  if (fromY === toY) {
+    return `M${right} ${middle}H${toX - 1}`;
+  }
+  if (fromX === toX) {
+    return `M${fromX + width / 2} ${fromY + height}V${toY - 1}`;
+  }
+  if (plan === WIDE) {
+    return `M${right} ${middle}H${right + 20}V${toY + height / 2}H${toX - 1}`;
+  }
+  const x = toX + width / 2;
+  return `M${right} ${middle}H${x}V${toY - 1}`;
+}
+
+function fill({ texts, edges }, stream, now) {
+  for (const [id, lines] of Object.entries(told(stream, now))) {
+    const kept = lines.filter((one) => one !== null);
+    texts[id].forEach((text, index) => say(text, cut(kept[index] ?? "", 22)));
+  }
+  const waiting = backlogs(stream);
+  const slowest = bottleneck(stream);
+  for (const [id, backlog] of Object.entries(waiting)) {
+    const { records, waits, mark, group } = edges[id];
+    const isKnown = backlog !== null && backlog.records !== null;
+    say(records, isKnown ? `${count(backlog.records)} wait` : "?");
+    say(waits, isKnown ? seconds(backlog.seconds) : "");
+    say(mark, id === slowest ? "bottleneck" : "");
+    group.classList.toggle("waiting", isKnown && backlog.records > 0);
+    group.classList.toggle("slowest", id === slowest);
+  }
+}
+
+function told(stream, now) {
+  const topics = [...new Set(stream.partitions.map((one) => one.topic))];
+  const ends = (state) => total(state?.partitions.map((one) => one.end));
+  const newest = stream.eventTimes.map((one) => one.watermark).sort()[0];
+  return {
+    topic: [...topics.slice(0, 2), partitions(stream), rate(perSecond(stream.name, ends), "rec.")],
+    bronze: layer(stream, "bronze", now),
+    silver: [
+      rowRate(stream, "silver"),
+      stream.freshnessS === null ? null : `newest ${seconds(stream.freshnessS)} old`,
+      newest === undefined ? null : `mark ${clock(newest).slice(5, 19)}`,
+      version(stream, "silver"),
+    ],
+    letters: [stream.openLetters === null ? "being counted" : `${count(stream.openLetters)} open`],
+    gold: layer(stream, "gold", now),
+    kafka: exported(stream, now),
+    redis: [stream.gate === null ? null : stream.gate.isOpen ? "gate open" : "gate closed", ...exported(stream, now)],
+  };
+}
+
+function layer(stream, name, now) {
+  const written = tablesOf(stream, name).map((one) => one.committedAt).filter(Boolean).sort().at(-1);
+  return [rowRate(stream, name), written === undefined ? null : `written ${ago(written, now)}`, version(stream, name)];
+}
+
+/** Rows a second as its process says, else by how many there are more. */
+function rowRate(stream, name) {
+  const running = (stream.runs ?? []).flatMap((run) => run.queries).filter((one) => layerOf(one.name) === name);
+  if (running.length > 0) {
+    return rate(total(running.map((one) => one.rowsPerS ?? 0)), "rows");
+  }
+  const rows = (state) => (state === undefined ? null : total(tablesOf(state, name).map((one) => one.rows)));
+  return rate(perSecond(stream.name, rows), "rows");
+}
+
+function exported(stream, now) {
+  const done = stream.queries.filter((one) => one.layer === "export" && one.doneAt !== null).map((one) => one.doneAt);
+  return done.length === 0 ? ["nothing sent yet"] : [`sent ${ago(done.sort().at(-1), now)}`];
+}
+
+function partitions(stream) {
+  const number = stream.partitions.length;
+  return number === 1 ? "1 partition" : `${number} partitions`;
+}
+
+function version(stream, name) {
+  const found = tablesOf(stream, name).map((one) => `v${count(one.version)}`);
+  return found.length === 0 ? "not made yet" : found.join(" · ");
+}
+
+/** The tables of a layer; the letters are of no one stream's. */
+export function tablesOf(stream, name) {
+  return stream.tables.filter((one) => one.name.startsWith(`${name}.`) && !one.name.endsWith(".dead_letters"));
+}
+
+export function layerOf(query) {
+  return query.split(".")[0];
+}
+
+function total(values) {
+  return values === undefined || values.some((one) => one === null) || values.length === 0
+    ? null
+    : values.reduce((all, one) => all + one, 0);
+}

@@ -1,0 +1,59 @@
+// Gold rows as a table: the key, whether the row is final, and every field of its message.
+
+import { badge, el, table } from "./dom.js";
+import { camel, exact, moment, words } from "./format.js";
+
+const TIME = /^ts$|(At|Time|Start|End)$/;
+const COORDINATES = new Set(["partition", "offset"]);
+const MOST = 200;
+
+export function isTimeField(name) {
+  return TIME.test(name);
+}
+
+/** The columns by which rows make series: the key without the time and without where a record lay. */
+export function groupOf(described) {
+  return described.key.filter((column) => column !== described.time && !COORDINATES.has(column));
+}
+
+/** When a row is, in epoch milliseconds: by its key, or as its message says. */
+export function timeOf(described, row) {
+  return Number(row.key[described.time] ?? row.data[camel(described.time)]);
+}
+
+/** The fields of a table's messages that are neither times nor part of its key. */
+export function measures(described) {
+  const keys = new Set(described.key.map(camel));
+  return described.fields.filter((name) => !keys.has(name) && !isTimeField(name) && name !== "isFinal");
+}
+
+export function rowsTable(described, rows) {
+  const others = described.fields.filter((name) => !described.key.some((one) => camel(one) === name) && name !== "isFinal");
+  const says = rows.some((row) => row.isFinal !== null);
+  const shown = rows.slice(0, MOST);
+  const numeric = others.filter((name) => !isTimeField(name) && shown.some((row) => isNumber(row.data[name])));
+  const cells = shown.map((row) => [
+    ...described.key.map((column) => (isTimeField(camel(column)) ? moment(row.key[column]) : text(row.key[column]))),
+    ...others.map((name) => value(name, row.data[name], numeric.includes(name))),
+    ...(says ? [row.isFinal === null ? "" : badge(row.isFinal ? "final" : "provisional")] : []),
+  ]);
+  const headings = [...described.key, ...others, ...(says ? ["state"] : [])].map(words);
+  const list = table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row is like this." });
+  return rows.length > MOST ? [list, el("p", { class: "muted" }, `The newest ${MOST} are listed.`)] : [list];
+}
+
+/** Whether a value is a number, one that no double holds included. */
+export function isNumber(found) {
+  return typeof found === "number" || (typeof found === "string" && /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(found));
+}
+
+function value(name, found, numeric) {
+  if (found === null || found === undefined) {
+    return "";
+  }
+  return isTimeField(name) ? moment(found) : numeric ? exact(found) : text(found);
+}
+
+function text(found) {
+  return typeof found === "object" && found !== null ? el("code", {}, JSON.stringify(found)) : String(found ?? "");
+}

@@ -1,0 +1,64 @@
+// The form for a token. The token goes to the server once, which answers with a cookie that no script can
+// read; it is kept nowhere here. What is remembered, for this tab, is that one was given.
+
+import { ask } from "./api.js";
+import { el, swap } from "./dom.js";
+
+const GIVEN = "lakehouse.token-given";
+let dialog = null;
+
+/** Ask for a token where the server wants one; `again` is called once it has taken it. */
+export function install(forget, again) {
+  addEventListener("token", () => open(forget, again));
+  forget.hidden = sessionStorage.getItem(GIVEN) === null;
+  forget.addEventListener("click", async () => {
+    sessionStorage.removeItem(GIVEN);
+    forget.hidden = true;
+    try {
+      await ask("/api/v1/session", { method: "DELETE" });
+    } finally {
+      again();
+    }
+  });
+}
+
+function open(forget, again) {
+  if (dialog !== null) {
+    return;
+  }
+  const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false" });
+  const said = el("p", { class: "trouble", role: "alert" });
+  const form = el(
+    "form",
+    { method: "dialog" },
+    el("h2", { id: "token-title" }, "A token is needed"),
+    el("p", {}, "This server asks for one. On its machine, ", el("code", {}, "lakehouse tokens add NAME --scope read"), " makes it."),
+    el("label", { class: "field" }, el("span", {}, "Token"), input),
+    said,
+    el("div", { class: "buttons" }, el("button", { type: "submit", class: "main" }, "Use it")),
+  );
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const headers = { Authorization: `Bearer ${input.value.trim()}` };
+    input.value = "";
+    try {
+      await ask("/api/v1/session", { method: "POST", headers });
+    } catch (problem) {
+      const why = { 401: "That is no token of this server.", 404: "This server takes tokens in a header only." };
+      swap(said, why[problem.status] ?? problem.message);
+      input.focus();
+      return;
+    }
+    sessionStorage.setItem(GIVEN, "yes");
+    forget.hidden = false;
+    dialog.close();
+    again();
+  });
+  dialog = el("dialog", { "aria-labelledby": "token-title", class: "small" }, form);
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    dialog = null;
+  });
+  document.getElementById("dialogs").append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,29 @@
+// Before anything is drawn: the theme that was chosen here, else the system's.
+(() => {
+  const known = ["light", "dark"];
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null;
+  try {
+    chosen = localStorage.getItem("lakehouse.theme");
+  } catch {
+    // Storage may be forbidden; the system's theme is as good.
+  }
+
+  function show() {
+    const theme = known.includes(chosen) ? chosen : media.matches ? "dark" : "light";
+    document.documentElement.dataset.theme = theme;
+    dispatchEvent(new CustomEvent("theme", { detail: theme }));
+  }
+
+  window.switchTheme = () => {
+    chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    try {
+      localStorage.setItem("lakehouse.theme", chosen);
+    } catch {
+      // It lasts as long as the page, then.
+    }
+    show();
+  };
+  media.addEventListener("change", show);
+  show();
+})();
