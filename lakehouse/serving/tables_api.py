@@ -32,7 +32,7 @@ _TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
 Start = Annotated[str | None, Query(max_length=64, description=f"Rows of then or later: {_TIME_IS}.")]
 End = Annotated[str | None, Query(max_length=64, description=f"Rows of before then: {_TIME_IS}.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="How many rows at most.")]
-Sorted = Annotated[Literal["oldest", "newest"], Query(alias="order", description="Which rows come first.")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows come first.")]
 Cursor = Annotated[
     str | None,
     Query(max_length=20_000, description="`next` of the page before; the other parameters as there."),

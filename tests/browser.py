@@ -1,0 +1,189 @@
+"""A page in Debian's headless Chromium, driven over its own debugging pipe: no driver has to be installed.
+
+What a test does is what a person does: clicks and keys arrive as the browser's own events, at the place where
+an element is. What the page complains of (exceptions, errors, refusals of its policy) is in `complaints`.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 120.0
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--remote-debugging-pipe",
+)
+_KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")}
+
+
+def executable() -> str:
+    name = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert name is not None, "make setup installs Chromium, which the pages are looked at with"
+    return name
+
+
+@contextmanager
+def browsing(directory: Path, width: int = 1280, height: int = 900) -> Iterator[Page]:
+    """A page of a browser of its own, whose files lie in the directory."""
+    own, theirs = os.pipe(), os.pipe()
+    ends = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (own[0], theirs[1])]  # never 3 or 4 themselves
+    command = [executable(), *_OPTIONS, f"--user-data-dir={directory / 'chromium'}", "about:blank"]
+    script = f'exec "$0" "$@" 3<&{ends[0]} 4>&{ends[1]}'
+    with (directory / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, *command], pass_fds=ends, stdout=log, stderr=log
+        )
+    for one in (own[0], theirs[1], *ends):
+        os.close(one)
+    try:
+        page = Page(own[1], theirs[0])
+        page.resize(width, height)
+        yield page
+    finally:
+        os.close(own[1])  # the browser leaves when its pipe is closed
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        os.close(theirs[0])
+
+
+class Page:
+    """The page; its methods raise AssertionError where the browser does not do it in time."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read, self._rest, self._number = write, read, b"", 0
+        self._session: str | None = None
+        self.complaints: list[str] = []
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method: str, **parameters: Any) -> Any:
+        """Send a command of the DevTools protocol, and return its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            answer = self._message(deadline)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+            self._note(answer)
+
+    def resize(self, width: int, height: int) -> None:
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    def prefer(self, theme: str) -> None:
+        """Let the system prefer light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": theme}]
+        self.send("Emulation.setEmulatedMedia", features=features)
+
+    def go(self, url: str) -> None:
+        """Go to an address, and wait until the page is there."""
+        self.send("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def run(self, script: str) -> Any:
+        """Return what an expression of JavaScript comes to; raises AssertionError for what it throws."""
+        found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def wait(self, script: str) -> Any:
+        """Wait until an expression is true of the page, and return what it comes to."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := self.run(script)):
+            text = self.run("document.body.innerText")
+            assert time.monotonic() < deadline, f"{script} is not so of:\n{text}\n{self.complaints}"
+            time.sleep(0.05)
+        return found
+
+    def text(self, selector: str) -> str:
+        """Wait for an element, and return what it says."""
+        return str(self.wait(f"document.querySelector({json.dumps(selector)})?.innerText"))
+
+    def click(self, selector: str, saying: str = "") -> None:
+        """Click on the first element of a selector that can be seen and says something."""
+        place = f"""(() => {{
+            const found = [...document.querySelectorAll({json.dumps(selector)})].find((one) =>
+                one.textContent.includes({json.dumps(saying)}) && one.checkVisibility() && !one.disabled);
+            found?.scrollIntoView({{block: 'center'}});
+            const box = found?.getBoundingClientRect();
+            return box && {{x: box.x + box.width / 2, y: box.y + box.height / 2}};
+        }})()"""
+        where: Mapping[str, float] = self.wait(place)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, **where, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        code, text = _KEYS[key]
+        for kind in ("keyDown", "keyUp"):
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code="Space" if key == " " else key,
+                windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
+            )
+
+    def write(self, text: str) -> None:
+        """Write into what has the focus."""
+        self.send("Input.insertText", text=text)
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Keep what is seen, or the whole page, as PNG."""
+        found = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def _message(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, "the browser does not answer"
+            piece = os.read(self._read, 1_000_000)
+            assert piece, "the browser has ended"
+            self._rest += piece
+        one, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(one)
+        return message
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        said = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(said["exceptionDetails"]))
+        if event.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
+            self.complaints.append(f"{said['entry']['text']} {said['entry'].get('url', '')}")
+        if event.get("method") == "Runtime.consoleAPICalled" and said["type"] == "error":
+            self.complaints.append(json.dumps(said["args"]))

@@ -1,0 +1,263 @@
+"""The live page in a real, headless Chromium, over a server that runs as a process.
+
+The lakes are written without Spark; the replay in tests/integration has real layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.stream import KeptTable
+from lakehouse.streams import STREAMS
+from tests.browser import Page, browsing
+from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, Row, at, call, minute, product, transactions
+from tests.serving.test_letters_api import letter
+from tests.serving.test_serve import serving
+
+AXE = Path(__file__).with_name("axe")
+TABLES: dict[str, KeptTable] = {table.name: table for stream in STREAMS for table in stream.tables}
+HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+LETTER = f"#/letters/{1:064x}"
+VIEWS = {
+    "overview": ("#/", "h1"),
+    "letters": ("#/letters?status=", "td .badge"),
+    "letter": (LETTER, "pre.lines"),
+    "series": ("#/gold/metrics_1m?service_id=auth&metric_name=cpu", ".uplot"),
+    "services": ("#/gold/metrics_1m?metric_name=cpu", ".uplot"),
+    "products": ("#/gold/product_sales", ".bars li"),
+    "calls": ("#/gold/call_records", "tbody td"),
+    "users": ("#/gold/user_transactions_5m", ".uplot"),
+    "checks": ("#/checks", ".suites table"),
+    "log": ("#/log", "section h2"),
+}
+
+
+@pytest.fixture
+def filled(lake: Lake) -> Lake:
+    """A lake with something for every view."""
+    for service in ("auth", "billing", HOSTILE):
+        starts = (NOON_MS + number * MINUTE_MS for number in range(30))
+        lake.write(
+            TABLES["metrics_1m"],
+            [
+                minute(service, start_ms=start, avg=2.1 + n / 7, is_final=n < 25)
+                for n, start in enumerate(starts)
+            ],
+        )
+    lake.write(TABLES["product_sales"], [product("tea", "12345678901234567890.123456789", 3)])
+    lake.write(TABLES["product_sales"], [product("cup", "1500.5"), product("pot", "2000")])
+    lake.write(TABLES["sales_notifications"], [notification("pot", "2000")])
+    lake.write(TABLES["call_records"], [call("ada", "bob", analytics='{"x": 1}', metrics="m")])
+    windows = [transactions("ada", NOON_MS + number * 5 * MINUTE_MS, f"{number}.25") for number in range(9)]
+    lake.write(TABLES["user_transactions_5m"], windows)
+    letters = [letter(number, "late", HOSTILE, value=HOSTILE.encode()) for number in range(60)]
+    lake.write_spec(DEAD_LETTERS, [*letters, letter(61, "not_json", status="replayed", stream="sales")])
+    gate = {"stream": "sales", "changed_at": at(NOON_MS), "is_open": False, "reasons": ["totals differ"]}
+    lake.write_spec(GATES, [gate])
+    lake.write_spec(
+        RESULTS, [result("keys are unique", success=True), result("avg is finite", success=False)]
+    )
+    return lake
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with browsing(tmp_path) as made:
+        yield made
+
+
+def notification(name: str, value: str) -> Row:
+    place = {"partition": 0, "offset": 7, "crossing": 1}
+    return {"product": name, "value": Decimal(value), "event_time": at(NOON_MS), **place}
+
+
+def result(expectation: str, *, success: bool) -> Row:
+    found = {"run_id": "1", "checked_at": at(NOON_MS), "table": "gold.metrics_1m", "rows": 90, "version": 2}
+    examples = "[]" if success else '[{"service_id": "auth"}]'
+    bad = {"success": success, "unexpected": 0 if success else 1, "examples": examples}
+    return found | bad | {"expectation": expectation, "severity": "error"}
+
+
+def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
+    filled: Lake, page: Page, tmp_path: Path
+) -> None:
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.go(f"{url}/")
+        page.wait("document.querySelector('main').innerText.includes('Overview')")
+        page.click("header nav a", "Gold")
+        page.click(".tabs a", "product_sales")
+        assert shown(page, "total") == ["12345678901234567890.123456789", "2000", "1500.5"]
+        assert "over" in page.text(".bars li:nth-child(2)")
+
+        filled.write(TABLES["product_sales"], [product("jug", "3000.25")])
+        page.wait("[...document.querySelectorAll('td data')].some((one) => one.value === '3000.25')")
+
+        page.click("header nav a", "Dead letters")
+        page.click(".sides a", HOSTILE)
+        page.wait("location.hash.includes('rule=')")
+        assert page.run("document.title") == "Dead letters · lakehouse"
+        assert page.run("document.querySelectorAll('img').length") == 0
+        page.click("button", "Discard")
+        page.press("Escape")
+        page.wait("document.querySelector('dialog') === null")
+    missing = {"/api/v1/status", "/api/v1/alerts"}  # until the server has them
+    assert [one for one in page.complaints if not any(path in one for path in missing)] == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TABLES)
+def test_values_on_the_page_are_those_of_gold(filled: Lake, page: Page, tmp_path: Path, name: str) -> None:
+    if name == "metrics_summary_10m":
+        row = {**minute(start_ms=NOON_MS, avg=1 / 3), "environment": "default"}
+        filled.write(TABLES[name], [{key: value for key, value in row.items() if key != "service_id"}])
+    gold = newest_first(filled, TABLES[name])
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/gold/{name}?within=")
+        page.wait("document.querySelector('.rows td')")
+        assert len(page.run("[...document.querySelectorAll('.rows tbody tr')].map((one) => 1)")) == len(gold)
+        for column, heading in numbers(TABLES[name]).items():
+            expected = [row[column] for row in gold]
+            assert [number_of(one) for one in shown(page, heading)] == expected, column
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
+    filled: Lake, page: Page, tmp_path: Path, theme: str, width: int
+) -> None:
+    axe = (AXE / "axe.min.js").read_text(encoding="utf-8")
+    page.prefer(theme)
+    page.resize(width, 900)
+    with serving(filled, tmp_path / "log") as (_, url):
+        for name, (address, there) in VIEWS.items():
+            page.go(f"{url}/page/uPlot.LICENSE")
+            page.go(f"{url}/{address}")
+            page.wait(f"document.querySelector({json.dumps(there)})")
+            assert page.run("document.documentElement.dataset.theme") == theme
+            assert page.run("document.documentElement.scrollWidth <= innerWidth"), f"{name} is cut off"
+            assert serious(page, axe) == [], name
+        page.go(f"{url}/{LETTER}")
+        page.click("button", "Discard")
+        page.wait("document.querySelector('dialog[open]')")
+        assert serious(page, axe) == []
+
+
+@pytest.mark.soak
+def test_the_theme_is_the_systems_until_it_is_chosen(filled: Lake, page: Page, tmp_path: Path) -> None:
+    theme = "document.documentElement.dataset.theme"
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.prefer("dark")
+        page.go(f"{url}/")
+        assert page.run(theme) == "dark"
+        page.prefer("light")
+        page.wait(f"{theme} === 'light'")
+        page.click("#theme")
+        page.wait(f"{theme} === 'dark'")
+        page.go(f"{url}/#/checks")
+        assert page.run(theme) == "dark"
+
+
+@pytest.mark.soak
+def test_a_letter_is_reached_and_left_by_keys_alone(filled: Lake, page: Page, tmp_path: Path) -> None:
+    with serving(filled, tmp_path / "log") as (_, url):
+        page.go(f"{url}/#/letters")
+        page.wait("document.querySelector('[data-key^=\"#/letters/\"]')")
+        tab_to(page, "document.activeElement.dataset.key?.startsWith('#/letters/')")
+        page.press("Enter")
+        page.wait("document.querySelector('pre.lines')")
+        tab_to(page, "document.activeElement.textContent === 'Hex'")
+        page.press(" ")
+        page.wait("document.querySelector('pre.lines').textContent.startsWith('0000  3c 69 6d 67')")
+        tab_to(page, "document.activeElement.textContent === 'Discard'")
+        page.press("Enter")
+        page.wait("document.querySelector('dialog[open]') && document.activeElement.closest('dialog')")
+        page.press("Escape")
+        page.wait("document.activeElement.textContent === 'Discard'")
+
+
+@pytest.mark.soak
+def test_a_server_that_wants_a_token_is_told_one_once(filled: Lake, page: Page, tmp_path: Path) -> None:
+    secret = Tokens(filled.settings.home).add("ada", [Scope.READ])
+    with serving(filled, tmp_path / "log", "--require-token") as (_, url):
+        page.go(f"{url}/#/checks")
+        page.wait("document.querySelector('dialog[open] input[type=password]')")
+        page.write("nonsense")
+        page.press("Enter")
+        page.wait("document.querySelector('dialog .trouble')?.textContent")
+        page.write(secret)
+        page.press("Enter")
+        page.wait("document.querySelector('.suites table')")
+        stored = page.run("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+        assert secret not in stored
+        page.click("#forget")
+        page.wait("document.querySelector('dialog[open] input[type=password]')")
+
+
+def test_axe_is_what_its_makers_have_published() -> None:
+    listed = dict(line.split()[::-1] for line in AXE.with_suffix(".sha256").read_text().splitlines())
+    assert listed == {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in AXE.iterdir()}
+
+
+def tab_to(page: Page, is_there: str) -> None:
+    for _ in range(200):
+        page.press("Tab")
+        if page.run(is_there):
+            return
+    raise AssertionError(f"no key leads to where {is_there}")
+
+
+def serious(page: Page, axe: str) -> list[str]:
+    """What axe calls serious or critical."""
+    page.run(f"{axe}; undefined")
+    found = page.run("axe.run(document).then((found) => found.violations)")
+    return [
+        f"{one['id']}: {one['help']} {[node['target'] for node in one['nodes']]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def shown(page: Page, heading: str) -> list[str]:
+    """The exact values of a column of the rows, empty where there is none."""
+    script = f"""(() => {{
+        const table = document.querySelector('.rows table');
+        const at = [...table.querySelectorAll('th')].findIndex((one) => one.textContent === {heading!r});
+        return at >= 0 && [...table.tBodies[0].rows].map((one) =>
+            one.cells[at].querySelector('data')?.getAttribute('value') ?? '');
+    }})()"""
+    page.wait("document.querySelector('.rows table')")
+    found: list[str] = page.wait(script)
+    return found
+
+
+def numbers(table: KeptTable) -> dict[str, str]:
+    """The columns of numbers that a message has, and the headings over them."""
+    wanted = {"avg", "p50", "p99", "count", "total", "total_amount", "value"}
+    return {name: name.replace("_", " ") for name in table.schema.names if name in wanted}
+
+
+def number_of(text: str) -> Any:
+    return None if text == "" else Decimal(text)
+
+
+def newest_first(lake: Lake, table: KeptTable) -> list[dict[str, Any]]:
+    """The table's rows as Delta has them, in the page's order, numbers as decimals."""
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    rows = DeltaTable(str(lake.root / "gold" / table.name)).to_pyarrow_table().to_pylist()
+    order = [*(table.extent or ())[:1], *table.keys]
+    found = sorted(rows, key=lambda row: [row[name] for name in order], reverse=True)
+    return [
+        {name: Decimal(repr(value)) if isinstance(value, float) else value for name, value in row.items()}
+        for row in found
+    ]
