@@ -2,7 +2,7 @@
 
 import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
-import { badge, el, swap, table } from "./dom.js";
+import { badge, calm, el, swap, table } from "./dom.js";
 import { ago, count, moment, words } from "./format.js";
 import { on } from "./live.js";
 
@@ -15,7 +15,9 @@ export function open(root) {
   const [gates, audit, suites] = parts;
   const tell = async (node, title, asked, draw) => {
     try {
-      swap(node, el("h2", {}, title), ...draw(await asked()));
+      const found = await asked();
+      await calm();
+      swap(node, el("h2", {}, title), ...draw(found));
     } catch (problem) {
       swap(node, el("h2", {}, title), el("p", { class: "trouble", role: "alert" }, problem.message));
     }

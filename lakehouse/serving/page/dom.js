@@ -25,6 +25,28 @@ export function swap(parent, ...children) {
   }
 }
 
+/** Replace what a node holds only where it is another thing: for nodes without listeners, told each second. */
+export function renew(parent, ...children) {
+  const next = nodes(children);
+  const now = [...parent.childNodes];
+  if (now.length !== next.length || now.some((one, index) => !one.isEqualNode(next[index]))) {
+    swap(parent, ...next);
+  }
+}
+
+let isPressed = false;
+addEventListener("pointerdown", () => (isPressed = true), true);
+for (const kind of ["pointerup", "pointercancel"]) {
+  addEventListener(kind, () => setTimeout(() => (isPressed = false)), true);
+}
+
+/** Wait until no button is held down, so that nothing goes away under a click. */
+export async function calm() {
+  while (isPressed) {
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}
+
 /** Set a node's text where it is another one. */
 export function say(node, text) {
   if (node.textContent !== text) {

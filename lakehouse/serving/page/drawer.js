@@ -1,7 +1,7 @@
 // What is known of one layer of a stream: backlog, tables, micro-batches and their phases, what happened.
 
 import { askIfThere, query } from "./api.js";
-import { el, swap, table } from "./dom.js";
+import { el, renew, table } from "./dom.js";
 import { bytes, clock, count, moment, rate, seconds, words } from "./format.js";
 import { layerOf, tablesOf } from "./pipeline.js";
 
@@ -17,7 +17,7 @@ export function drawer(name) {
   let layer = null;
   let last = null;
   let happenings = null;
-  const fill = () => dialog !== null && last !== null && swap(dialog.body, ...content(layer, ...last, happenings));
+  const fill = () => dialog !== null && last !== null && renew(dialog.body, ...content(layer, ...last, happenings));
   return {
     async open(chosen) {
       layer = chosen;

@@ -9,6 +9,9 @@ export function count(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;
   }
+  if (typeof value === "string" && !/^-?\d+(\.\d+)?$/.test(value)) {
+    return value;
+  }
   if (typeof value === "string") {
     const [whole, rest] = value.split(".");
     const apart = whole.replace(/\B(?=(\d{3})+$)/g, ",");

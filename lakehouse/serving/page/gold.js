@@ -1,7 +1,7 @@
 // A gold table: its rows by key and time, drawn, with the SQL and the address that give the same.
 
 import { ask, declared, query } from "./api.js";
-import { el, field, select, swap } from "./dom.js";
+import { calm, el, field, select, swap } from "./dom.js";
 import { drawn } from "./drawing.js";
 import { count, words } from "./format.js";
 import { live, on } from "./live.js";
@@ -53,6 +53,7 @@ async function begin(root, name, state) {
     try {
       const wanted = chosen(table, state.parameters);
       const found = await rowsOf(table, wanted);
+      await calm();
       if (!state.isClosed) {
         found.rows.forEach((row) => seen.forEach((values, column) => values.add(row.key[column])));
         if (isNew || !parts.form.contains(document.activeElement)) {

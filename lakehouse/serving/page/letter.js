@@ -1,7 +1,7 @@
 // One dead letter: where it lay, every reason, how often it was tried, and its bytes.
 
 import { ask, askIfThere, query } from "./api.js";
-import { badge, el, swap, table } from "./dom.js";
+import { badge, calm, el, swap, table } from "./dom.js";
 import { count, moment, words } from "./format.js";
 import { actionButtons } from "./letters.js";
 import { record } from "./record.js";
@@ -17,7 +17,9 @@ export function open(root, _parameters, id) {
   const again = async () => {
     try {
       const letter = await ask(`/api/v1/dead-letters/${encodeURIComponent(id)}`);
-      swap(body, ...content(letter, await tries(letter), again));
+      const tried = await tries(letter);
+      await calm();
+      swap(body, ...content(letter, tried, again));
     } catch (problem) {
       swap(body, el("p", { class: "trouble", role: "alert" }, problem.message));
     }

@@ -1,7 +1,7 @@
 // Dead letters: counted, listed by stream, rule, status and time, and acted on all at once.
 
 import { ask, declared, query } from "./api.js";
-import { badge, el, field, select, swap, table } from "./dom.js";
+import { badge, calm, el, field, select, swap, table } from "./dom.js";
 import { confirmed } from "./acting.js";
 import { count, cut, moment } from "./format.js";
 import { on } from "./live.js";
@@ -31,6 +31,7 @@ export function open(root, parameters) {
         ask(query("/api/v1/dead-letters/counts", { stream: wanted.stream, since: filters.since, until: filters.until })),
         declared(),
       ]);
+      await calm();
       swap(form, filterForm(wanted, streams, counted.counts));
       swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, wanted));
       swap(list, el("h2", {}, "Letters"), actions(wanted, filters, counted.counts, again), listTable(found.letters), pages(found));
@@ -84,6 +85,12 @@ function asked({ stream, rule, status, within, since, until }) {
   return { stream, rule, status, since: from, until };
 }
 
+/** The address of a view; of any status has to be said. */
+function address({ status, ...others }) {
+  const path = query("#/letters", others);
+  return `${path}${path.includes("?") ? "&" : "?"}status=${status}`;
+}
+
 function filterForm(wanted, streams, counts) {
   const rules = [...new Set([...counts.map((one) => one.rule), wanted.rule])].filter(Boolean).sort();
   const names = streams.map((one) => one.name);
@@ -103,8 +110,7 @@ function filterForm(wanted, streams, counts) {
     if (values.since !== "") {
       values.within = "";
     }
-    const { status, ...others } = values;
-    location.hash = `${query("#/letters", others)}${Object.values(others).some(Boolean) ? "&" : "?"}status=${status}`;
+    location.hash = address(values);
   };
   form.addEventListener("change", go);
   form.addEventListener("submit", (event) => {
@@ -118,7 +124,7 @@ function countTable(counts, wanted) {
   const rows = counts
     .filter((one) => wanted.status === "" || one.status === wanted.status)
     .map((one) => {
-      const link = query("#/letters", { ...wanted, stream: one.stream, rule: one.rule });
+      const link = address({ ...wanted, stream: one.stream, rule: one.rule });
       return [one.stream, el("a", { href: link, key: link }, one.rule), one.status, count(one.count)];
     });
   return table("Letters by rule", ["stream", "rule", "status", "letters"], rows, { numeric: ["letters"], empty: "None." });

@@ -1,7 +1,7 @@
 // The log: what has happened to the pipeline, and the actions of this server since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
-import { badge, el, field, select, swap, table } from "./dom.js";
+import { badge, calm, el, field, select, swap, table } from "./dom.js";
 import { moment, words } from "./format.js";
 import { on } from "./live.js";
 
@@ -20,6 +20,7 @@ export function open(root, parameters) {
         askIfThere(query("/api/v1/happenings", { kind: wanted.kind, stream: wanted.stream, limit: MOST })),
         ask("/api/v1/actions"),
       ]);
+      await calm();
       if (!form.contains(document.activeElement)) {
         swap(form, filterForm(wanted, streams));
       }

@@ -1,7 +1,7 @@
 // Every stream in one word, its pipeline, and the alerts that fire.
 
 import { askIfThere, query } from "./api.js";
-import { badge, el, say, swap } from "./dom.js";
+import { badge, el, renew, say } from "./dom.js";
 import { drawer } from "./drawer.js";
 import { ago, clock, count, exact, seconds } from "./format.js";
 import { live, on } from "./live.js";
@@ -16,7 +16,7 @@ export function open(root) {
   root.append(el("h1", {}, "Overview"), alerts, said, streams);
   const cards = new Map();
   const update = () => {
-    swap(said, ...troubles());
+    renew(said, ...troubles());
     for (const state of live.status?.streams ?? []) {
       if (!cards.has(state.name)) {
         cards.set(state.name, card(state.name));
@@ -68,7 +68,7 @@ function card(name) {
       word.className = `badge ${health.word}`;
       say(reason, health.reason);
       say(since, health.since === null ? "" : `since ${clock(health.since)} UTC`);
-      swap(facts, ...told(state, now));
+      renew(facts, ...told(state, now));
       drawn.update(state, now);
       details.update(state, now);
     },
@@ -110,12 +110,12 @@ async function tellAlerts(root) {
     return; // the status says already that the server does not answer
   }
   if (found === null) {
-    swap(root, el("p", { class: "muted" }, "This server does not tell alerts."));
+    renew(root, el("p", { class: "muted" }, "This server does not tell alerts."));
     return;
   }
   const firing = found.alerts.filter((one) => one.state === "firing");
   const items = firing.map(alertItem);
-  swap(root, items.length === 0 ? el("p", { class: "muted" }, "No alert fires.") : el("ul", { "aria-label": "Alerts that fire" }, ...items));
+  renew(root, items.length === 0 ? el("p", { class: "muted" }, "No alert fires.") : el("ul", { "aria-label": "Alerts that fire" }, ...items));
 }
 
 function alertItem(alert) {

@@ -36,7 +36,7 @@ const TALL = {
   at: { topic: [0, 2], bronze: [0, 174], silver: [0, 346], letters: [176, 346], gold: [0, 518], kafka: [0, 690], redis: [176, 690] },
   label: { bronze: [94, 130], silver: [94, 302], gold: [94, 474], export: [94, 646] },
 };
-const narrow = matchMedia("(max-width: 900px)");
+const narrow = matchMedia("(max-width: 1000px)");
 
 /** Draw it; `open(layer)` is called for the node that is chosen. Returns its node, `update` and `close`. */
 export function pipeline(name, open) {
@@ -164,7 +164,7 @@ function way(plan, from, to) {
     return `M${fromX + width / 2} ${fromY + height}V${toY - 1}`;
   }
   if (plan === WIDE) {
-    return `M${right} ${middle}H${right + 20}V${toY + height / 2}H${toX - 1}`;
+    return `M${right} ${middle}H${right + 6}V${toY + height / 2}H${toX - 1}`;
   }
   const x = toX + width / 2;
   return `M${right} ${middle}H${x}V${toY - 1}`;
