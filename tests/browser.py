@@ -74,6 +74,7 @@ class Page:
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
         self._session: str | None = None
+        self._loaded = 0
         self.complaints: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -111,8 +112,10 @@ class Page:
 
     def go(self, url: str) -> None:
         """Go to an address, and wait until the page is there."""
-        self.send("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        before, deadline = self._loaded, time.monotonic() + PATIENCE_S
+        is_another = "loaderId" in self.send("Page.navigate", url=url)
+        while is_another and self._loaded == before:
+            self._note(self._message(deadline))
 
     def run(self, script: str) -> Any:
         """Return what an expression of JavaScript comes to; raises AssertionError for what it throws."""
@@ -124,7 +127,7 @@ class Page:
         """Wait until an expression is true of the page, and return what it comes to."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self.run(script)):
-            text = self.run("document.body.innerText")
+            text = self.run("document.documentElement.innerText")
             assert time.monotonic() < deadline, f"{script} is not so of:\n{text}\n{self.complaints}"
             time.sleep(0.05)
         return found
@@ -181,6 +184,7 @@ class Page:
 
     def _note(self, event: Mapping[str, Any]) -> None:
         said = event.get("params", {})
+        self._loaded += event.get("method") == "Page.loadEventFired"
         if event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(said["exceptionDetails"]))
         if event.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
