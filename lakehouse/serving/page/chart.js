@@ -97,7 +97,7 @@ function options(place, series, filled, shown, windowSeconds) {
     height: HEIGHT,
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     scales: { x: { time: true } },
-    axes: [axis, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
+    axes: [{ ...axis, values: (_plot, times) => times.map(axisTime) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
     series: [
       { label: "UTC", value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
       ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one })),
@@ -106,6 +106,13 @@ function options(place, series, filled, shown, windowSeconds) {
     cursor: { drag: { x: true, y: false } },
     hooks: { drawClear: [(plot) => shaded(plot, shown.provisional, windowSeconds, shade)] },
   };
+}
+
+/** "05:10", with the day before it where a day begins or the axis does. */
+function axisTime(at, index, times) {
+  const [day, time] = clock(at * 1000).split(" ");
+  const isNewDay = index === 0 || clock(times[index - 1] * 1000).slice(0, 10) !== day;
+  return isNewDay ? `${time.slice(0, 5)}\n${day}` : time.slice(0, 5);
 }
 
 function shaded(plot, provisional, windowSeconds, colourOf) {

@@ -7,6 +7,7 @@ import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;
 const MOST_BARS = 30;
+const MOST_TIMES = 5; // the threshold: greater totals would hide the others
 
 /** A picture of the rows, newest first: its node, `begin` once it is in the page, and `close`. */
 export function drawn(table, rows, wanted) {
@@ -18,7 +19,7 @@ export function drawn(table, rows, wanted) {
   if (table.windowSeconds === null) {
     return table.time === null ? bars(table, rows, measure) : still(el("div", {}));
   }
-  const series = grouped(table, rows);
+  const series = grouped(table, rows, wanted);
   if (series.length === 1 && numeric.includes("p50") && numeric.includes("p99")) {
     return bands(series[0].name, points(table, series[0].rows), table.windowSeconds);
   }
@@ -33,10 +34,13 @@ function still(node) {
   return { node, begin() {}, close() {} };
 }
 
-function grouped(table, rows) {
+/** The rows by series; a series is called by what is not the same of all of them. */
+function grouped(table, rows, wanted) {
+  const told = groupOf(table).filter((column) => !wanted.keys[column]);
+  const columns = told.length === 0 ? groupOf(table) : told;
   const groups = new Map();
   for (const row of rows) {
-    const name = groupOf(table).map((column) => row.key[column]).join(" · ");
+    const name = columns.map((column) => row.key[column]).join(" · ");
     groups.has(name) ? groups.get(name).push(row) : groups.set(name, [row]);
   }
   return [...groups].map(([name, found]) => ({ name, rows: found })).sort((one, other) => other.rows.length - one.rows.length || (one.name < other.name ? -1 : 1));
@@ -56,8 +60,9 @@ function bars(table, rows, measure) {
   const threshold = Object.entries(table.settings ?? {}).find(([name, value]) => name.endsWith("threshold") && isNumber(value));
   const limit = threshold === undefined ? null : Number(threshold[1]);
   const shown = [...rows].sort((one, other) => Number(other.data[measure]) - Number(one.data[measure])).slice(0, MOST_BARS);
-  const most = Math.max(...shown.map((row) => Number(row.data[measure])), limit ?? 0, 1e-9);
-  const percent = (value) => `${Math.max(0, (100 * Number(value)) / most)}%`;
+  const greatest = Math.max(...shown.map((row) => Number(row.data[measure])), 1e-9);
+  const most = limit === null ? greatest : Math.max(limit * 1.25, Math.min(greatest, limit * MOST_TIMES));
+  const percent = (value) => `${Math.min(100, Math.max(0, (100 * Number(value)) / most))}%`;
   const items = shown.map((row) => {
     const value = row.data[measure];
     const isOver = limit !== null && Number(value) >= limit;
@@ -70,6 +75,7 @@ function bars(table, rows, measure) {
       el("span", { class: "number" }, exact(value), isOver ? el("span", { class: "badge behind" }, "over") : null),
     );
   });
-  const about = limit === null ? words(measure) : `${words(measure)}, the threshold of ${threshold[1]} marked`;
+  const isCut = greatest > most ? `; bars end at ${MOST_TIMES} times that` : "";
+  const about = limit === null ? words(measure) : `${words(measure)}, the threshold of ${threshold[1]} marked${isCut}`;
   return still(el("figure", {}, el("figcaption", { class: "muted" }, about), el("ul", { class: "bars" }, ...items)));
 }

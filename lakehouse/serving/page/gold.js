@@ -173,7 +173,7 @@ function form(table, wanted, seen) {
 function facts(table, found) {
   const provisional = found.rows.filter((row) => row.isFinal === false).length;
   const state = live.status?.streams.find((one) => one.name === table.stream)?.tables.find((one) => one.name === `gold.${table.name}`);
-  const settings = Object.entries(table.settings ?? {}).map(([name, value]) => `${words(name)} ${value}`);
+  const settings = Object.entries(table.settings ?? {}).map(([name, value]) => `${name} ${value}`);
   const said = [
     `${count(found.rows.length)} ${found.rows.length === 1 ? "row" : "rows"}${found.next === null ? "" : ", the newest"}${state?.rows ? ` of ${count(state.rows)}` : ""}`,
     provisional === 0 ? null : `${count(provisional)} provisional`,

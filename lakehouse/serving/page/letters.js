@@ -134,10 +134,10 @@ function listTable(letters) {
   const rows = letters.map((one) => {
     const link = `#/letters/${one.id}`;
     return [
-      el("a", { href: link, key: link, "aria-label": `Letter ${one.id}` }, cut(one.id, 11)),
+      el("a", { href: link, key: link, class: "whole", "aria-label": `Letter ${one.id}` }, cut(one.id, 11)),
       moment(one.firstSeen),
       one.stream,
-      `${one.topic} ${one.partition} @ ${one.offset}`,
+      el("span", { class: "whole" }, `${one.topic} ${one.partition} @ ${one.offset}`),
       one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
       badge(one.status),
       count(one.attempts),
