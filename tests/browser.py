@@ -124,7 +124,8 @@ class Page:
         return found["result"].get("value")
 
     def wait(self, script: str) -> Any:
-        """Wait until an expression is true of the page, and return what it comes to."""
+        """Wait until an expression is true of the page, and return what it comes to; true for an element."""
+        script = f"((found) => found instanceof Node || found)({script})"
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self.run(script)):
             text = self.run("document.documentElement.innerText")

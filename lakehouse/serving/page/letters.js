@@ -134,7 +134,7 @@ function listTable(letters) {
   const rows = letters.map((one) => {
     const link = `#/letters/${one.id}`;
     return [
-      el("a", { href: link, key: link, class: "whole", "aria-label": `Letter ${one.id}` }, cut(one.id, 11)),
+      el("a", { href: link, key: link, class: "whole" }, cut(one.id, 11)),
       moment(one.firstSeen),
       one.stream,
       el("span", { class: "whole" }, `${one.topic} ${one.partition} @ ${one.offset}`),

@@ -103,7 +103,6 @@ function drawn(name, plan, open) {
         transform: `translate(${x + 1} ${y})`,
         tabindex: "0",
         role: "button",
-        "aria-label": `${title} of ${name}: details`,
         on: {
           click: choose,
           keydown: (event) => {
