@@ -70,9 +70,10 @@ function drawnAudit(found, again) {
     count(one.compared),
     count(one.differences),
     badge(one.differences === 0 ? "clean" : "differs", one.differences === 0 ? "well" : "blocked"),
+    one.at === undefined ? "" : ago(one.at, new Date()),
     [one.examples ?? [], one.notes ?? []].flat().map((each) => (typeof each === "string" ? each : JSON.stringify(each))).slice(0, KEYS).join("; "),
   ]);
-  const headings = ["stream", "check", "of", "compared", "differences", "result", "examples"];
+  const headings = ["stream", "check", "of", "compared", "differences", "result", "made", "examples"];
   return [
     el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "differs", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
     button,

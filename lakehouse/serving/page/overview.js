@@ -106,8 +106,9 @@ async function tellAlerts(root) {
   let found;
   try {
     found = await askIfThere("/api/v1/alerts");
-  } catch {
-    return; // the status says already that the server does not answer
+  } catch (problem) {
+    renew(root, el("p", { class: "muted" }, `Which alerts fire is not known: ${problem.message}`));
+    return;
   }
   if (found === null) {
     renew(root, el("p", { class: "muted" }, "This server does not tell alerts."));
