@@ -138,12 +138,12 @@ class Page:
         return str(self.wait(f"document.querySelector({json.dumps(selector)})?.innerText"))
 
     def click(self, selector: str, saying: str = "") -> None:
-        """Click on the first element of a selector that can be seen and says something."""
+        """Click on the first element of a selector that can be seen and says something; on its first line."""
         place = f"""(() => {{
             const found = [...document.querySelectorAll({json.dumps(selector)})].find((one) =>
                 one.textContent.includes({json.dumps(saying)}) && one.checkVisibility() && !one.disabled);
             found?.scrollIntoView({{block: 'center'}});
-            const box = found?.getBoundingClientRect();
+            const box = found?.getClientRects()[0];
             return box && {{x: box.x + box.width / 2, y: box.y + box.height / 2}};
         }})()"""
         where: Mapping[str, float] = self.wait(place)

@@ -1,18 +1,15 @@
 // The form for a token. The token goes to the server once, which answers with a cookie that no script can
-// read; it is kept nowhere here. What is remembered, for this tab, is that one was given.
+// read; it is kept nowhere here.
 
-import { ask } from "./api.js";
+import { ask, askIfThere } from "./api.js";
 import { el, swap } from "./dom.js";
 
-const GIVEN = "lakehouse.token-given";
 let dialog = null;
 
 /** Ask for a token where the server wants one; `again` is called once it has taken it. */
 export function install(forget, again) {
   addEventListener("token", () => open(forget, again));
-  forget.hidden = sessionStorage.getItem(GIVEN) === null;
   forget.addEventListener("click", async () => {
-    sessionStorage.removeItem(GIVEN);
     forget.hidden = true;
     try {
       await ask("/api/v1/session", { method: "DELETE" });
@@ -20,6 +17,18 @@ export function install(forget, again) {
       again();
     }
   });
+  tell(forget);
+}
+
+/** Offer to forget the token where the server knows one of this browser's. */
+async function tell(forget) {
+  try {
+    const found = await askIfThere("/api/v1/session");
+    forget.hidden = found?.needsToken !== true;
+    forget.title = found === null ? "" : `This is ${found.actor}, who may ${found.scopes.join(", ")}`;
+  } catch {
+    forget.hidden = true;
+  }
 }
 
 function open(forget, again) {
@@ -49,9 +58,8 @@ function open(forget, again) {
       input.focus();
       return;
     }
-    sessionStorage.setItem(GIVEN, "yes");
-    forget.hidden = false;
     dialog.close();
+    tell(forget);
     again();
   });
   dialog = el("dialog", { "aria-labelledby": "token-title", class: "small" }, form);
