@@ -82,16 +82,15 @@ function result(found) {
   if (found === null || found === undefined || typeof found !== "object") {
     return [];
   }
-  const { passed, failed, wouldPass, wouldFail, reasons, ...others } = found;
-  const [well, not] = [wouldPass ?? passed, wouldFail ?? failed];
-  const verb = wouldPass === undefined ? "passed" : "would pass now";
-  const headline = typeof well === "number" && typeof not === "number" ? `${count(well)} of ${count(well + not)} ${verb}` : null;
-  const why = Array.isArray(reasons) ? reasons : Object.entries(reasons ?? {}).map(([rule, number]) => ({ rule, count: number }));
+  const { asked, passed, wouldPass, failed, wouldFail, failing, ...others } = found;
+  const [well, verb] = wouldPass === undefined ? [passed, "passed"] : [wouldPass, "would pass now"];
+  const all = asked ?? [passed, failed, others.thereAlready, others.gone].reduce((sum, one) => sum + (one ?? 0), 0);
+  const why = Object.entries(failing ?? {}).map(([rule, number]) => el("li", {}, `${rule}: ${count(number)}`));
+  const rest = Object.entries(others).filter(([, value]) => typeof value !== "object" && value !== 0);
   return [
-    headline === null ? null : el("p", { class: "headline" }, headline),
-    why.length === 0 ? null : el("ul", {}, ...why.map((one) => el("li", {}, `${one.rule}: ${count(one.count)}`))),
-    ...Object.entries(others)
-      .filter(([, value]) => typeof value !== "object")
-      .map(([name, value]) => el("p", { class: "muted" }, `${words(name)}: ${value}`)),
+    well === undefined ? null : el("p", { class: "headline" }, `${count(well)} of ${count(all)} ${verb}`),
+    why.length === 0 ? null : el("p", {}, "The others break a rule:"),
+    why.length === 0 ? null : el("ul", {}, ...why),
+    ...rest.map(([name, value]) => el("p", { class: "muted" }, `${words(name)}: ${value}`)),
   ];
 }
