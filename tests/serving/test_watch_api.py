@@ -71,7 +71,7 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(make_client: MakeC
         ("export.user_transactions_5m", 4),
     ]
     assert stream["openLetters"] == 3
-    assert stream["health"]["word"] == "stalled"
+    assert stream["health"]["word"] == "stopped"
     silver = next(one for one in stream["tables"] if one["name"] == "silver.transactions")
     assert (silver["version"], silver["files"], silver["sizeBytes"], silver["rows"]) == (2, 4, 8157, 12)
     assert [set(one) for one in stream["eventTimes"]] == [{"table", "newest", "watermark"}]
