@@ -20,6 +20,7 @@ from types import FrameType
 from rich.console import Console
 
 from lakehouse.errors import ServiceError
+from lakehouse.local.processes import dying_with_parent
 from lakehouse.settings import Settings
 
 _POLL_S = 0.2
@@ -70,7 +71,7 @@ def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Chi
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakehouse", *command],
+            dying_with_parent([sys.executable, "-m", "lakehouse", *command]),
             env=os.environ | _environment(settings),
             stdin=subprocess.DEVNULL,
             stdout=file,

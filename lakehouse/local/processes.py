@@ -190,6 +190,11 @@ def free_port(*, other_than: int = 0) -> int:
     )
 
 
+def dying_with_parent(command: list[str]) -> list[str]:
+    """Return the command that the kernel kills when the thread that starts it ends, however that happens."""
+    return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
+
+
 class Child:
     """A process that this one has started."""
 
@@ -203,7 +208,7 @@ class Child:
             console.replace(console.with_suffix(f"{console.suffix}.1"))
         self._console_start = console.stat().st_size if console.exists() else 0
         if with_parent:
-            command = [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
+            command = dying_with_parent(command)
         started: Future[subprocess.Popen[bytes]] = Future()
         # The thread stays until the child has ended: the signal of die_with_parent.py comes when the
         # thread that forked ends, and the caller's thread may end long before its process does.
