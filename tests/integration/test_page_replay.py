@@ -29,8 +29,9 @@ def event(offset_s: float, value: float) -> Raw:
 
 
 def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_in_gold(
-    spark: SparkSession, session_settings: Settings, tmp_path: Path
+    spark: SparkSession, session_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The setting that refused it has become more patient, for the server and what it starts."""
     changes = {"lake": str(tmp_path / "lake"), "home": tmp_path / "home"}
     settings = session_settings.model_copy(update=changes)
     cut = [event(0, 1.5), event(600, 2.5), Raw(b"not JSON")]
@@ -38,6 +39,7 @@ def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_i
     pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
     assert letters(settings) == {1: ("open", ["future"]), 2: ("open", ["not_json"])}
 
+    monkeypatch.setenv("LAKEHOUSE_FUTURE_TOLERANCE_S", "3600")
     with serving(Lake(settings), tmp_path / "log") as (_, url), browsing(tmp_path) as page:
         page.go(f"{url}/#/letters?stream=metrics&status=open")
         page.click(".sides a", "future")
