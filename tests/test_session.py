@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.session import is_small
 from tests.counting import counted
+from tests.pipeline import await_
 
 
 def test_the_jvm_is_asked_for_a_name_once_and_for_what_it_stands_for_each_time(spark: SparkSession) -> None:
@@ -31,6 +32,22 @@ def test_the_jvm_is_asked_for_a_name_once_and_for_what_it_stands_for_each_time(s
 
 def test_a_session_of_a_query_shares_the_names(spark: SparkSession) -> None:
     assert spark.newSession()._jvm is spark._jvm
+
+
+def test_few_plans_are_kept_and_no_long_text_of_one(spark: SparkSession) -> None:
+    """Spark would keep a thousand, each with its literals, which may be names of 100 KB."""
+    store: Any = spark._jsparkSession.sharedState().statusStore()
+    for number in range(30):
+        spark.range(1).where(F.lit(f"{number}" + "x" * 100_000) == F.col("id").cast("string")).collect()
+
+    await_(lambda: store.executionsCount() <= 20)
+    texts = [one.physicalPlanDescription() for one in pythons(spark, store.executionsList())]
+    assert 0 < max(map(len, texts)) < 50_000
+
+
+def pythons(spark: SparkSession, values: Any) -> list[Any]:
+    """A sequence of Scala's as a list."""
+    return list(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
