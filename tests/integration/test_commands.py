@@ -125,6 +125,7 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     assert json.loads(discard.details or "")["selection"] == {"rule": "not_json"}
 
 
+@pytest.mark.soak
 def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     spark: SparkSession, settings: Settings, lakehouse: Command
 ) -> None:

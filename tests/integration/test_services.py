@@ -60,6 +60,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         process.kill()
 
 
+@pytest.mark.soak
 def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_and_data_over_a_stop(
     home: Path,
 ) -> None:
