@@ -8,6 +8,9 @@ python -m benchmarks.serve --from-gold --rows 1000000    the same of a table of 
 the benchmark's own, filled with a row a service. Gold is a Delta table that deltalake writes: so many rows in
 all, a minute after the other for each service, in files of 100,000 rows, each of a span of time, as a long
 run leaves them once they are compacted.
+
+`hey` lets each of its connections ask at its own part of the rate, all at the same moment: with 50 of them
+500 requests a second are a burst of 50 every 100 ms, and what is measured is the queue of each burst.
 """
 
 from __future__ import annotations
@@ -43,13 +46,14 @@ _SERVICES = 20
 _FILE_ROWS = 100_000
 _REDIS_PORT, _NOWHERE = 16_399, "redis://127.0.0.1:1/0"
 _NOON_US, _MINUTE_US = 1_777_896_000_000_000, 60_000_000
-_AT_ONCE = 50
+_WARM_UP = 1_000  # requests
 _TTL_S = 3_600
 
 
 def main(
     *,
-    rate: Annotated[int, typer.Option(min=_AT_ONCE, help="Requests a second.")] = 500,
+    rate: Annotated[int, typer.Option(min=1, help="Requests a second.")] = 500,
+    connections: Annotated[int, typer.Option(min=1, help="How many ask, each its part of the rate.")] = 10,
     seconds: Annotated[int, typer.Option(min=1, help="For how long.")] = 20,
     from_gold: Annotated[bool, typer.Option("--from-gold", help="With Redis away.")] = False,
     rows: Annotated[
@@ -68,8 +72,8 @@ def main(
             with _serving(directory, _NOWHERE if from_gold else url) as at:
                 path = f"{at}/api/metrics/latest?service=service-7&metric=cpu"
                 one_at_a_time = ["-c", "1", "-n", "200"]
-                steady = ["-c", str(_AT_ONCE), "-q", str(rate // _AT_ONCE), "-z", f"{seconds}s"]
-                _ask(hey, ["-c", "1", "-n", "50"], path)  # what is loaded at first
+                steady = ["-c", str(connections), "-q", str(rate // connections), "-z", f"{seconds}s"]
+                _ask(hey, ["-c", "1", "-n", str(50 if from_gold else _WARM_UP)], path)
                 _print(console, _ask(hey, one_at_a_time if from_gold else steady, path))
 
 
