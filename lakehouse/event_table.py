@@ -82,10 +82,10 @@ def newest(
     takes. Raises TableError where the table cannot be read.
     """
     found: list[Event] = []
-    for upto, rows in direct.newest_first(lake, EVENTS, "at"):
+    for upto, read in direct.newest_first(lake, EVENTS, "at"):
         if upto is not None and (_is_before(upto, since) or (len(found) == limit and upto < found[0].at)):
             break
-        events = [Event(**row) for row in rows]
+        events = [Event(**row) for row in read()]
         found += [
             event
             for event in events

@@ -6,6 +6,7 @@ What cannot be read is left out with a reason, so that a rule that needs it neit
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,8 +29,28 @@ from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Observation
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
-_AUDITS = 1_000  # of all streams, the newest
+_DELAY = timedelta(hours=1)  # events are appended a little late, by clocks that may differ
 _Found = TypeVar("_Found")
+
+
+class Audits:
+    """The last audit of each stream.
+
+    Read from all of ops.events once, and then from what has been noted since the last look.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Audit] = {}
+        self._looked: datetime | None = None
+
+    def last(self, lake: str, now: datetime) -> dict[str, Audit]:
+        """Return them by stream, as of `now` (UTC); raises TableError where the table cannot be read."""
+        since = None if self._looked is None else self._looked - _DELAY
+        for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
+            if one.stream is not None and one.details is not None:
+                self._found[one.stream] = Audit(_utc(one.at), bool(json.loads(one.details)["clean"]))
+        self._looked = now
+        return dict(self._found)
 
 
 def gather(
@@ -37,6 +58,8 @@ def gather(
     lake: str,
     streams: Sequence[Stream],
     rules: Sequence[Rule],
+    *,
+    audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
     """Return what is known at the observation's time; `warn` is told what could not be read."""
@@ -63,7 +86,7 @@ def gather(
         observation,
         {name: found for name, found in windows.items() if found is not None},
         {name: found for name, found in landed.items() if found is not None},
-        known(EVENTS.qualified_name, partial(_audits, lake)),
+        known(EVENTS.qualified_name, partial(audits.last, lake, now)),
     )
 
 
@@ -94,16 +117,6 @@ def _landed(lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: dat
         )
         for stream in streams
         if rule.stream in (None, stream.name)
-    }
-
-
-def _audits(lake: str) -> dict[str, Audit]:
-    """Return the last audit of each stream."""
-    found = newest(lake, limit=_AUDITS, kinds=[Kind.AUDIT])
-    return {
-        one.stream: Audit(_utc(one.at), bool(json.loads(one.details)["clean"]))
-        for one in found
-        if one.stream is not None and one.details is not None
     }
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from lakehouse.alerts.evaluating import Alert, Key, Notification, Status
 from lakehouse.alerts.facts import Facts, step
-from lakehouse.alerts.gathering import gather
+from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import Rules
 from lakehouse.errors import ServiceError
@@ -38,6 +38,7 @@ class Watch:
         self._warn = warn
         self._troubles: set[str] = set()
         self._observer = Observer(streams, settings)
+        self._audits = Audits()
         self._publisher = Publisher(settings.kafka_bootstrap_servers, settings.alert_topic)
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
@@ -80,7 +81,12 @@ class Watch:
         observation = self._observer.observe(now)
         troubles = set[str]()
         self.facts = facts = gather(
-            observation, self._settings.lake, self._streams, self._rules.rules, troubles.add
+            observation,
+            self._settings.lake,
+            self._streams,
+            self._rules.rules,
+            audits=self._audits,
+            warn=troubles.add,
         )
         for trouble in sorted(troubles - self._troubles):
             self._warn(trouble)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lakehouse import places
@@ -70,11 +72,12 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 
 def newest_first(
     lake: str, spec: TableSpec, column: str
-) -> Iterator[tuple[datetime | None, list[dict[str, Any]]]]:
-    """Yield a table's files, those first that reach farthest by a timestamp column: how far, and their rows.
+) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
+    """Yield a table's files, those first that reach farthest by a timestamp column: how far, and its rows.
 
-    None where there is no table. A file whose statistics do not say it comes first, with null. Timestamps are
-    UTC, and a column that a file lacks is null. Raises TableError where the table cannot be read.
+    A file is read when its rows are asked for. None where there is no table. A file whose statistics do not
+    say how far it reaches comes first, with null. Timestamps are UTC, and a column that a file lacks is null.
+    Raises TableError where the table cannot be read, and so do its rows.
     """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -82,20 +85,29 @@ def newest_first(
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     path, schema = location(lake, spec), pa.schema(_schema(spec))
-    try:
+
+    @contextmanager
+    def reading() -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        with reading(), system.open_input_file(f"{root}/{name}") as source:
+            found = pq.ParquetFile(source, pre_buffer=False).read(use_threads=False)
+        return [_missing(schema.names) | row for row in _as(schema, found).to_pylist()]
+
+    with reading():
         if not DeltaTable.is_deltatable(path):
             return
         table = DeltaTable(path)
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         system, root = _directory(path)
-        reach = {file["path"]: file.get(f"max.{column}") for file in files}
-        for name in sorted(reach, key=lambda name: _reversed(reach[name])):
-            with system.open_input_file(f"{root}/{name}") as source:
-                found = pq.ParquetFile(source, pre_buffer=False).read(use_threads=False)
-            upto = None if reach[name] is None else reach[name] + _MILLISECOND  # to which it may be rounded
-            yield upto, [_missing(schema.names) | row for row in _as(schema, found).to_pylist()]
-    except (DeltaError, OSError) as error:
-        raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+    reach = {file["path"]: file.get(f"max.{column}") for file in files}
+    for name in sorted(reach, key=lambda name: _reversed(reach[name])):
+        upto = None if reach[name] is None else reach[name] + _MILLISECOND  # to which it may be rounded
+        yield upto, partial(rows, name)
 
 
 def rows_where(

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from lakehouse.tables.specs import EPOCH
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _time(text: object) -> datetime | None:
 
 def from_ms(ms: int) -> datetime:
     """Return the UTC time that lies so many milliseconds after the epoch."""
-    return _EPOCH + timedelta(milliseconds=ms)
+    return EPOCH + timedelta(milliseconds=ms)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
