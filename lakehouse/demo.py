@@ -89,9 +89,10 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
                 console.print("stopped; the demo can be run again")
                 return
             summarise(spark, settings, done, console)
+        took_s = time.monotonic() - began
         if serve_at is not None:
             serve_until_stopped(settings, serve_at, console)
-    console.print(f"services stopped; the demo took {time.monotonic() - began:.0f} s\n", highlight=False)
+    console.print(f"services stopped; the demo took {took_s:.0f} s\n", highlight=False)
     what_next(settings, console)
 
 

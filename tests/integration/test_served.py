@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ def answered(client: TestClient, table: str) -> Iterator[dict[str, Any]]:
         found = client.get(f"{path}{cursor}")
         assert found.status_code == 200, found.text
         page = json.loads(found.text, parse_float=Decimal)
+        assert page["source"] == "gold"
         yield from page["rows"]
         if page["next"] is None:
             return
@@ -88,11 +91,36 @@ def differences(spark: SparkSession, client: TestClient, table: KeptTable) -> tu
 
 def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
     register(spark, settings)
-    app = make_app(settings.model_copy(update={"redis_url": NOWHERE}), STREAMS, Access(None))
-    with TestClient(app, base_url="http://localhost:8080") as client:
+    with client_of(settings, redis_url=NOWHERE) as client:
         found = {table.name: differences(spark, client, table) for table in TABLES}
     assert [one for _, wrong in found.values() for one in wrong] == []
     return {name: rows for name, (rows, _) in found.items()}
+
+
+def check_redis(settings: Settings) -> dict[str, Counter[str]]:
+    """Ask for every row by its key: what Redis says of it is what gold does. Return who has answered."""
+    with client_of(settings) as client, client_of(settings, redis_url=NOWHERE) as without:
+        sources: dict[str, Counter[str]] = {}
+        for table in TABLES:
+            sources[table.name] = Counter()
+            for row in answered(without, table.name):
+                found = client.get(f"/api/v1/tables/{table.name}/row", params=asked(table, row["key"]))
+                assert found.status_code == 200, found.text
+                one = json.loads(found.text, parse_float=Decimal)
+                assert (one["key"], one["data"]) == (row["key"], row["data"])
+                sources[table.name][one["source"]] += 1
+    return sources
+
+
+def asked(table: KeptTable, key: dict[str, Any]) -> dict[str, Any]:
+    return {name: key[name] for name in table.keys if key[name] is not None}
+
+
+@contextmanager
+def client_of(settings: Settings, **changes: Any) -> Iterator[TestClient]:
+    app = make_app(settings.model_copy(update=changes), STREAMS, Access(None))
+    with TestClient(app, base_url="http://localhost:8080") as client:
+        yield client
 
 
 @pytest.mark.soak
@@ -112,3 +140,6 @@ def test_the_rows_of_every_stream_are_answered_as_spark_has_them(
     rows = check_all(spark, filled_lake)
     assert rows["metrics_1m"] > PAGE
     assert min(rows.values()) > 0
+    for table, sources in check_redis(filled_lake).items():
+        assert sources["redis"] > 0, table
+        assert sources.keys() <= {"redis", "gold"}  # some rows do not leave
