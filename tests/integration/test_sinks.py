@@ -815,6 +815,19 @@ def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    change = window("auth", 60, 1)
+    reader.rpush(row_key(table, change.row_key), "of another type")
+
+    with pytest.raises(ServiceError, match="WRONGTYPE") as caught:
+        make_redis_sink().write([change])
+
+    assert "out of reach" not in str(caught.value)
+    assert "LAKEHOUSE_REDIS_URL" not in str(caught.value)
+
+
 def test_expired_members_leave_a_hundred_at_a_time(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
