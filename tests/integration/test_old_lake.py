@@ -78,10 +78,8 @@ def catch_up(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "is_audited",
-    [pytest.param(False, id="compared"), pytest.param(True, id="audited", marks=pytest.mark.soak)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("is_audited", [False, True], ids=["compared", "audited"])
 def test_a_lake_of_an_earlier_version_is_carried_on_and_its_books_balance(
     spark: SparkSession, session_settings: Settings, services: Endpoints, tmp_path: Path, *, is_audited: bool
 ) -> None:

@@ -115,6 +115,7 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     assert run("down").exit_code == 0
 
 
+@pytest.mark.soak
 def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started_even_where_it_fails(
     home: Path,
 ) -> None:
@@ -137,6 +138,7 @@ def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started_even_wh
     assert not services_file(home).exists()
 
 
+@pytest.mark.soak
 def test_services_of_a_killed_embedding_process_end_with_it(home: Path) -> None:
     command = [sys.executable, "-c", HOLD_FROM_A_THREAD]
     with killed_at_the_end(subprocess.Popen(command, stdout=subprocess.PIPE)) as parent:
