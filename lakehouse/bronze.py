@@ -7,6 +7,8 @@ micro-batch was planned, which a retry does not change. Times are UTC. A rerun w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, partial
 
@@ -19,7 +21,7 @@ from lakehouse.columns import Columns
 from lakehouse.execution import are_few, by_reference, execute_for
 from lakehouse.judging import HEADERS
 from lakehouse.kafka_source import source_options
-from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
+from lakehouse.layer import BatchResult, LayerQuery, Passed, QueryMaker
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import TableSpec, Transaction
@@ -80,14 +82,26 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
             .load()
         )
 
-    def process(batch: DataFrame, transaction: Transaction, _now: datetime) -> BatchResult:
+    def process(
+        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+    ) -> BatchResult:
+        return land(batch, transaction).result
+
+    def land(batch: DataFrame, transaction: Transaction) -> Passed:
         plan = checkpoints.read_kafka_plan(spark, checkpoint, transaction.version)
         few = are_few(rows=plan.records)
         execute_for(batch.sparkSession, few=few)
         # A file a partition of the topic and micro-batch would be many small ones.
-        gathered = batch.coalesce(1 if few else settings.shuffle_partitions)
-        rows = tables.append(to_bronze(gathered, plan.planned_at), path, transaction)
-        return BatchResult(rows, {source.table: rows})
+        landed = to_bronze(batch.coalesce(1 if few else settings.shuffle_partitions), plan.planned_at)
+        rows = tables.append(landed, path, transaction)
+        return Passed(BatchResult(rows, {source.table: rows}), landed, rows)
+
+    @contextmanager
+    def pass_on(
+        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+    ) -> Iterator[Passed]:
+        # What landed is computed again of the batch: it is for the caller to persist that.
+        yield land(batch, transaction)
 
     name = f"bronze.{source.table}"
     checkpoint = checkpoints.path_of(settings.lake, name)
@@ -99,4 +113,5 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
         fills=path,
         tables={name: path},
         topic=settings.topic(source.topic),
+        pass_on=pass_on,
     )

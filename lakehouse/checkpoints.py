@@ -8,7 +8,8 @@ which Spark does not look at: what the checkpoint belongs to.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,14 +111,91 @@ def plan_nothing(
     replaced.
     """
     header = storage.read_text(spark, f"{checkpoint}/offsets/{like}").splitlines()[:-1]
-    places = {topic: {str(n): offset for n, offset in places.items()} for topic, places in position.items()}
-    storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join([*header, json.dumps(places)]))
+    storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join([*header, kafka_place(position)]))
     note_done(spark, checkpoint, batch)
 
 
 def note_done(spark: SparkSession, checkpoint: str, batch: int) -> None:
     """Note that a micro-batch has been written."""
     storage.write_text(spark, f"{checkpoint}/commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def begin(spark: SparkSession, checkpoint: str) -> str:
+    """Give a query its identity, as Spark does at its first start, unless it has one, and return it."""
+    found = query_id(spark, checkpoint)
+    if found is None:
+        found = str(uuid.uuid4())
+        storage.write_text(spark, f"{checkpoint}/metadata", json.dumps({"id": found}))
+    return found
+
+
+def header_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Any]:
+    """Return what a micro-batch's plan says beside how far it reads: its time, and settings of Spark's."""
+    header: dict[str, Any] = json.loads(
+        storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()[1]
+    )
+    return header
+
+
+def new_header(spark: SparkSession, planned_at: datetime) -> dict[str, Any]:
+    """Return what Spark would say of a micro-batch that is planned at a time."""
+    jvm: Any = spark._jvm
+    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    planned_ms = int(planned_at.timestamp() * 1000)
+    header: dict[str, Any] = json.loads(metadata.apply(0, planned_ms, spark._jsparkSession.conf()).json())
+    return header
+
+
+def plan(
+    spark: SparkSession, checkpoint: str, batch: int, header: Mapping[str, Any], places: Sequence[str]
+) -> None:
+    """Plan a micro-batch as Spark does, before it is worked on: how far it reads each source.
+
+    Raises CheckpointError where somebody else has planned it.
+    """
+    lines = ["v1", json.dumps(header, separators=(",", ":")), *places]
+    try:
+        storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join(lines), anew=True)
+    except Py4JJavaError as error:
+        if "AlreadyExists" not in str(error.java_exception):
+            raise
+        raise CheckpointError(
+            f"micro-batch {batch} of {checkpoint} was planned by another process at the same moment: two of "
+            f"them run the same layer. Stop one"
+        ) from error
+
+
+def note_start(spark: SparkSession, checkpoint: str, place: str) -> None:
+    """Note where in Kafka a query begins, before it has planned anything."""
+    storage.write_text(spark, f"{checkpoint}/sources/0/0", f"v1\n{place}")
+
+
+def forget_before(spark: SparkSession, checkpoint: str, batch: int) -> None:
+    """Remove plans and notes of micro-batches before this one; Spark does so with all but a hundred."""
+    for directory in ("offsets", "commits"):
+        for number in _numbers(spark, f"{checkpoint}/{directory}"):
+            if number < batch:
+                storage.delete(spark, f"{checkpoint}/{directory}/{number}")
+
+
+def delta_place(table: str, version: int) -> str:
+    """Return how a plan says that of a Delta table, by its id, all versions before this one are read."""
+    return json.dumps(
+        {
+            "sourceVersion": 1,
+            "reservoirId": table,
+            "reservoirVersion": version,
+            "index": -1,
+            "isStartingVersion": False,
+        },
+        separators=(",", ":"),
+    )
+
+
+def kafka_place(position: Mapping[str, Mapping[int, int]]) -> str:
+    """Return how a plan says up to which offsets topics are read."""
+    places = {topic: {str(n): offset for n, offset in offsets.items()} for topic, offsets in position.items()}
+    return json.dumps(places, separators=(",", ":"))
 
 
 def read_identity(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from lakehouse import checkpoints, tables
 from lakehouse.errors import TableError
 from lakehouse.judging import COORDINATES
+from lakehouse.tables import Transaction
 
 _NOTHING_YET = "-"
 
@@ -69,7 +70,7 @@ def positions(spark: SparkSession, lake: str, query: str, batch: int | None) -> 
     """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
     if batch is None:
         return {}
-    return dict(_positions(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
+    return dict(read_places(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
 
 
 def finished(spark: SparkSession, lake: str, query: str) -> int | None:
@@ -119,6 +120,46 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, versio
         read = len(_first_files(spark, path, place))
         return read < len(tables.files(spark, path, place.version)) or any(unread[1:])
     return any(files[place.index + 1 :] if not number else files for number, files in enumerate(unread))
+
+
+def place_behind(spark: SparkSession, path: str, position: Position, *, feed: bool) -> int | None:
+    """Return the first version of which nothing has been read; null where some of the one before waits.
+
+    `feed`: it is the change feed that is read, else the appends.
+    """
+    if position.index < 0 and not position.is_starting:
+        return position.version
+    if feed:
+        is_read = version_read(spark, path, position) == position.version
+    else:
+        is_read = not has_unread(spark, path, position, position.version + 1)
+    return position.version + 1 if is_read else None
+
+
+def next_place(spark: SparkSession, path: str, version: int | None, own: Transaction | None) -> int | None:
+    """Return the version that nobody has committed yet, where no row waits to be read but the transaction's.
+
+    `version` is the first one that has not been read, null for all. Null where other appends wait, or where
+    log retention has removed what was done.
+    """
+    newest = tables.version_of(spark, path)
+    if version is None and tables.size_bytes(spark, path) == 0:
+        return newest + 1
+    try:
+        commits = _commits(spark, path, version or 0, newest + 1)
+    except TableError:
+        return None
+    for commit in commits:
+        if _added(commit) and not rewrites(commit) and (own is None or not _is_of(commit, own)):
+            return None
+    return newest + 1
+
+
+def _is_of(commit: list[dict[str, Any]], transaction: Transaction) -> bool:
+    named = (action["txn"] for action in commit if "txn" in action)
+    return any(
+        (one["appId"], one["version"]) == (transaction.application, transaction.version) for one in named
+    )
 
 
 def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
@@ -216,7 +257,8 @@ def _written(snapshot: Any, of: str | None) -> Written:
     return Written(int(snapshot.version()), batch)
 
 
-def _positions(plan: list[str]) -> Iterator[tuple[str, Position]]:
+def read_places(plan: list[str]) -> Iterator[tuple[str, Position]]:
+    """Yield how far a plan, as its checkpoint has it, reads each Delta table, by table id."""
     for line in plan:
         if line == _NOTHING_YET:
             continue

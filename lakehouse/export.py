@@ -160,10 +160,12 @@ class _Export:
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
 
-    def take(self, feed: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
+    def take(
+        self, feed: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> BatchResult:
         """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
         is_filled, self._looked = self._redis.is_filled(), now
-        few = are_few(size_bytes=size_of(feed))
+        few = are_few(size_bytes=size_of(feed)) if count is None else are_few(rows=count)
         execute_for(feed.sparkSession, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
         # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.

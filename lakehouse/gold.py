@@ -86,6 +86,8 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
         beside={f"gold.{name}": "true" for name in side_paths},
         ticker=_Ticker(spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
+        combine=table.combine,
+        is_held=lambda: leases.is_held(spark, path),
     )
 
 
@@ -136,14 +138,16 @@ class _Merge:
         self._merged = Greatest(path, table.clock.column) if isinstance(table.clock, EventClock) else None
         self.next_due: datetime | None = None
 
-    def take(self, batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
+    def take(
+        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> BatchResult:
         """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
         table, spark = self._table, batch.sparkSession
         if tables.is_written(spark, self._path, transaction):
             # Done but for its checkpoint. Folded once more it would only be thrown away, unless its totals,
             # taken twice, had gone beyond their range.
             return BatchResult(0)
-        few = are_few(size_bytes=size_of(batch))
+        few = are_few(size_bytes=size_of(batch)) if count is None else are_few(rows=count)
         execute_for(spark, few=few)
         partials = table.partial(gathered(batch, few=few), self._settings).persist()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Literal, Protocol
 from pyspark.sql import DataFrame
 
 from lakehouse import checkpoints
-from lakehouse.stream import Stream
+from lakehouse.stream import Stream, only
 from lakehouse.tables import Transaction
 
 LayerName = Literal["bronze", "silver", "gold", "export"]
@@ -37,6 +38,36 @@ class BatchResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Passed:
+    """What a layer did of a micro-batch, and the `count` rows that it added to its table, in memory."""
+
+    result: BatchResult
+    rows: DataFrame
+    count: int
+
+
+class Process(Protocol):
+    """Writes a micro-batch idempotently, at a time (UTC), and says what it did; it must read the whole frame.
+
+    `count` is how many rows there are, null where that is not known before they are read.
+    """
+
+    def __call__(
+        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None, /
+    ) -> BatchResult:
+        """Write the micro-batch."""
+
+
+class PassOn(Protocol):
+    """Does what Process does, and keeps the rows that it has added for the length of the block."""
+
+    def __call__(
+        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None, /
+    ) -> AbstractContextManager[Passed]:
+        """Write the micro-batch and pass its rows on."""
+
+
 class Ticker(Protocol):
     """What a query has to do by the wall clock, though no record comes."""
 
@@ -59,20 +90,22 @@ class LayerQuery:
     """A streaming query before it runs.
 
     `rows` makes the frame to read, anew each time: a table that has got another schema is read with that one.
-    `process` gets a micro-batch, its transaction and the time (UTC), writes it idempotently and says what it
-    did; it must read the whole frame. `fills` is the path of the table whose rows the checkpoint accounts
-    for, null where a lost checkpoint costs nothing but repetition; `beside` are the tables that it fills
-    beside that one, by name, with the condition that selects the rows that are its own. `tables` are the
-    paths of all Delta tables that it fills and reads, by name, and `topic` is the Kafka topic that it reads.
-    `reads` are the names of the queries that fill what this one reads. `admits` raises CheckpointError where
-    what has left already is not its own, unless that is allowed. `close` lets go of connections, once, at
-    the end.
+    `process` writes a micro-batch; so does `pass_on`, null for a layer that nobody reads in memory.
+    `combine` makes one micro-batch of what the queries that it `reads` pass on, by the name of the table.
+    `fills` is the path of the table whose rows the checkpoint accounts for, null where a lost checkpoint
+    costs nothing but repetition; `beside` are the tables that it fills beside that one, by name, with the
+    condition that selects the rows that are its own. `tables` are the paths of all Delta tables that it fills
+    and reads, by name, and `topic` is the Kafka topic that it reads. `reads` are the names of the queries
+    that fill what this one reads. `admits` raises CheckpointError where what has left already is not its own,
+    unless that is allowed. `close` lets go of connections, once, at the end. `checkpoint` is where its
+    checkpoint lies, null for under its name in the lake. `is_held` tells whether somebody holds the table, so
+    that a micro-batch would wait.
     """
 
     layer: LayerName
     name: str
     rows: Callable[[], DataFrame]
-    process: Callable[[DataFrame, Transaction, datetime], BatchResult]
+    process: Process
     fills: str | None
     reads: tuple[str, ...] = ()
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -81,6 +114,10 @@ class LayerQuery:
     admits: Callable[[Collection[Allow]], None] = lambda _allow: None
     close: Callable[[], None] = lambda: None
     ticker: Ticker | None = None
+    pass_on: PassOn | None = None
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
+    checkpoint: str | None = None
+    is_held: Callable[[], bool] = lambda: False
 
     def application(self, query_id: str) -> str:
         """Return the name under which the query's transactions are in Delta, by its checkpoint's id."""

@@ -12,6 +12,8 @@ refused now get one: no verdict can put a record into both tables or into neithe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -22,15 +24,16 @@ from pyspark.sql import functions as F
 
 from lakehouse import bronze, tables
 from lakehouse.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
-from lakehouse.execution import are_few, execute_for, gathered, size_of
+from lakehouse.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.judging import COORDINATES, clean_schema, filter_clean, filter_dead, judge, watermark_of
-from lakehouse.layer import BatchResult, LayerQuery, QueryMaker
+from lakehouse.layer import BatchResult, LayerQuery, Passed, QueryMaker
 from lakehouse.ranges import ranges_of, within
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
+_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in a file of bronze
 _ONE_TASK_BYTES = 128 << 10  # of bronze files; two tasks and two files cost more than they spare
 
 
@@ -96,14 +99,24 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
     path, dead_path, name = paths.clean, paths.dead, query_name(source)
     front = Greatest(path, "event_time")
 
-    def process(batch: DataFrame, transaction: Transaction, now: datetime) -> BatchResult:
+    def process(
+        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> BatchResult:
+        with pass_on(batch, transaction, now, count) as passed:
+            return passed.result
+
+    @contextmanager
+    def pass_on(
+        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> Iterator[Passed]:
         if tables.is_written(batch.sparkSession, path, transaction):
             # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
             # without dead letters has left no transaction with them that would keep new ones out.
-            return BatchResult(0)
+            yield Passed(BatchResult(0), tables.read(batch.sparkSession, path).limit(0), 0)
+            return
         watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
         resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
-        size = size_of(batch)
+        size = size_of(batch) if count is None else count * _BYTES_A_ROW
         execute_for(batch.sparkSession, few=are_few(size_bytes=size))
         undecided = filter_without_letter(batch, dead_path) if resumed else batch
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
@@ -117,12 +130,14 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
                     tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters)))
                 else:
                     tables.append(letters, dead_path, transaction)
+            clean = filter_clean(judged)
             if rows > refused:
-                tables.append(filter_clean(judged), path, transaction)
+                tables.append(clean, path, transaction)
                 front.advance(from_micros(reached))
+            result = BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
+            yield Passed(result, clean, rows - refused)
         finally:
             judged.unpersist()
-        return BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
 
     return LayerQuery(
         "silver",
@@ -133,6 +148,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         reads=(f"bronze.{source.table}",),
         tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
         beside={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
+        pass_on=pass_on,
     )
 
 

@@ -34,15 +34,18 @@ def read_text(spark: SparkSession, path: str) -> str:
         stream.close()
 
 
-def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there."""
+def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False) -> None:
+    """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there.
+
+    With `anew` there must be none: raises Py4JJavaError of a FileAlreadyExistsException where there is one.
+    """
     jvm: Any = spark._jvm
     checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
     directory = _path(spark, path).getParent()
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     manager = checkpointing.CheckpointFileManager.create(directory, configuration)
     manager.mkdirs(directory)
-    stream = manager.createAtomic(_path(spark, path), True)  # noqa: FBT003
+    stream = manager.createAtomic(_path(spark, path), not anew)
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:
