@@ -71,13 +71,15 @@ def backlog(
     faults: Annotated[
         float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
     ] = 0.0,
+    *,
+    by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
-    """Catch up with a backlog, layer by layer, and say what each layer costs."""
+    """Catch up with a backlog in trips through all layers, or by layer and say what each one costs."""
     streams = choose([stream])
     with bench_services() as settings, start_session(settings, "bench backlog", brief=False) as spark:
         if warmup:
             send(Load(stream, warmup, seed=1), settings)
-            run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
+            run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW, trips=not by_layer)
         send(Load(stream, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
         table = Table(title=f"backlog of {events:,} {stream} events after {warmup:,} to warm up")
         for heading in (
@@ -90,20 +92,31 @@ def backlog(
         ):
             table.add_column(heading, justify="right")
         total = Usage()
-        for layer in LAYERS:
-            usage, done = _catch_up(spark, streams, layer, settings)
+        for layer in LAYERS if by_layer else ():
+            usage, done = _catch_up(spark, streams, [layer], settings)
             total = replace(total, wall_s=total.wall_s + usage.wall_s, cpu_s=total.cpu_s + usage.cpu_s)
             _add(table, layer, usage, events, done)
+        if not by_layer:
+            total, done = _catch_up(spark, streams, LAYERS, settings, trips=True)
+            for layer in LAYERS:
+                steps = [step for step in done if step.query.startswith(f"{layer}.")]
+                seconds = sum(step.duration_s for step in steps)
+                console.print(f"{layer}: {seconds:.1f} s in {len(steps)} steps")
         _add(table, "all", total, events, [])
         console.print(table)
 
 
 def _catch_up(
-    spark: SparkSession, streams: Sequence[Stream], layer: LayerName, settings: Settings
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    *,
+    trips: bool = False,
 ) -> tuple[Usage, list[BatchDone]]:
     done: list[BatchDone] = []
     with used_by(*application()) as usage:
-        run(spark, streams, [layer], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(spark, streams, layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, trips=trips)
     return usage, done
 
 
@@ -122,9 +135,9 @@ def hot(
         run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
         for seed, share in enumerate((0.0, 0.5) * repeat, start=2):
             send(Load("transactions", events, seed=seed, shape={"hot_user": share}), settings)
-            _catch_up(spark, streams, "bronze", settings)
-            silver, _ = _catch_up(spark, streams, "silver", settings)
-            gold, _ = _catch_up(spark, streams, "gold", settings)
+            _catch_up(spark, streams, ["bronze"], settings)
+            silver, _ = _catch_up(spark, streams, ["silver"], settings)
+            gold, _ = _catch_up(spark, streams, ["gold"], settings)
             figures = (gold.wall_s, gold.cpu_s, silver.wall_s, silver.cpu_s)
             table.add_row(f"{share:.0%}", *(f"{figure:.1f}" for figure in figures))
     console.print(table)
@@ -213,6 +226,7 @@ def live(
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
     *,
     gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
+    by_layer: Annotated[bool, typer.Option("--by-layer", help="A query for each layer.")] = False,
 ) -> None:
     """Run all layers in one application while events arrive, and say how old they are in Redis."""
     with bench_services() as settings, start_session(settings, "bench live", brief=False) as spark:
@@ -226,6 +240,7 @@ def live(
                 "stop": stop,
                 "on_batch": rounds.append,
                 "gate": SuiteGate(spark, METRICS, settings, console.print) if gate else None,
+                "trips": not by_layer,
             },
         )
         runner.start()

@@ -62,10 +62,12 @@ def run_layers(
     allow: Collection[Allow] = (),
     gated: bool = False,
     telemetry_port: int | None = None,
+    trips: bool = False,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
 
     `gated`: gold leaves only while it is as its suites say. `telemetry_port` goes over the settings' one.
+    `trips`: what is new goes through all layers at once (`lakehouse.trip`).
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A query that fails
     is told of in a line and tried again while others go on; raises LakehouseError for what fails to the end,
     and for what a user can mend. Starts, stops and failures are kept in ops.events.
@@ -83,6 +85,7 @@ def run_layers(
             allow=allow,
             gated=gated,
             telemetry_port=telemetry_port,
+            trips=trips,
             named=named,
         )
 
@@ -97,6 +100,7 @@ def _run(
     allow: Collection[Allow],
     gated: bool,
     telemetry_port: int | None,
+    trips: bool,
     named: str,
 ) -> None:
     if {"bronze", "export"} & set(layers):
@@ -144,6 +148,7 @@ def _run(
             gate=_gate(spark, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
             watch=Watches([metrics, heartbeat]),
+            trips=trips,
         )
         lines.say("stopped" if stop.requested else "caught up")
 
@@ -231,6 +236,22 @@ def job(layer: LayerName) -> None:
         run_layers(read_settings(), [layer], stream or [], trigger, Console(), allow=allow or ())
 
     main.__doc__ = f"Run the {layer} layer until stopped or caught up."
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    exit_with(app)
+
+
+def pipeline_job() -> None:
+    """Be the spark-submit job of all layers: parse the arguments, run them in trips, exit with its code."""
+
+    def main(
+        stream: StreamOption = None,
+        trigger: TriggerOption = "1 second",
+        allow: AllowOption = None,
+    ) -> None:
+        """Run all layers of each stream as one query, until stopped or caught up."""
+        run_layers(read_settings(), LAYERS, stream or [], trigger, Console(), allow=allow or (), trips=True)
+
     app = typer.Typer(add_completion=False)
     app.command()(main)
     exit_with(app)

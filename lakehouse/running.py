@@ -128,14 +128,14 @@ def leave(queries: Sequence[Running], turns: Turns) -> None:
     Once all turns are ours no micro-batch is writing and none can begin; one that has just written still
     has to note so in its checkpoint, which is waited for. What waits for its turn has done nothing yet.
     """
-    turns.end()
-    for one in queries:
-        handle = one.handle
-        if handle is None:
-            continue
-        while handle.isActive and _last_committed(handle) < one.written:
-            time.sleep(_POLL_S)
-        handle.stop()
+    with turns.all():
+        for one in queries:
+            handle = one.handle
+            if handle is None:
+                continue
+            while handle.isActive and _last_committed(handle) < one.written:
+                time.sleep(_POLL_S)
+            handle.stop()
 
 
 def _last_committed(handle: StreamingQuery) -> int:

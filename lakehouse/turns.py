@@ -47,12 +47,8 @@ class Turns:
     @contextmanager
     def all(self) -> Iterator[None]:
         """Wait until nobody has a turn, and let nobody have one meanwhile."""
-        self.end()
+        self._turns.acquire(self._at_once)
         try:
             yield
         finally:
             self._turns.release(self._at_once)
-
-    def end(self) -> None:
-        """Wait until nobody has a turn; nobody gets one any more."""
-        self._turns.acquire(self._at_once)

@@ -28,13 +28,21 @@ class Choice(StrEnum):
 
 @app.command()
 def run(
-    layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them in turns.")],
+    layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them.")],
     *,
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
     allow: AllowOption = None,
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while it is as its suites of expectations say.")
+    ] = False,
+    by_layer: Annotated[
+        bool,
+        typer.Option(
+            "--by-layer",
+            help="With all: a query for each layer, which reads the tables of the one before it, as the jobs "
+            "of single layers do. Else what is new in a stream's topics goes through all layers at once.",
+        ),
     ] = False,
     telemetry_port: Annotated[
         int | None,
@@ -51,6 +59,8 @@ def run(
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
+    if by_layer and layer is not Choice.ALL:
+        raise SettingsError("--by-layer says how `lakehouse run all` goes; a single layer has one way to run")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     run_layers(
         read_settings(),
@@ -61,4 +71,5 @@ def run(
         allow=allow or (),
         gated=gate,
         telemetry_port=telemetry_port,
+        trips=layer is Choice.ALL and not by_layer,
     )

@@ -25,7 +25,8 @@ def test_a_micro_batch_that_runs_again_writes_nothing_again(journey: Journey) ->
 @pytest.mark.slow
 def test_after_crashes_every_row_message_and_redis_key_is_the_oracles(journey: Journey) -> None:
     assert set(journey.done["crashed"]) == EVERY_QUERY
-    assert all(journey.done["crashed"][query] >= 2 for query in CRASHES.values())  # one of them again
+    again = {query: journey.done["crashed"][query] for query in CRASHES.values()}
+    assert min(again.values()) >= 2, again  # one of them again
     assert journey.differences == []
     books = journey.books
     assert books.sent == books.clean + books.dead == len(STREAMS) * 2 * EVENTS

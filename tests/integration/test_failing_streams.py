@@ -163,11 +163,12 @@ def await_while_running(running: Live, condition: Callable[[], object]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
+@pytest.mark.parametrize("trips", [False, True], ids=["by layer", "in trips"])
 def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_ends_the_run(
-    lake: Lake,
+    lake: Lake, *, trips: bool
 ) -> None:
     fault = Fault()
-    with live(lake, [broken(fault), SALES], LAYERS) as running:
+    with live(lake, [broken(fault), SALES], LAYERS, trips=trips) as running:
         lake.produce()
         await_while_running(running, lambda: running.said)
         lake.produce()
@@ -194,15 +195,18 @@ def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_e
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recovers(lake: Lake) -> None:
+@pytest.mark.parametrize("trips", [pytest.param(False, marks=pytest.mark.soak), True])
+def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recovers(
+    lake: Lake, *, trips: bool
+) -> None:
     lake.produce()
     fault, said = Fault(), list[str]()
 
     with pytest.raises(StreamError) as raised, recorded(lake.settings, "a test"):
-        lake.catch_up([broken(fault), SALES], on_notice=said.append)
+        lake.catch_up([broken(fault), SALES], on_notice=said.append, trips=trips)
 
     assert str(raised.value) == f"{GOLD} failed: {WHY}"
-    events = newest(lake.settings.lake, limit=10)
+    events = newest(lake.settings.lake, limit=len(said) + 1)
     assert [event.message for event in events] == [*said, f"a test ended: {GOLD} failed: {WHY}"]
     assert {event.kind for event in events} == {"failure"}
     assert {(event.stream, event.table) for event in events[:-1]} == {("transactions", GOLD)}
@@ -214,7 +218,7 @@ def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recove
     ]
     assert (lake.sold, lake.accepted, lake.spent) == (lake.events, lake.events, lake.events - 1)
 
-    lake.catch_up([broken(fault), SALES], on_notice=fault.mend)
+    lake.catch_up([broken(fault), SALES], on_notice=fault.mend, trips=trips)
 
     assert lake.spent == lake.events
 
