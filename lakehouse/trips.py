@@ -78,6 +78,8 @@ class TripGroup(Group):
         if one is not None:
             one.progress(number)
         self._common.on_batch(BatchDone(name, number, result, took_s))
+        if one is not None:  # of a trip itself Spark says how long its phases took
+            self._common.watch.on_phases(name, {"addBatch": round(took_s * 1000)})
 
     def _is_trip(self, one: Running) -> bool:
         return one.maker.name not in self._members
