@@ -51,9 +51,9 @@ def make_app(
     """
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings, redis_timeout_s)
-    gold, letters = Gold(settings.lake, tables), Letters(settings.lake)
+    gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
-    changes = Changes(lambda: gold.versions() | letters.versions())
+    changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
     lookups = Lookups(settings, tables, gold, live)
     observer = Observer(streams, settings)
 
@@ -77,7 +77,7 @@ def make_app(
     app.include_router(metrics_api.router(lookups))
     app.include_router(tables_api.router(lookups, streams, settings))
     app.include_router(letters_api.router(lookups, letters))
-    app.include_router(ops_api.router(lookups, Ops(settings.lake)))
+    app.include_router(ops_api.router(lookups, ops))
     app.include_router(watch_api.router(lookups, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(actions_api.router(actions))

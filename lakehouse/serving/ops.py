@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakehouse.event_table import EVENTS
 from lakehouse.layout import Row
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.serving import delta
@@ -21,15 +22,21 @@ class Ops:
     """The tables of `ops`; its methods block, and raise TableAwayError."""
 
     def __init__(self, lake: str) -> None:
-        self._gates, self._results = (Table(path_of(lake, one.layer, one.name)) for one in (GATES, RESULTS))
+        specs = (GATES, RESULTS, EVENTS)
+        self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
+
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Return generation and version of each table by its name in SQL, none of one that cannot be read."""
+        found = {name: delta.version_of(table) for name, table in self._tables.items()}
+        return {name: version for name, version in found.items() if version is not None}
 
     def gates(self) -> Found[list[Row]]:
         """Return the last state of each stream's gate that has ever been asked."""
-        return _read(self._gates, GATES, "stream", "changed_at")
+        return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:
         """Return what the last run of each table's suite has found."""
-        return _read(self._results, RESULTS, "table", "checked_at")
+        return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
 
 
 def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,11 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
 import psutil
 
+from lakehouse.event_table import append
+from lakehouse.events import EventLog, Kind, note, noting
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.lakes import Lake, minute
@@ -57,10 +61,14 @@ def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: Lake, tmp_pa
         lake.export(METRICS_1M, [minute()])
         assert httpx.get(url + path, timeout=60).json()["source"] == "redis"
         assert psutil.Process(server.pid).children() == []
+        with noting(EventLog("a test", partial(append, lake.settings.lake), print)):
+            note(Kind.START, "started")
         with httpx.stream("GET", f"{url}/api/v1/events", timeout=60) as events:
             lines = events.iter_lines()
             assert next(lines).startswith("id: ")
             assert next(lines) == "event: standing"
+            standing = json.loads(next(lines).removeprefix("data: "))["tables"]
+            assert {one["table"] for one in standing} == {"gold.metrics_1m", "ops.events"}
             server.send_signal(signal.SIGTERM)
             assert server.wait(60) == 0
     assert "Traceback" not in (tmp_path / "log").read_text(encoding="utf-8")
