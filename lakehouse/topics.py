@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 
 from lakehouse.errors import ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
 _REQUEST_OVERHEAD = 64 * 1024  # what a request has beside its one record, names of topics and all, is less
+_POLL_S = 0.1
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -74,6 +82,24 @@ def create_topics(
     return created
 
 
+def ends_of(
+    consumer: KafkaConsumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the first offsets of partitions that are still there, and those after their last records.
+
+    A partition that has just been made has no leader for a moment, which the client's own questions answer
+    with a KeyError. Raises LeaderNotAvailableError where that goes on, and other KafkaErrors.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        except KeyError as error:
+            if time.monotonic() >= deadline:
+                raise LeaderNotAvailableError(str(error)) from error
+        time.sleep(_POLL_S)
+
+
 def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
     """Return for each partition the first offset that is still there and the one after the last committed.
 
@@ -83,7 +109,7 @@ def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, in
     consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers.split(","), isolation_level="read_committed")
     try:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-        first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        first, end = ends_of(consumer, partitions)
         return {one.partition: (first[one], end[one]) for one in partitions}
     except KafkaError as error:
         raise ServiceError(f"the broker at {bootstrap_servers} failed a request: {error}") from error

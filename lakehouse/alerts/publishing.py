@@ -26,7 +26,7 @@ from lakehouse.alerts.evaluating import (
 )
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.transactional import let_go, reported
-from lakehouse.topics import create_topics, require_listening
+from lakehouse.topics import create_topics, ends_of, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
 _REQUEST_MS = 10_000
@@ -129,7 +129,7 @@ def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
     try:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition])[partition]
+        end = ends_of(consumer, [partition])[1][partition]
         while consumer.position(partition) < end:
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:

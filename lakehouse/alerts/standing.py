@@ -15,7 +15,7 @@ from lakehouse.alerts.evaluating import Alert
 from lakehouse.alerts.publishing import read_state, state_topic
 from lakehouse.alerts.rules import Rule
 from lakehouse.errors import ServiceError
-from lakehouse.topics import require_listening
+from lakehouse.topics import ends_of, require_listening
 
 _POLL_MS = 1_000
 
@@ -58,7 +58,7 @@ def threshold_of(rule: Rule) -> float | None:
 def _last(consumer: KafkaConsumer, topic: str, most: int) -> Sequence[Mapping[str, Any]]:
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
-    first, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    first, ends = ends_of(consumer, partitions)
     for one in partitions:
         # Each transaction's marker takes an offset, too.
         consumer.seek(one, max(first[one], ends[one] - 2 * most))

@@ -23,6 +23,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import ServiceError
+from lakehouse.topics import ends_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -82,7 +83,7 @@ class Webhook:
             consumer.close()
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
+        _, ends = ends_of(consumer, partitions)
         new = {one: ends[one] for one in partitions if consumer.committed(one) is None}
         if new:
             consumer.commit({one: OffsetAndMetadata(end, "", -1) for one, end in new.items()})

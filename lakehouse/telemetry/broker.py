@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 
 from lakehouse.errors import ServiceError
 from lakehouse.failures import what_of
-from lakehouse.topics import require_listening
+from lakehouse.topics import ends_of, require_listening
 
 _REQUEST_MS = 2_000
 _FETCH_S = 0.5
@@ -46,7 +46,7 @@ class Broker:
             consumer = self._connected()
             found = {topic: consumer.partitions_for_topic(topic) or set() for topic in topics}
             partitions = [TopicPartition(topic, one) for topic, numbers in found.items() for one in numbers]
-            first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+            first, end = ends_of(consumer, partitions)
         except (KafkaError, OSError) as error:
             self.close()
             raise ServiceError(f"the broker at {self._servers} does not answer: {what_of(error)}") from error
