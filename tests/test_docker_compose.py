@@ -371,7 +371,9 @@ def test_prometheus_scrapes_jobs_and_alerts_and_judges_the_rules_that_are_mounte
     subprocess.run([promtool, "check", "config", str(config)], check=True, capture_output=True)
     (scraped,) = yaml.safe_load(config.read_text(encoding="utf-8"))["scrape_configs"]
     targets = [target.partition(":")[0] for one in scraped["static_configs"] for target in one["targets"]]
-    assert targets == [*LAYERS, "alert"]
+    assert targets == [*LAYERS, "alert", "server"]
+    ports = {compose.services[name].option("--telemetry-port") for name in ("alert", "server")}
+    assert ports == {compose.services["server"].environment["LAKEHOUSE_TELEMETRY_PORT"]} == {"9464"}
     inside = "/etc/prometheus"
     assert f"--config.file={inside}/{config.name}" in compose.services["prometheus"].command
     assert f"./docker/prometheus:{inside}:ro" in compose.services["prometheus"].volumes

@@ -1,6 +1,7 @@
 """Makes the dashboard of docker-compose's Grafana: `python docker/grafana/make_dashboard.py` writes its JSON.
 
-Every query is over metrics of lakehouse.telemetry or over what docker/prometheus/rules.yml records.
+Every query is over metrics of lakehouse.telemetry, of the server, or over what docker/prometheus/rules.yml
+records.
 """
 
 from __future__ import annotations
@@ -129,6 +130,24 @@ def make() -> str:
             _line("Size", f"max by (table) (lakehouse_table_size_bytes{_STREAM})", "{{table}}", "bytes")
         )
         .with_panel(_line("Files", f"max by (table) (lakehouse_table_files{_STREAM})", "{{table}}", "short"))
+        .with_row(dashboard.Row("The server"))
+        .with_panel(
+            _line(
+                "Requests a second",
+                "sum by (status) (rate(lakehouse_http_requests_total[1m]))",
+                "{{status}}",
+                "reqps",
+            )
+        )
+        .with_panel(
+            _line(
+                "Answer, 99th percentile",
+                "histogram_quantile(0.99, sum by (route, le) "
+                "(rate(lakehouse_http_response_seconds_bucket[5m])))",
+                "{{route}}",
+                "s",
+            )
+        )
     )
     built = made.build()
     for number, panel in enumerate(built.panels or (), 1):

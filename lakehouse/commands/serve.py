@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from contextlib import ExitStack
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -32,17 +33,27 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="One more name that this server is asked by; may be given again.")
     ] = None,
+    telemetry_port: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Serve /metrics and /health at this port, too, without asking for a token (0: a free one; "
+            "-1: not, the default).",
+        ),
+    ] = -1,
 ) -> None:
     """Answer questions about gold over HTTP until stopped; /docs lists the endpoints.
 
     Rows come from Redis, and from the Delta tables what Redis does not hold. On another address than this
-    machine's own a token is required (`lakehouse tokens add`).
+    machine's own a token is required (`lakehouse tokens add`), but not for /health/live and /health/ready.
     """
     import uvicorn  # noqa: PLC0415 - takes a moment, which other commands need not wait
 
     from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback  # noqa: PLC0415 - the same
     from lakehouse.serving.app import make_app  # noqa: PLC0415 - the same
     from lakehouse.serving.tokens import Tokens  # noqa: PLC0415 - the same
+    from lakehouse.telemetry.server import serving  # noqa: PLC0415 - the same
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -73,7 +84,12 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    Server(config).run()
+    with ExitStack() as stack:
+        if telemetry_port >= 0:
+            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
+            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
+            typer.echo(f"telemetry at http://{at}/metrics", err=True)
+        Server(config).run()
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:

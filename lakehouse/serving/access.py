@@ -26,6 +26,9 @@ NOBODY = Caller("nobody", frozenset())
 LOCAL = Caller("local", frozenset(Scope))
 _READS = {"GET", "HEAD", "OPTIONS"}
 SESSION_PATH = "/api/v1/session"
+LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
+_PROBES = frozenset({LIVE_PATH, READY_PATH})
+"""What everybody may ask: what looks after processes has no token, and is told nothing that needs one."""
 _BEARER = "bearer "
 
 
@@ -101,8 +104,11 @@ class Entrance:
             _check_host(headers, access.hosts)
         if not reads:
             _check_origin(headers)
-        caller = LOCAL if access.tokens is None else _caller(scope, access.tokens, access.sessions)
         address = (scope.get("client") or ("",))[0]
+        if reads and scope["path"] in _PROBES:
+            self._limiter.take(address)
+            return NOBODY
+        caller = LOCAL if access.tokens is None else _caller(scope, access.tokens, access.sessions)
         self._limiter.take(caller.name if access.tokens is not None else address)
         needed = Scope.READ if reads else Scope.OPERATE
         if scope["path"] != SESSION_PATH and needed not in caller.scopes:

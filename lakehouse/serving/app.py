@@ -19,6 +19,7 @@ from lakehouse.serving import (
     reference,
     session_api,
     tables_api,
+    telemetry_api,
     watch_api,
 )
 from lakehouse.serving.access import Access, Entrance
@@ -30,6 +31,7 @@ from lakehouse.serving.live import TIMEOUT_S, Live
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
 from lakehouse.serving.page_api import Page
+from lakehouse.serving.telemetry import Counted, ServerMetrics, look_of
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry import Observer
@@ -56,6 +58,7 @@ def make_app(
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
     lookups = Lookups(settings, tables, gold, live)
     observer = Observer(streams, settings)
+    metrics, look = ServerMetrics(observer), look_of(settings, gold, redis_timeout_s)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -72,7 +75,7 @@ def make_app(
         docs_url=None,
         redoc_url=None,
     )
-    app.state.end = changes.end
+    app.state.end, app.state.registry, app.state.look = changes.end, metrics.registry, look
     problems.install(app)
     app.include_router(metrics_api.router(lookups))
     app.include_router(tables_api.router(lookups, streams, settings))
@@ -80,6 +83,7 @@ def make_app(
     app.include_router(ops_api.router(lookups, ops))
     app.include_router(watch_api.router(lookups, settings, streams, observer))
     app.include_router(changes_api.router(changes))
+    app.include_router(telemetry_api.router(metrics.registry, look))
     app.include_router(actions_api.router(actions))
     app.include_router(session_api.router(access.sessions))
     if produces:
@@ -87,4 +91,5 @@ def make_app(
     app.include_router(reference.router(app))
     app.add_middleware(Entrance, access=access)
     app.add_middleware(Page)  # before the entrance
+    app.add_middleware(Counted, metrics=metrics)  # before all others
     return app

@@ -28,6 +28,11 @@ class Readiness:
     reasons: tuple[str, ...] = ()
 
 
+def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
+    """Return what a probe is told."""
+    return json.dumps({"status": status, "reasons": list(reasons)}, ensure_ascii=False).encode()
+
+
 @contextmanager
 def serving(
     registry: CollectorRegistry, ready: Callable[[], Readiness], port: int, host: str = "127.0.0.1"
@@ -80,8 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep scrapes out of the log."""
 
     def _say(self, code: int, status: str, reasons: tuple[str, ...]) -> None:
-        text = json.dumps({"status": status, "reasons": list(reasons)}, ensure_ascii=False)
-        self._answer(code, "application/json", text.encode())
+        self._answer(code, "application/json", as_json(status, reasons))
 
     def _answer(self, code: int, content_type: str, body: bytes) -> None:
         self.send_response(code)

@@ -83,7 +83,13 @@ def test_a_server_for_other_machines_needs_a_token(lake: Lake, tmp_path: Path) -
     assert "there is no token; make one with `lakehouse tokens add NAME" in refused.stderr
 
     secret = Tokens(lake.settings.home).add("ada", [Scope.READ])
-    with serving(lake, tmp_path / "log", "--require-token") as (_, url):
+    options = "--require-token", "--telemetry-port", "0"
+    with serving(lake, tmp_path / "log", *options) as (_, url):
         assert httpx.get(f"{url}/api/v1/streams", timeout=60).status_code == 401
+        said = re.search(r"telemetry at (http://\S+)/metrics", (tmp_path / "log").read_text(encoding="utf-8"))
+        assert said is not None
+        assert httpx.get(f"{said[1]}/health/ready", timeout=60).json()["status"] == "ready"
+        counted = 'lakehouse_http_requests_total{method="GET",route="other",status="401"} 1.0'
+        assert counted in httpx.get(f"{said[1]}/metrics", timeout=60).text
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx.get(f"{url}/api/v1/streams", headers=headers, timeout=60).status_code == 200

@@ -1,0 +1,107 @@
+"""What a server says of itself: its requests as metrics, and whether it can answer at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http import HTTPMethod, HTTPStatus
+
+import redis
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lakehouse.serving.gold import Gold
+from lakehouse.settings import Settings
+from lakehouse.telemetry import ObservationCollector, Observer
+from lakehouse.telemetry.server import Readiness
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+_METHODS = frozenset(HTTPMethod)
+_OTHER = "other"
+
+
+class ServerMetrics:
+    """Counts a server's requests, in a registry that has the numbers of `lakehouse status`, too.
+
+    Labels are methods, routes as they are declared and status codes, so there are never more of them than
+    the server has routes.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(ObservationCollector(observer.latest))
+        self._requests = Counter(
+            "lakehouse_http_requests",
+            "Requests that were answered.",
+            ("method", "route", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "lakehouse_http_response_seconds",
+            "Time from a request to the first byte of its answer.",
+            ("method", "route"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+    def count(self, scope: Scope, status: int, took_s: float) -> None:
+        """Count a request by its scope as it is once it was answered."""
+        method = scope["method"] if scope["method"] in _METHODS else _OTHER
+        route = getattr(scope.get("route"), "path", _OTHER)
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(method, route).observe(took_s)
+
+
+class Counted:
+    """Passes every request on, and counts it once its answer begins."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, has_begun = time.perf_counter(), False
+
+        async def counted(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                self._metrics.count(scope, message["status"], time.perf_counter() - began)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:
+            if not has_begun:  # the answer to a defect is given outside
+                took_s = time.perf_counter() - began
+                self._metrics.count(scope, HTTPStatus.INTERNAL_SERVER_ERROR, took_s)
+            raise
+
+
+def look_of(settings: Settings, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
+    """Return what tells whether rows can be had from Redis or from gold; it blocks.
+
+    With one of them the server is ready. The reasons name both that are away, without saying where they are:
+    whoever probes need not have a token.
+    """
+    url = settings.redis_url.get_secret_value()
+    patience = {"socket_timeout": redis_timeout_s, "socket_connect_timeout": redis_timeout_s}
+
+    def look() -> Readiness:
+        reasons = []
+        try:
+            with redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **patience) as client:
+                client.ping()
+        except (redis.RedisError, OSError):
+            reasons.append("Redis does not answer (LAKEHOUSE_REDIS_URL)")
+        if not gold.versions():
+            reasons.append("no gold table can be read (LAKEHOUSE_LAKE)")
+        return Readiness(len(reasons) < 2, tuple(reasons))  # noqa: PLR2004 - Redis and gold
+
+    return look

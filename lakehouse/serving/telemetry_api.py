@@ -1,0 +1,47 @@
+"""`/metrics` and `/health`: what a server says of itself, as every process of the pipeline does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from lakehouse.serving.access import LIVE_PATH, READY_PATH
+from lakehouse.serving.sharing import Shared
+from lakehouse.telemetry.server import Readiness, as_json
+
+
+def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRouter:
+    """Return the routes; `look` blocks."""
+    routes, one = APIRouter(tags=["telemetry"]), CapacityLimiter(1)
+    readiness = Shared[Readiness](look)
+
+    @routes.get(LIVE_PATH)
+    async def live() -> Response:
+        """Answer 200: the process does."""
+        return _said(HTTPStatus.OK, "live", ())
+
+    @routes.get(READY_PATH, responses={503: {"description": "Neither Redis nor gold can be read."}})
+    async def ready() -> Response:
+        """Answer 200 while rows can be had from Redis or from gold, else 503; `reasons` are what is away."""
+        found = await readiness.seen()
+        code = HTTPStatus.OK if found.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return _said(code, "ready" if found.is_ready else "not ready", found.reasons)
+
+    @routes.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        """Return OpenMetrics, or Prometheus' text where that is asked for."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        text = await to_thread.run_sync(encode, registry, limiter=one)
+        return Response(text, headers={"Content-Type": content_type})
+
+    return routes
+
+
+def _said(code: HTTPStatus, status: str, reasons: tuple[str, ...]) -> Response:
+    return Response(as_json(status, reasons), code, media_type="application/json")
