@@ -544,6 +544,8 @@ def test_the_watermark_lags_behind_the_front_by_the_allowed_lateness() -> None:
     assert watermark_of(None, 60) is None
     assert watermark_of(LANDED, 0) == LANDED
     assert watermark_of(LANDED, 3600) == LANDED - timedelta(hours=1)
+    first = datetime(1, 1, 1, tzinfo=UTC)  # which an earlier version has accepted
+    assert watermark_of(first, 3600) == first
 
 
 def test_a_stream_may_add_rules_and_name_its_own_event_time(judge_values: Judge) -> None:

@@ -19,13 +19,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import leases, tables
+from lakehouse.judging import clean_schema
 from lakehouse.layer import LAYERS
 from lakehouse.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.streams.calls import CALLS
+from lakehouse.tables import Transaction
 from tests import pipeline
-from tests.batches import gold_of
+from tests.batches import gold_of, rows_between, silver_of, take
 from tests.folding import Folding
+from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 
 SOURCES = {source.topic: source for source in CALLS.sources}
@@ -288,6 +291,30 @@ def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, session_settings:
     assert [row["status"] for row in folding.rows(GOLD)].count("open") == 1
     folding.tick(now + timedelta(seconds=6))
     assert [row["status"] for row in folding.rows(GOLD)].count("open") == 0
+
+
+def test_an_event_of_the_calendars_first_moment_that_an_earlier_version_has_accepted_stops_nothing(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    silver, gold = (layer_of(spark, lake_settings, CALLS) for layer_of in (silver_of, gold_of))
+    first = (datetime(1, 1, 1, tzinfo=UTC), lake_settings.topic("analyticsTopic"), 0, 0)
+    accepted = local_frame(spark, [("ann", "bob", '"hello"', *first)], clean_schema(ANALYTICS.contract))
+    tables.append(accepted, str(pipeline.path_of(lake_settings, silver.name)), Transaction("earlier", 0))
+    pipeline.land(spark, lake_settings, [[said(0)]], landed_at=START, first_offset=1, source=ANALYTICS)
+
+    done = take(silver, rows_between(spark, lake_settings, "bronze.call_analytics", 0, 2), 0, now=START)
+    assert done.written == {"call_analytics": 1, "dead_letters": 0}
+    frames = {
+        "call_analytics": rows_between(spark, lake_settings, silver.name, 0, 2),
+        "call_metrics": accepted.limit(0).withColumnRenamed("analytics", "metrics"),
+    }
+    take(gold, gold.combine(frames), 0, now=START)
+
+    rows = by_user(pipeline.rows_of(lake_settings, GOLD))["ann"]
+    assert sorted((row["status"], row["analytics"]) for row in rows.values()) == [
+        ("closed", '"hello"'),
+        ("open", None),
+    ]
 
 
 @pytest.mark.soak
