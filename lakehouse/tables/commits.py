@@ -102,7 +102,10 @@ class Commit:
     def _filtered(self, where: Column) -> Any:
         """Return the files that may have rows for which the condition holds, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
-        condition = rows._jdf.queryExecution().analyzed().condition()
+        analyzed = rows._jdf.queryExecution().analyzed()
+        # Delta compares statistics with literals alone, and a Python int beside a long is the cast of one.
+        folding = self._jvm.org.apache.spark.sql.catalyst.optimizer.ConstantFolding
+        condition = folding.apply(analyzed).condition()
         return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # noqa: FBT003 - with numbers of rows
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:

@@ -26,13 +26,19 @@ def table(spark: SparkSession, lake_settings: Settings) -> str:
 
 
 def put(
-    spark: SparkSession, table: str, rows: Iterable[tuple[int, str]], number: int, *, near: str | None = None
+    spark: SparkSession,
+    table: str,
+    rows: Iterable[tuple[int, str]],
+    number: int,
+    *,
+    near: str | None = None,
+    query: str = "query",
 ) -> int:
     """Upsert rows; those without a value leave."""
     frame = spark.createDataFrame([(k, v, not v) for k, v in rows], f"{SCHEMA}, {DELETED} boolean")
     commit = tables.begin(spark, table)
     candidates = commit.candidates(None if near is None else F.expr(near))
-    return tables.upsert(frame.persist(), commit, candidates, ["k"], Transaction("query", number))
+    return tables.upsert(frame.persist(), commit, candidates, ["k"], Transaction(query, number))
 
 
 def fill(spark: SparkSession, table: str, files: int, *, twice: str = "false") -> None:
@@ -148,6 +154,39 @@ def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_finds_i
 
     assert commits == 2
     assert rows_of(tables.read(spark, table)) == [(1, "a")]
+
+
+def test_a_condition_with_whole_numbers_leaves_the_files_that_may_have_them(
+    spark: SparkSession, table: str
+) -> None:
+    """Each of the twenty files has two keys."""
+    fill(spark, table, 20)
+    commit, k = tables.begin(spark, table), F.col("k")
+    conditions = (k == 41, k.between(3, 4), k.between(2**40, 2**41), (k == 0) | (k == 39), F.expr("k < 5"))
+    assert [len(commit.candidates(where).files) for where in conditions] == [0, 2, 0, 2, 3]
+    assert commit.candidates(None).rows == 40
+
+
+@pytest.mark.parametrize("files", [2, 20])
+def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """The second has looked for rows with the key before the first has committed one."""
+    fill(spark, table, files)
+    finish, commits = tables.Commit.finish, 0
+
+    def finish_late(commit: tables.Commit, transaction: Transaction | None) -> int:
+        nonlocal commits
+        commits += 1
+        if commits == 1:
+            assert put(spark, table, [(41, "first")], 0, near="k = 41", query="another") == 1
+        return finish(commit, transaction)
+
+    monkeypatch.setattr(tables.Commit, "finish", finish_late)
+    assert tables.again_on_conflict(lambda: put(spark, table, [(41, "second")], 0, near="k = 41")) == 1
+
+    assert commits == 3
+    assert [row for row in rows_of(tables.read(spark, table)) if row[0] > 39] == [(41, "second")]
 
 
 def test_an_append_goes_by_names_and_types_of_the_table_and_names_a_column_that_it_lacks(
