@@ -22,14 +22,15 @@ export function open(root) {
       swap(node, el("h2", {}, title), el("p", { class: "trouble", role: "alert" }, problem.message));
     }
   };
-  const again = () => {
-    tell(gates, "Gates", async () => [(await ask("/api/v1/gates")).gates, await declared()], drawnGates);
-    tell(audit, "Audit", () => askIfThere("/api/v1/audit"), (found) => drawnAudit(found, again));
-    tell(suites, "Suites", () => ask("/api/v1/expectations"), (found) => drawnSuites(found.expectations, again));
-  };
+  const looks = new Map([
+    ["ops.gates", () => tell(gates, "Gates", async () => [(await ask("/api/v1/gates")).gates, await declared()], drawnGates)],
+    ["ops.events", () => tell(audit, "Audit", () => askIfThere("/api/v1/audit"), (found) => drawnAudit(found, again))],
+    ["ops.expectation_results", () => tell(suites, "Suites", () => ask("/api/v1/expectations"), (found) => drawnSuites(found.expectations, again))],
+  ]);
+  const again = () => looks.forEach((look) => look());
   again();
   const timer = setInterval(() => document.hidden || again(), EVERY_MS);
-  const off = on("table", (name) => name.startsWith("ops.") && again());
+  const off = on("table", (name) => looks.get(name)?.());
   return {
     close() {
       clearInterval(timer);
