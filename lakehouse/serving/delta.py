@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -179,13 +180,14 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
         return Found(nothing, None, None)
 
 
-def version_of(table: Table) -> tuple[int, int] | None:
-    """Return a table's generation and version, null where it cannot be read now."""
-    try:
-        snapshot = table.snapshot()
-    except TableAwayError:
-        return None
-    return snapshot.generation, snapshot.version
+def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
+    """Return generation and version of each table that can be read now, by its name here."""
+    found = {}
+    for name, table in tables.items():
+        with suppress(TableAwayError):
+            snapshot = table.snapshot()
+            found[name] = snapshot.generation, snapshot.version
+    return found
 
 
 def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:

@@ -52,8 +52,7 @@ class Gold:
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return generation and version of each table that can be read, by its name in SQL."""
-        found = {f"gold.{name}": delta.version_of(table) for name, table in self._tables.items()}
-        return {name: version for name, version in found.items() if version is not None}
+        return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: KeptTable, key: Row) -> GoldRows:
         """Return the row of a key, whose times are those of the message: in milliseconds."""

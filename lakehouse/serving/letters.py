@@ -56,8 +56,7 @@ class Letters:
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return the table's generation and version by its name in SQL, nothing where it cannot be read."""
-        version = delta.version_of(self._table)
-        return {} if version is None else {DEAD_LETTERS.qualified_name: version}
+        return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: Wanted) -> Found[list[dict[str, Any]]]:
         """Return how many there are by stream, rule and status; one with two rules counts under both."""

@@ -27,8 +27,7 @@ class Ops:
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return generation and version of each table by its name in SQL, none of one that cannot be read."""
-        found = {name: delta.version_of(table) for name, table in self._tables.items()}
-        return {name: version for name, version in found.items() if version is not None}
+        return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:
         """Return the last state of each stream's gate that has ever been asked."""
