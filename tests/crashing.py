@@ -11,16 +11,21 @@ class CrashError(Exception):
     """What stands in for the end of the process."""
 
 
-def crash_at(write: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-    """Return a write that works as it does, but for its call of this number, which fails."""
+def crash_at(
+    write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
+) -> Callable[..., Any]:
+    """Return a write that works as it does, but for its call of this number, which fails.
+
+    With `for_good` so do all calls after it, as in a process that has ended.
+    """
     calls = 0
 
     def crashing(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls != number:
+        if calls < number or (calls > number and not for_good):
             return write(*arguments, **named)
-        if after:
+        if after and calls == number:
             write(*arguments, **named)
         raise CrashError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -29,31 +28,12 @@ from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.chance import chance
 from tests.conftest import MakeSettings
+from tests.crashing import crash_at
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 QUERIES = (BRONZE, SILVER, GOLD, "export.metrics_1m")
 WRITES = ((tables, "append"), (tables, "upsert"), (checkpoints, "plan"), (checkpoints, "note_done"))
-
-
-class KilledError(Exception):
-    """What stands in for SIGKILL."""
-
-
-def killed_at(write: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-    """Return a write that works as it does until its call of this number, from which on nothing does."""
-    calls = 0
-
-    def ending(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls < number:
-            return write(*arguments, **named)
-        if after and calls == number:
-            write(*arguments, **named)
-        raise KilledError
-
-    return ending
 
 
 @dataclass
@@ -96,7 +76,8 @@ class Lake:
         """Run until a write's call of this number; tell whether it came so far."""
         module, name = where
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, name, killed_at(getattr(module, name), number, after=after))
+            ending = crash_at(getattr(module, name), number, after=after, for_good=True)
+            patch.setattr(module, name, ending)
             try:
                 self.catch_up(trips=trips)
             except StreamError:

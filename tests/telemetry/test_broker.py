@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -29,28 +30,30 @@ def without_a_leader(ask: Callable[..., Any], times: int) -> Callable[..., Any]:
     return asking
 
 
+@pytest.fixture
+def topic(services: Endpoints) -> str:
+    """A topic of two partitions that has just been made."""
+    name = f"new-{uuid.uuid4().hex}"
+    create_topics(services.kafka, {name: 2})
+    return name
+
+
+@pytest.fixture
+def broker(services: Endpoints) -> Iterator[Broker]:
+    with closing(Broker(services.kafka)) as asked:
+        yield asked
+
+
 def test_a_topic_that_has_no_leader_yet_is_asked_for_again(
-    services: Endpoints, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"new-{uuid.uuid4().hex}"
-    create_topics(services.kafka, {topic: 2})
     monkeypatch.setattr(KafkaConsumer, "end_offsets", without_a_leader(KafkaConsumer.end_offsets, 2))
-    broker = Broker(services.kafka)
-    try:
-        assert broker.ends([topic, "nobody's"]) == {topic: {0: Ends(0, 0), 1: Ends(0, 0)}}
-    finally:
-        broker.close()
+    assert broker.ends([topic, "nobody's"]) == {topic: {0: Ends(0, 0), 1: Ends(0, 0)}}
 
 
 def test_a_topic_that_never_gets_a_leader_is_a_reason_and_no_defect(
-    services: Endpoints, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"new-{uuid.uuid4().hex}"
-    create_topics(services.kafka, {topic: 1})
     monkeypatch.setattr(KafkaConsumer, "end_offsets", without_a_leader(KafkaConsumer.end_offsets, 1000))
-    broker = Broker(services.kafka)
-    try:
-        with pytest.raises(ServiceError, match="does not answer: LeaderNotAvailableError"):
-            broker.ends([topic])
-    finally:
-        broker.close()
+    with pytest.raises(ServiceError, match="does not answer: LeaderNotAvailableError"):
+        broker.ends([topic])
