@@ -6,7 +6,7 @@ r"""spark-submit job: take what is new in the topics through all layers at once.
 Each layer keeps the checkpoint that its own job has, so that this job and those of the layers may take turns.
 """
 
-from lakehouse.application import pipeline_job
+from lakehouse.application import job
 
 if __name__ == "__main__":
-    pipeline_job()
+    job()

@@ -225,33 +225,21 @@ def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], No
     return SuiteGate(spark, STREAMS, settings, on_notice)
 
 
-def job(layer: LayerName) -> None:
-    """Be the spark-submit job of one layer: parse the arguments, run it, exit with its code."""
+def job(layer: LayerName | None = None) -> None:
+    """Be the spark-submit job of a layer, or of all of them in trips: parse the arguments, run, exit."""
+    layers = LAYERS if layer is None else [layer]
 
     def main(
         stream: StreamOption = None,
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
     ) -> None:
-        run_layers(read_settings(), [layer], stream or [], trigger, Console(), allow=allow or ())
+        run_layers(
+            read_settings(), layers, stream or [], trigger, Console(), allow=allow or (), trips=layer is None
+        )
 
-    main.__doc__ = f"Run the {layer} layer until stopped or caught up."
-    app = typer.Typer(add_completion=False)
-    app.command()(main)
-    exit_with(app)
-
-
-def pipeline_job() -> None:
-    """Be the spark-submit job of all layers: parse the arguments, run them in trips, exit with its code."""
-
-    def main(
-        stream: StreamOption = None,
-        trigger: TriggerOption = "1 second",
-        allow: AllowOption = None,
-    ) -> None:
-        """Run all layers of each stream as one query, until stopped or caught up."""
-        run_layers(read_settings(), LAYERS, stream or [], trigger, Console(), allow=allow or (), trips=True)
-
+    what = "all layers of each stream as one query" if layer is None else f"the {layer} layer"
+    main.__doc__ = f"Run {what} until stopped or caught up."
     app = typer.Typer(add_completion=False)
     app.command()(main)
     exit_with(app)

@@ -20,7 +20,7 @@ from lakehouse import checkpoints, tables
 from lakehouse.columns import Columns
 from lakehouse.execution import are_few, by_reference, execute_for
 from lakehouse.judging import HEADERS
-from lakehouse.kafka_source import source_options
+from lakehouse.kafka_source import read_new
 from lakehouse.layer import BatchResult, LayerQuery, Passed, QueryMaker
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
@@ -67,20 +67,7 @@ def _columns() -> Columns:
 
 
 def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
-    path = tables.ensure(spark, settings.lake, spec(source))
-
-    def records() -> DataFrame:
-        return (
-            spark.readStream.format("kafka")
-            .options(**source_options(settings.kafka_bootstrap_servers))
-            .option("subscribe", settings.topic(source.topic))
-            .option("startingOffsets", "earliest")
-            .option("failOnDataLoss", "true")
-            .option("includeHeaders", "true")
-            .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-            .option("kafka.max.poll.records", "10000")
-            .load()
-        )
+    path, topic = tables.ensure(spark, settings.lake, spec(source)), settings.topic(source.topic)
 
     def process(
         batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
@@ -94,7 +81,7 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
         # A file a partition of the topic and micro-batch would be many small ones.
         landed = to_bronze(batch.coalesce(1 if few else settings.shuffle_partitions), plan.planned_at)
         rows = tables.append(landed, path, transaction)
-        return Passed(BatchResult(rows, {source.table: rows}), landed, rows)
+        return Passed(BatchResult(rows, {source.table: rows}), landed, rows, transaction)
 
     @contextmanager
     def pass_on(
@@ -108,10 +95,10 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
     return LayerQuery(
         "bronze",
         name,
-        records,
+        lambda: read_new(spark, [topic], settings, since="earliest"),
         process,
         fills=path,
         tables={name: path},
-        topic=settings.topic(source.topic),
+        topic=topic,
         pass_on=pass_on,
     )

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from lakehouse import storage
 from lakehouse.errors import CheckpointError
 
+KafkaPosition = dict[str, dict[int, int]]
+"""By topic and partition the offset after the last record that has been read."""
 _IDENTITY = "lakehouse.json"
 
 
@@ -60,7 +62,7 @@ def last_done(spark: SparkSession, checkpoint: str) -> int | None:
     return max(_numbers(spark, f"{checkpoint}/commits"), default=None)
 
 
-def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> dict[str, dict[int, int]]:
+def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> KafkaPosition:
     """Return for each topic and partition the offset after the last one that the micro-batch reads.
 
     Null stands for the place before the first micro-batch; empty where that has not been chosen yet.
@@ -88,13 +90,17 @@ def read_kafka_plan(spark: SparkSession, checkpoint: str, batch: int) -> KafkaPl
     _version, header, *_ = storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()
     planned_ms = int(json.loads(header)["batchTimestampMs"])
     before = kafka_position(spark, checkpoint, batch - 1 if batch else None)
-    after = kafka_position(spark, checkpoint, batch)
-    records = sum(
-        offset - before.get(topic, {}).get(partition, 0)
-        for topic, offsets in after.items()
+    records = records_between(before, kafka_position(spark, checkpoint, batch))
+    return KafkaPlan(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=planned_ms), records)
+
+
+def records_between(first: KafkaPosition, end: KafkaPosition) -> int:
+    """Return at most how many records there are from one place in Kafka to another."""
+    return sum(
+        offset - first.get(topic, {}).get(partition, 0)
+        for topic, offsets in end.items()
         for partition, offset in offsets.items()
     )
-    return KafkaPlan(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=planned_ms), records)
 
 
 def forget_start(spark: SparkSession, checkpoint: str) -> None:
@@ -103,7 +109,7 @@ def forget_start(spark: SparkSession, checkpoint: str) -> None:
 
 
 def plan_nothing(
-    spark: SparkSession, checkpoint: str, batch: int, like: int, position: dict[str, dict[int, int]]
+    spark: SparkSession, checkpoint: str, batch: int, like: int, position: KafkaPosition
 ) -> None:
     """Write a micro-batch that is done and has read nothing, but has come to this place in Kafka.
 

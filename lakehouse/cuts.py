@@ -70,7 +70,7 @@ def positions(spark: SparkSession, lake: str, query: str, batch: int | None) -> 
     """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
     if batch is None:
         return {}
-    return dict(read_places(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
+    return dict(_read_places(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
 
 
 def finished(spark: SparkSession, lake: str, query: str) -> int | None:
@@ -257,7 +257,7 @@ def _written(snapshot: Any, of: str | None) -> Written:
     return Written(int(snapshot.version()), batch)
 
 
-def read_places(plan: list[str]) -> Iterator[tuple[str, Position]]:
+def _read_places(plan: list[str]) -> Iterator[tuple[str, Position]]:
     """Yield how far a plan, as its checkpoint has it, reads each Delta table, by table id."""
     for line in plan:
         if line == _NOTHING_YET:

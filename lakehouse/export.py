@@ -161,11 +161,11 @@ class _Export:
         self._looked: datetime | None = None
 
     def take(
-        self, feed: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+        self, feed: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
     ) -> BatchResult:
         """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
         is_filled, self._looked = self._redis.is_filled(), now
-        few = are_few(size_bytes=size_of(feed)) if count is None else are_few(rows=count)
+        few = are_few(size_bytes=size_of(feed))
         execute_for(feed.sparkSession, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
         # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.

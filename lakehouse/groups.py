@@ -246,13 +246,18 @@ class Group:
 
     def _told(self, one: Running, failure: BaseException) -> BaseException:
         """Return what to say of a failure: where Kafka has lost what the query was to read, what that is."""
-        if one.query is None or isinstance(failure, LakehouseError) or not is_loss(failure):
+        if isinstance(failure, LakehouseError) or not is_loss(failure):
             return failure
         try:
-            self._common.guards.refuse_losses(one.query, failure)
+            for query in self._reading(one):
+                self._common.guards.refuse_losses(query, failure)
         except Exception as refusal:  # noqa: BLE001 - raised by the run's end in place of the failure
             return refusal
         return failure
+
+    def _reading(self, one: Running) -> Iterable[LayerQuery]:
+        """Return the queries whose topics this one reads."""
+        return [] if one.query is None else [one.query]
 
     def _tick(self, one: Running) -> bool:
         """Do what the wall clock makes due for a query, and tell whether that has failed and comes again."""

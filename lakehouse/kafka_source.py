@@ -1,14 +1,47 @@
-"""How Spark reads records from Kafka, in streams and in one go."""
+"""How Spark reads records from Kafka, in streams and in one go: those of committed transactions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
 
-def source_options(bootstrap_servers: str) -> dict[str, str]:
-    """Return the options with which Spark's Kafka source reads records of committed transactions."""
-    return {
-        "kafka.bootstrap.servers": bootstrap_servers,
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.settings import Settings
+
+
+def read_new(spark: SparkSession, topics: Sequence[str], settings: Settings, *, since: str) -> DataFrame:
+    """Return the stream of the topics' records from a place on: `earliest`, or as a plan says it."""
+    rows: DataFrame = (
+        _of(spark.readStream, topics, settings)
+        .option("startingOffsets", since)
+        .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+        .load()
+    )
+    return rows
+
+
+def read_between(spark: SparkSession, topic: str, settings: Settings, *, first: str, end: str) -> DataFrame:
+    """Return the topic's records from one place to another, each as a plan says it, the end left out."""
+    rows: DataFrame = (
+        _of(spark.read, [topic], settings)
+        .option("startingOffsets", first)
+        .option("endingOffsets", end)
+        .load()
+    )
+    return rows
+
+
+def _of(reader: Any, topics: Sequence[str], settings: Settings) -> Any:
+    options = {
+        "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         # A task reads only what is there, but the fetch that its consumer sends ahead finds nothing more, and
         # until the broker has answered that, by default after 500 ms, it answers no other question of it.
         "kafka.fetch.max.wait.ms": "10",
+        "kafka.max.poll.records": "10000",
+        "subscribe": ",".join(topics),
+        "includeHeaders": "true",
     }
+    return reader.format("kafka").options(**options)

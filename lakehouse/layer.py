@@ -40,11 +40,15 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a layer did of a micro-batch, and the `count` rows that it added to its table, in memory."""
+    """What a layer did of a micro-batch, and the `count` rows that it added to its table, in memory.
+
+    It added them under the transaction.
+    """
 
     result: BatchResult
     rows: DataFrame
     count: int
+    transaction: Transaction
 
 
 class Process(Protocol):

@@ -85,8 +85,9 @@ def run(
         by_layer = {layer: list(_makers(common, streams, [layer])) for layer in ordered}
         group = TripGroup(common, by_layer)
         group.run()
-        left = [stream for stream in streams if stream.name in group.left_behind]
-        ordered = ordered[1:] if catches_up and left else []
+        behind = group.left_behind() if catches_up else frozenset()
+        left = [stream for stream in streams if stream.name in behind]
+        ordered = ordered[1:] if left else []
     groups = [[layer] for layer in ordered] if catches_up else [ordered]
     for together in groups:
         if not stop.requested:

@@ -112,7 +112,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         if tables.is_written(batch.sparkSession, path, transaction):
             # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
             # without dead letters has left no transaction with them that would keep new ones out.
-            yield Passed(BatchResult(0), tables.read(batch.sparkSession, path).limit(0), 0)
+            yield Passed(BatchResult(0), tables.read(batch.sparkSession, path).limit(0), 0, transaction)
             return
         watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
         resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
@@ -135,7 +135,7 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
                 tables.append(clean, path, transaction)
                 front.advance(from_micros(reached))
             result = BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
-            yield Passed(result, clean, rows - refused)
+            yield Passed(result, clean, rows - refused, transaction)
         finally:
             judged.unpersist()
 

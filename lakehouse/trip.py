@@ -26,8 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, cuts, tables
+from lakehouse.checkpoints import KafkaPosition
 from lakehouse.execution import are_few, execute_for
-from lakehouse.kafka_source import source_options
+from lakehouse.kafka_source import read_between, read_new
 from lakehouse.layer import BatchResult, LayerQuery, Passed
 from lakehouse.settings import Settings
 from lakehouse.tables import Transaction
@@ -37,7 +38,6 @@ _KEPT = 100  # plans of a checkpoint, as Spark keeps them
 _FORGOTTEN_EVERY = 25
 _MOST_VERSIONS = 10
 
-Position = dict[str, dict[int, int]]
 Told = Callable[[str, int, BatchResult, float], None]
 
 
@@ -53,6 +53,8 @@ class Step:
         self.failure: Exception | None = None
         self.checkpoint = checkpoints.path_of(settings.lake, query.name)
         self._spark = spark
+        self._lake = settings.lake
+        self._application = ""
         self._last: int | None = None
         self._read: dict[str, int] = {}  # by table id: the first version that has not been read
         self._ids = {name: tables.table_id(spark, query.tables[name]) for name in self._sources}
@@ -64,24 +66,37 @@ class Step:
 
     def join(self) -> bool:
         """Take part from now on, if nothing waits that its own query has begun or has to read."""
-        planned = checkpoints.last_planned(self._spark, self.checkpoint)
-        self.joined = planned == checkpoints.last_done(self._spark, self.checkpoint)
-        if planned is not None and self.joined:
-            self.joined = self._read_places(planned)
-        self._last = planned
-        self.joined = self.joined and self._next({}) is not None and not self._has_much_to_send()
+        self.joined = (
+            self._planned_beyond() is None
+            and self._read_places()
+            and self._next({}) is not None
+            and not self._has_much_to_send()
+        )
         if self.joined:
-            checkpoints.begin(self._spark, self.checkpoint)
+            self._identify()
         return self.joined
+
+    def resume(self) -> int | None:
+        """Go on behind the last micro-batch that is done; return one that is planned and not done, if any."""
+        self._identify()
+        return self._planned_beyond()
+
+    def _identify(self) -> None:
+        self._application = self.query.application(checkpoints.begin(self._spark, self.checkpoint))
+
+    def _planned_beyond(self) -> int | None:
+        planned = checkpoints.last_planned(self._spark, self.checkpoint)
+        self._last = checkpoints.last_done(self._spark, self.checkpoint)
+        return None if planned == self._last else planned
 
     def _has_much_to_send(self) -> bool:
         """Tell whether so many versions wait that they are better sent in micro-batches of a bounded size."""
         span = self.changes() if self.query.layer == "export" else None
         return span is not None and span[1] - span[0] >= _MOST_VERSIONS
 
-    def _read_places(self, planned: int) -> bool:
-        """Read how far a micro-batch has come; false where it has stopped within a version."""
-        found = dict(cuts.read_places(checkpoints.read_plan(self._spark, self.checkpoint, planned)))
+    def _read_places(self) -> bool:
+        """Read how far the last micro-batch has come; false where it has stopped within a version."""
+        found = cuts.positions(self._spark, self._lake, self.query.name, self._last)
         for name in self._sources:
             place, path = found.get(self._ids[name]), self.query.tables[name]
             if place is not None:
@@ -91,7 +106,6 @@ class Step:
                 self._read[self._ids[name]] = behind
         return True
 
-    @property
     def is_behind(self) -> bool:
         """Tell whether something waits to be read."""
         return self._next({}) is None or (self.query.layer == "export" and self.changes() is not None)
@@ -102,12 +116,11 @@ class Step:
 
     def transaction(self) -> Transaction:
         """Return the transaction of the micro-batch that comes next."""
-        return Transaction(
-            self.query.application(checkpoints.begin(self._spark, self.checkpoint)), self._number
-        )
+        return Transaction(self._application, self.number)
 
     @property
-    def _number(self) -> int:
+    def number(self) -> int:
+        """The micro-batch that comes next."""
         return 0 if self._last is None else self._last + 1
 
     def plan(self, header: Mapping[str, Any], written: Mapping[str, Transaction]) -> bool:
@@ -126,11 +139,11 @@ class Step:
 
     def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Plan the next micro-batch as the lines say."""
-        checkpoints.plan(self._spark, self.checkpoint, self._number, header, lines)
+        checkpoints.plan(self._spark, self.checkpoint, self.number, header, lines)
 
     def done(self) -> None:
         """Note that the micro-batch planned last is done."""
-        number = self._number
+        number = self.number
         checkpoints.note_done(self._spark, self.checkpoint, number)
         self._last = number
         if number % _FORGOTTEN_EVERY == 0 and number > _KEPT:
@@ -184,8 +197,7 @@ class Trip:
         self._steps = steps
         self._directory = tempfile.mkdtemp(prefix="lakehouse-trip-")
         self.checkpoint = Path(self._directory).as_uri()
-        self._reached: Position = {}
-        self._header: Mapping[str, Any] | None = None
+        self._reached: KafkaPosition = {}
 
     def close(self) -> None:
         """Forget the query's own checkpoint."""
@@ -194,9 +206,8 @@ class Trip:
     def records(self) -> DataFrame:
         """Return what comes to the stream's topics from where bronze has come to."""
         self._reached = self._begin()
-        start = checkpoints.kafka_place(self._reached)
-        rows: DataFrame = self._reader(self._spark.readStream).option("startingOffsets", start).load()
-        return rows
+        topics, since = [_topic(step) for step in self._landing], checkpoints.kafka_place(self._reached)
+        return read_new(self._spark, topics, self._settings, since=since)
 
     def take(
         self, batch: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
@@ -205,71 +216,51 @@ class Trip:
         number, spark = transaction.version, batch.sparkSession
         ends = checkpoints.kafka_position(self._spark, self.checkpoint, number)
         header = checkpoints.header_of(self._spark, self.checkpoint, number)
-        self._header = header
         # What is persisted is planned when it is marked.
-        execute_for(spark, few=are_few(rows=_records(self._reached, ends)))
+        execute_for(spark, few=are_few(rows=checkpoints.records_between(self._reached, ends)))
         with ExitStack() as held:
             landed = self._land(batch, ends, header, now, held)
             clean = self._judge(landed, header, now, held)
             self._fold(spark, clean, header, now)
-            self.send(spark, now)
+            self.send(spark, header, now)
         return BatchResult(sum(one.count for one in landed.values()))
 
-    def _begin(self) -> Position:
+    def _begin(self) -> KafkaPosition:
         """Finish what bronze has planned and not noted as done, and return where it has come to."""
-        found: Position = {}
+        found: KafkaPosition = {}
         for step in self._landing:
-            planned = checkpoints.last_planned(self._spark, step.checkpoint)
-            topic = str(step.query.topic)
-            place = checkpoints.kafka_position(self._spark, step.checkpoint, planned)
-            if planned is not None and planned != checkpoints.last_done(self._spark, step.checkpoint):
-                self._finish(step, planned, place)
-            step._last = planned
+            planned, topic = step.resume(), _topic(step)
+            if planned is not None:
+                self._finish(step, planned)
+            last = step.number - 1 if step.number else None
+            place = checkpoints.kafka_position(self._spark, step.checkpoint, last)
             known = describe_topic(self._settings.kafka_bootstrap_servers, topic)
             earliest = {} if known is None else known.earliest
             found[topic] = {**earliest, **place.get(topic, {})}
-            checkpoints.begin(self._spark, step.checkpoint)
-            if planned is None:
+            if last is None:
                 checkpoints.note_start(
                     self._spark, step.checkpoint, checkpoints.kafka_place({topic: found[topic]})
                 )
         return found
 
-    def _finish(self, step: Step, planned: int, place: Position) -> None:
-        before = checkpoints.kafka_position(self._spark, step.checkpoint, planned - 1 if planned else None)
-        topic = str(step.query.topic)
-        starts = {n: before.get(topic, {}).get(n, 0) for n in place.get(topic, {})}
-        rows = (
-            self._reader(self._spark.read, topic)
-            .option("startingOffsets", checkpoints.kafka_place({topic: starts}))
-            .option("endingOffsets", checkpoints.kafka_place(place))
-            .load()
+    def _finish(self, step: Step, planned: int) -> None:
+        topic = _topic(step)
+        before, place = (
+            checkpoints.kafka_position(self._spark, step.checkpoint, batch).get(topic, {})
+            for batch in (planned - 1 if planned else None, planned)
         )
-        application = step.query.application(checkpoints.begin(self._spark, step.checkpoint))
-        started = time.monotonic()
-        result = step.query.process(rows, Transaction(application, planned), datetime.now(UTC))
-        self._told(step.query.name, planned, result, time.monotonic() - started)
-        checkpoints.note_done(self._spark, step.checkpoint, planned)
-
-    def _reader(self, reader: Any, topic: str | None = None) -> Any:
-        topics = [topic] if topic else [str(step.query.topic) for step in self._landing]
-        return (
-            reader.format("kafka")
-            .options(**source_options(self._settings.kafka_bootstrap_servers))
-            .option("subscribe", ",".join(topics))
-            .option("failOnDataLoss", "true")
-            .option("includeHeaders", "true")
-            .option("maxOffsetsPerTrigger", self._settings.max_records_per_batch)
-            .option("kafka.max.poll.records", "10000")
-        )
+        first = {partition: before.get(partition, 0) for partition in place}
+        first_place, end_place = (checkpoints.kafka_place({topic: offsets}) for offsets in (first, place))
+        rows = read_between(self._spark, topic, self._settings, first=first_place, end=end_place)
+        self._run(step, rows, None, datetime.now(UTC))
 
     def _land(
-        self, batch: DataFrame, ends: Position, header: Mapping[str, Any], now: datetime, held: ExitStack
-    ) -> dict[str, _Handed]:
-        found: dict[str, _Handed] = {}
+        self, batch: DataFrame, ends: KafkaPosition, header: Mapping[str, Any], now: datetime, held: ExitStack
+    ) -> dict[str, Passed]:
+        found: dict[str, Passed] = {}
         batch = held.enter_context(_persisted(batch))
         for step in self._landing:
-            topic = str(step.query.topic)
+            topic = _topic(step)
             if ends.get(topic) == self._reached.get(topic):
                 continue
             step.plan_as(header, [checkpoints.kafka_place({topic: ends[topic]})])
@@ -279,9 +270,9 @@ class Trip:
         return found
 
     def _judge(
-        self, landed: Mapping[str, _Handed], header: Mapping[str, Any], now: datetime, held: ExitStack
-    ) -> dict[str, _Handed]:
-        found: dict[str, _Handed] = {}
+        self, landed: Mapping[str, Passed], header: Mapping[str, Any], now: datetime, held: ExitStack
+    ) -> dict[str, Passed]:
+        found: dict[str, Passed] = {}
         for step in self._of("silver"):
             (name,) = step.query.reads
             if name not in landed:
@@ -293,7 +284,7 @@ class Trip:
         return found
 
     def _fold(
-        self, spark: SparkSession, clean: Mapping[str, _Handed], header: Mapping[str, Any], now: datetime
+        self, spark: SparkSession, clean: Mapping[str, Passed], header: Mapping[str, Any], now: datetime
     ) -> None:
         for step in self._of("gold"):
             handed = {name: clean[name] for name in step.query.reads if name in clean}
@@ -314,7 +305,9 @@ class Trip:
                 }
                 self._run(step, step.query.combine(frames), count, now)
 
-    def send(self, spark: SparkSession, now: datetime, of: str | None = None) -> None:
+    def send(
+        self, spark: SparkSession, header: Mapping[str, Any], now: datetime, of: str | None = None
+    ) -> None:
         """Send what has changed in the gold tables, or in one of them and those beside it."""
         for step in self._of("export"):
             (gold,) = step.query.tables
@@ -324,7 +317,7 @@ class Trip:
                 span = step.changes()
                 if span is None:
                     continue
-                step.plan_changes(self._header or checkpoints.new_header(self._spark, now), span[1])
+                step.plan_changes(header, span[1])
                 feed = tables.read_changes(spark, step.query.tables[gold], *span)
                 self._run(step, feed, None, now)
 
@@ -347,32 +340,18 @@ class Trip:
 
     def _pass_on(
         self, step: Step, rows: DataFrame, count: int | None, now: datetime, held: ExitStack
-    ) -> _Handed:
+    ) -> Passed:
         if step.query.pass_on is None:
             raise TypeError(f"{step.query.name} passes nothing on")
         started, transaction = time.monotonic(), step.transaction()
         passed = held.enter_context(step.query.pass_on(rows, transaction, now, count))
         self._told(step.query.name, transaction.version, passed.result, time.monotonic() - started)
         step.done()
-        return _Handed(passed, transaction)
+        return passed
 
 
-class _Handed:
-    """Rows that a step hands on, and the transaction under which they were written."""
-
-    def __init__(self, passed: Passed, transaction: Transaction) -> None:
-        self.rows = passed.rows
-        self.count = passed.count
-        self.transaction = transaction
-
-
-def _records(starts: Position, ends: Position) -> int:
-    """Return at most how many records there are between two places."""
-    return sum(
-        offset - starts.get(topic, {}).get(partition, 0)
-        for topic, offsets in ends.items()
-        for partition, offset in offsets.items()
-    )
+def _topic(step: Step) -> str:
+    return str(step.query.topic)
 
 
 @contextmanager

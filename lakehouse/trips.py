@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lakehouse.errors import LakehouseError
+from lakehouse import checkpoints
 from lakehouse.execution import executing_for
-from lakehouse.failures import is_loss
 from lakehouse.groups import BatchDone, Common, Group
 from lakehouse.layer import BatchResult, LayerName, LayerQuery, QueryMaker
 from lakehouse.running import Running
@@ -62,11 +61,10 @@ class TripGroup(Group):
             checkpoint=trip.checkpoint,
         )
 
-    @property
-    def left_behind(self) -> set[str]:
-        """The streams of which a layer has not taken part to the end, for whatever reason."""
-        joined = {name for name, step in self._steps.items() if step.joined and not step.is_behind}
-        return {one.maker.stream for name, one in self._members.items() if name not in joined}
+    def left_behind(self) -> frozenset[str]:
+        """Return the streams of which a layer has not taken part to the end, for whatever reason."""
+        joined = {name for name, step in self._steps.items() if step.joined and not step.is_behind()}
+        return frozenset(one.maker.stream for name, one in self._members.items() if name not in joined)
 
     def _joined(self, stream: str) -> list[Step]:
         ours = [name for name, one in self._members.items() if one.maker.stream == stream]
@@ -160,22 +158,17 @@ class TripGroup(Group):
             with self._turns.all():
                 self._join([one])
 
-    def _told(self, one: Running, failure: BaseException) -> BaseException:
-        if not self._is_trip(one) or isinstance(failure, LakehouseError) or not is_loss(failure):
-            return super()._told(one, failure)
-        for maker in self._landing[one.maker.stream]:
-            try:
-                self._common.guards.refuse_losses(maker.make(), failure)
-            except Exception as refusal:  # noqa: BLE001 - raised by the run's end in place of the failure
-                return refusal
-        return failure
+    def _reading(self, one: Running) -> Iterable[LayerQuery]:
+        if not self._is_trip(one):
+            return super()._reading(one)
+        return (maker.make() for maker in self._landing[one.maker.stream])
 
     def _tick(self, one: Running) -> bool:
         rounds = one.rounds
         is_failing = super()._tick(one)
         trip = self._trips.get(one.maker.stream)
         if one.rounds > rounds and trip is not None:
-            spark = self._common.spark
+            spark, now = self._common.spark, self._common.clock()
             with self._turns.all(), executing_for(spark, few=True):
-                trip.send(spark, self._common.clock(), of=one.maker.name)
+                trip.send(spark, checkpoints.new_header(spark, now), now, of=one.maker.name)
         return is_failing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -10,7 +9,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, cuts, data_losses, tables
 from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
-from lakehouse.kafka_source import source_options
+from lakehouse.kafka_source import read_between
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.topics import offset_ranges
@@ -58,18 +57,11 @@ def check_landing(spark: SparkSession, stream: Stream, source: Source, settings:
 
 def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ranges) -> DataFrame:
     """Return the committed records of a topic in a range of offsets of each partition, the end left out."""
-    starts, ends = (
-        json.dumps({topic: {str(partition): both[side] for partition, both in ranges.items()}})
+    first, end = (
+        checkpoints.kafka_place({topic: {partition: both[side] for partition, both in ranges.items()}})
         for side in (0, 1)
     )
-    return (
-        spark.read.format("kafka")
-        .options(**source_options(settings.kafka_bootstrap_servers))
-        .option("subscribe", topic)
-        .option("startingOffsets", starts)
-        .option("endingOffsets", ends)
-        .load()
-    )
+    return read_between(spark, topic, settings, first=first, end=end)
 
 
 def _read_up_to(spark: SparkSession, lake: str, query: str, topic: str) -> dict[int, int]:
