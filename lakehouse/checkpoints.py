@@ -162,9 +162,7 @@ def plan(
     lines = ["v1", json.dumps(header, separators=(",", ":")), *places]
     try:
         storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join(lines), anew=True)
-    except Py4JJavaError as error:
-        if "AlreadyExists" not in str(error.java_exception):
-            raise
+    except FileExistsError as error:
         raise CheckpointError(
             f"micro-batch {batch} of {checkpoint} was planned by another process at the same moment: two of "
             f"them run the same layer. Stop one"

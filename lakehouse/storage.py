@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import uuid
+from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from lakehouse.places import local_path
+
+_LOCAL = "file:"
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -37,8 +45,45 @@ def read_text(spark: SparkSession, path: str) -> str:
 def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False) -> None:
     """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there.
 
-    With `anew` there must be none: raises Py4JJavaError of a FileAlreadyExistsException where there is one.
+    With `anew` there must be none: raises FileExistsError where there is one.
     """
+    here = _on_this_machine(spark, path)
+    if here is not None:
+        _write_here(here, text, anew=anew)
+        return
+    try:
+        _write_there(spark, path, text, anew=anew)
+    except Py4JJavaError as error:
+        if anew and "AlreadyExists" in str(error.java_exception):
+            raise FileExistsError(path) from error
+        raise
+
+
+def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
+    """Return where a path lies on a file system of this machine, null where Hadoop has it elsewhere."""
+    context: Any = spark.sparkContext._jsc
+    if path.startswith(_LOCAL) or context.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL):
+        return local_path(path)
+    return None
+
+
+def _write_here(path: Path, text: str, *, anew: bool) -> None:
+    """Write a file without Hadoop, which starts five processes (readlink, chmod) for each that it renames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    try:
+        draft.write_bytes(text.encode())
+        # Hadoop's checksum of another file of that name, which this one would be compared with.
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if anew:
+            os.link(draft, path)
+        else:
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_there(spark: SparkSession, path: str, text: str, *, anew: bool) -> None:
     jvm: Any = spark._jvm
     checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
     directory = _path(spark, path).getParent()
