@@ -7,6 +7,7 @@ commits what has moved, beside the micro-batches; whatever it fails with is said
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from lakehouse.topics import require_listening
 
 _EVERY_S = 2.0
 _REQUEST_MS = 5_000
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -52,7 +54,7 @@ def committing(
         while True:
             was_last = ended.wait(_EVERY_S)
             try:
-                progress.commit()
+                _commit(progress)
                 is_told = False
             except (KafkaError, ServiceError, OSError, ValueError) as error:
                 if not is_told:
@@ -69,6 +71,20 @@ def committing(
         ended.set()
         thread.join(timeout=2 * _REQUEST_MS / 1000)
         progress.close()
+
+
+def _commit(progress: GroupProgress) -> None:
+    """Commit, and again in a moment where the broker is not ready: a new one has no topic of groups yet."""
+    for pause_s in _PAUSES_S:
+        try:
+            progress.commit()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            time.sleep(pause_s)
+        else:
+            return
+    progress.commit()
 
 
 class GroupProgress:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import CoordinatorNotAvailableError
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from lakehouse.telemetry import Observer, StreamState
-from lakehouse.telemetry.consumer_groups import GroupProgress, group_of
+from lakehouse.telemetry.consumer_groups import GroupProgress, committing, group_of
 from tests import pipeline
+from tests.batches import plan
 from tests.conftest import MakeSettings
-from tests.pipeline import SOURCE, STREAM, Raw
+from tests.pipeline import BRONZE, SOURCE, STREAM, Raw
 
 
 def events(count: int, at: datetime) -> list[Raw]:
@@ -38,6 +40,33 @@ def committed(settings: Settings) -> list[int | None]:
         return [consumer.committed(TopicPartition(topic, number)) for number in range(2)]
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize(("refusals", "noticed"), [(3, 0), (1000, 1)])
+def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_told(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, refusals: int, noticed: int
+) -> None:
+    """A new broker makes the topic of its groups when it is first asked for one."""
+    settings, notices, asked = make_settings(topic_partitions=2), list[str](), 0
+    pipeline.send(settings, events(7, datetime.now(UTC)))
+    plan(settings, 0, planned_at=datetime.now(UTC), ends=[4])
+    (pipeline.checkpoint_of(settings, BRONZE) / "commits").mkdir()
+    (pipeline.checkpoint_of(settings, BRONZE) / "commits" / "0").write_text("v1\n{}")
+    alter = KafkaAdminClient.alter_group_offsets
+
+    def refused_at_first(admin: KafkaAdminClient, group: str, offsets: object) -> object:
+        nonlocal asked
+        asked += 1
+        if asked <= refusals:
+            raise CoordinatorNotAvailableError
+        return alter(admin, group, offsets)
+
+    monkeypatch.setattr(KafkaAdminClient, "alter_group_offsets", refused_at_first)
+    with committing([STREAM], settings, notices.append):
+        pass
+
+    assert len(notices) == noticed
+    assert committed(settings) == ([None, None] if noticed else [4, None])
 
 
 @pytest.mark.soak
