@@ -16,8 +16,9 @@ from lakehouse.execution import executing_for
 from lakehouse.groups import BatchDone, Common, Group
 from lakehouse.layer import BatchResult, LayerName, LayerQuery, QueryMaker
 from lakehouse.running import Running
+from lakehouse.step import Step
 from lakehouse.triggers import AVAILABLE_NOW
-from lakehouse.trip import Step, Trip
+from lakehouse.trip import Trip
 
 _FOLLOWING: tuple[LayerName, ...] = ("silver", "gold", "export")
 
