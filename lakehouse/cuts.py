@@ -16,6 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse import checkpoints, tables
 from lakehouse.errors import TableError
@@ -37,6 +38,14 @@ class Position:
     version: int
     index: int
     is_starting: bool
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Rows that some versions of a table have appended, and how many; null where a file does not say."""
+
+    rows: DataFrame
+    count: int | None
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,26 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
     rows = tables.read_version(spark, path, newest)
     if not unread:
         return rows
-    coming = spark.read.schema(rows.schema).parquet(*(f"{path}/{file}" for file in unread))
+    coming = _rows_of(spark, path, unread, rows.schema)
     return rows.join(coming.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def read_appended(spark: SparkSession, path: str, first: int | None, end: int) -> Appended:
+    """Return what the versions from the first one on, null for all, and before the end have appended.
+
+    Raises TableError where log retention has removed what was done.
+    """
+    commits = _commits(spark, path, first or 0, end)
+    files = [file for commit in commits if not rewrites(commit) for file in _changing("add", commit)]
+    rows = tables.read(spark, path)
+    if files:
+        rows = _rows_of(spark, path, [str(file["path"]) for file in files], rows.schema)
+    counts = [json.loads(file.get("stats") or "{}").get("numRecords") for file in files]
+    return Appended(rows if files else rows.limit(0), None if None in counts else sum(counts))
+
+
+def _rows_of(spark: SparkSession, path: str, files: list[str], schema: StructType) -> DataFrame:
+    return spark.read.schema(schema).parquet(*(f"{path}/{file}" for file in files))
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:

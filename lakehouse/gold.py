@@ -88,6 +88,7 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         ticker=_Ticker(spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
         combine=table.combine,
         is_held=lambda: leases.is_held(spark, path),
+        merge_every_s=table.merge_every_s,
     )
 
 

@@ -111,10 +111,13 @@ class Group:
     def run(self) -> None:
         """Run the queries until they have caught up or are to stop; raises what ends the whole run."""
         try:
-            self._begin()
-            self._wait()
+            try:
+                self._begin()
+                self._wait()
+            finally:
+                leave(self._queries, self._turns)
+            self._settle()
         finally:
-            leave(self._queries, self._turns)
             for one in self._queries:
                 one.close()
         for one in self._queries:
@@ -125,6 +128,9 @@ class Group:
 
     def _begin(self) -> None:
         self._bring_up(self._queries)
+
+    def _settle(self) -> None:
+        """Do what is left to do once no query works any more."""
 
     def _form_ring(self) -> None:
         form_ring(self._queries)

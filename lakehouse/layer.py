@@ -103,7 +103,7 @@ class LayerQuery:
     that fill what this one reads. `admits` raises CheckpointError where what has left already is not its own,
     unless that is allowed. `close` lets go of connections, once, at the end. `checkpoint` is where its
     checkpoint lies, null for under its name in the lake. `is_held` tells whether somebody holds the table, so
-    that a micro-batch would wait.
+    that a micro-batch would wait. What it reads may wait for it for `merge_every_s` seconds in a trip.
     """
 
     layer: LayerName
@@ -122,6 +122,7 @@ class LayerQuery:
     combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
     checkpoint: str | None = None
     is_held: Callable[[], bool] = lambda: False
+    merge_every_s: int = 0
 
     def application(self, query_id: str) -> str:
         """Return the name under which the query's transactions are in Delta, by its checkpoint's id."""

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lakehouse import checkpoints, cuts, tables
+from lakehouse.cuts import Appended
 from lakehouse.layer import LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.tables import Transaction
@@ -25,12 +26,14 @@ class Step:
     """A layer's query as a part of trips.
 
     `joined` says that it takes part; what has failed is kept in `failure` until somebody has seen to it.
+    Rows that a trip has passed over wait in the tables that it reads while it `waits`.
     """
 
     def __init__(self, spark: SparkSession, query: LayerQuery, settings: Settings) -> None:
         self.query = query
         self.joined = False
         self.failure: Exception | None = None
+        self.waits = False
         self.checkpoint = checkpoints.path_of(settings.lake, query.name)
         self._spark = spark
         self._lake = settings.lake
@@ -116,6 +119,18 @@ class Step:
         lines = [checkpoints.delta_place(self._ids[name], places[self._ids[name]]) for name in self._sources]
         self.plan_as(header, lines)
         return True
+
+    def plan_all(self, header: Mapping[str, Any]) -> dict[str, Appended]:
+        """Plan the next micro-batch: all that waits in the tables that it reads; return it by their names."""
+        found: dict[str, Appended] = {}
+        for name in self._sources:
+            table, path = self._ids[name], self.query.tables[name]
+            end = tables.version_of(self._spark, path) + 1
+            found[name] = cuts.read_appended(self._spark, path, self._read.get(table), end)
+            self._read[table] = end
+        places = (checkpoints.delta_place(self._ids[name], self._read[self._ids[name]]) for name in found)
+        self.plan_as(header, list(places))
+        return found
 
     def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Plan the next micro-batch as the lines say."""

@@ -274,6 +274,8 @@ class GoldTable(KeptTable):
     `recomputed`, say so there. `total` names the column that is null where its type does not hold the sum:
     such a row is set aside (ops.keys_set_aside), and the others go on.
     `state`, if any, is what only a fold needs; maintenance clears it where no fold can come any more.
+    In a live run rows may wait in silver for `merge_every_s` seconds, so that a table which is read now and
+    then costs less; one that catches up merges all of them.
     """
 
     reads: tuple[str, ...]
@@ -287,6 +289,7 @@ class GoldTable(KeptTable):
     total: str | None = None
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
+    merge_every_s: int = 0
 
 
 @dataclass(frozen=True)

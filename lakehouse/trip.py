@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, tables
 from lakehouse.checkpoints import KafkaPosition
+from lakehouse.cuts import Appended
 from lakehouse.execution import are_few, execute_for
 from lakehouse.kafka_source import read_between, read_new
 from lakehouse.layer import BatchResult, LayerQuery, Passed
@@ -35,6 +36,7 @@ from lakehouse.step import Step
 from lakehouse.tables import Transaction
 from lakehouse.topics import describe_topic
 
+_IDLE_S = 1.0
 Told = Callable[[str, int, BatchResult, float], None]
 
 
@@ -52,15 +54,20 @@ class Trip:
         steps: Callable[[], Sequence[Step]],
         settings: Settings,
         told: Told,
+        *,
+        is_live: bool,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._told = told
+        self._is_live = is_live
         self._landing = [Step(spark, query, settings) for query in land]
         self._steps = steps
         self._directory = tempfile.mkdtemp(prefix="lakehouse-trip-")
         self.checkpoint = Path(self._directory).as_uri()
         self._reached: KafkaPosition = {}
+        self._merged: dict[str, datetime] = {}  # by a step's name: when it last was
+        self._idle_since: float | None = None
 
     def close(self) -> None:
         """Forget the query's own checkpoint."""
@@ -76,7 +83,7 @@ class Trip:
         self, batch: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
     ) -> BatchResult:
         """Take a micro-batch of records through the layers; the number is the trip's own."""
-        number, spark = transaction.version, batch.sparkSession
+        number, spark, self._idle_since = transaction.version, batch.sparkSession, None
         ends = checkpoints.kafka_position(self._spark, self.checkpoint, number)
         header = checkpoints.header_of(self._spark, self.checkpoint, number)
         # What is persisted is planned when it is marked.
@@ -86,6 +93,7 @@ class Trip:
             clean = self._judge(landed, header, now, held)
             self._fold(spark, clean, header, now)
             self.send(spark, header, now)
+        self._idle_since = time.monotonic()
         return BatchResult(sum(one.count for one in landed.values()))
 
     def _begin(self) -> KafkaPosition:
@@ -151,24 +159,64 @@ class Trip:
     ) -> None:
         for step in self._of("gold"):
             handed = {name: clean[name] for name in step.query.reads if name in clean}
-            count = sum(one.count for one in handed.values())
-            if not count:
+            if not any(one.count for one in handed.values()):
+                continue
+            if self._may_wait(step, now):
+                step.waits = True
                 continue
             with self._trying(step):
-                if step.query.is_held():
-                    step.leave()
-                    continue
-                if not step.plan(header, {name: one.transaction for name, one in handed.items()}):
-                    continue
-                frames = {
-                    name.partition(".")[2]: handed[name].rows
-                    if name in handed
-                    else tables.read(spark, step.query.tables[name]).limit(0)
-                    for name in step.query.reads
-                }
-                self._run(step, step.query.combine(frames), count, now)
+                self._merge(spark, step, handed, header, now)
             # At once: what users wait for is not to wait for the tables that come after it.
             self.send(spark, header, now, of=step.query.name)
+
+    def is_due(self, now: datetime) -> bool:
+        """Tell whether rows have waited long enough for a table, and no trip comes that would merge them."""
+        is_idle = self._idle_since is not None and time.monotonic() - self._idle_since > _IDLE_S
+        return is_idle and any(step.waits and not self._may_wait(step, now) for step in self._of("gold"))
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether rows wait for a table."""
+        return any(step.waits for step in self._of("gold"))
+
+    def merge_waiting(self, spark: SparkSession, header: Mapping[str, Any], now: datetime) -> None:
+        """Merge and send all that waits for a table."""
+        for step in self._of("gold"):
+            if step.waits:
+                with self._trying(step):
+                    self._merge(spark, step, {}, header, now)
+                self.send(spark, header, now, of=step.query.name)
+
+    def _may_wait(self, step: Step, now: datetime) -> bool:
+        last, pause = self._merged.get(step.query.name), timedelta(seconds=step.query.merge_every_s)
+        return self._is_live and last is not None and now - last < pause
+
+    def _merge(
+        self,
+        spark: SparkSession,
+        step: Step,
+        handed: Mapping[str, Passed],
+        header: Mapping[str, Any],
+        now: datetime,
+    ) -> None:
+        found: Mapping[str, Passed | Appended] = handed
+        if step.query.is_held():
+            step.leave()
+            return
+        if step.waits:
+            found = step.plan_all(header)
+        elif not step.plan(header, {name: one.transaction for name, one in handed.items()}):
+            return
+        frames = {
+            name.partition(".")[2]: found[name].rows
+            if name in found
+            else tables.read(spark, step.query.tables[name]).limit(0)
+            for name in step.query.reads
+        }
+        counts = [one.count for one in found.values()]
+        count = None if None in counts else sum(one or 0 for one in counts)
+        self._run(step, step.query.combine(frames), count, now)
+        step.waits, self._merged[step.query.name] = False, now
 
     def send(
         self, spark: SparkSession, header: Mapping[str, Any], now: datetime, of: str | None = None

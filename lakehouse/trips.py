@@ -50,7 +50,14 @@ class TripGroup(Group):
             common.guards.check(query, common.clock())
         for step in self._joined(stream):
             step.join()  # a trip that has failed may have left something for it in its tables
-        trip = Trip(common.spark, land, partial(self._joined, stream), common.settings, self._tell)
+        trip = Trip(
+            common.spark,
+            land,
+            partial(self._joined, stream),
+            common.settings,
+            self._tell,
+            is_live=common.is_live,
+        )
         self._trips[stream] = trip
         return LayerQuery(
             "bronze",
@@ -167,9 +174,24 @@ class TripGroup(Group):
     def _tick(self, one: Running) -> bool:
         rounds = one.rounds
         is_failing = super()._tick(one)
-        trip = self._trips.get(one.maker.stream)
-        if one.rounds > rounds and trip is not None:
-            spark, now = self._common.spark, self._common.clock()
+        trip, spark, now = self._trips.get(one.maker.stream), self._common.spark, self._common.clock()
+        if trip is None:
+            return is_failing
+        if one.rounds > rounds:
             with self._turns.all(), executing_for(spark, few=True):
                 trip.send(spark, checkpoints.new_header(spark, now), now, of=one.maker.name)
+        elif self._is_trip(one) and trip.is_due(now):
+            with self._turns.all(), executing_for(spark, few=True):
+                trip.merge_waiting(spark, checkpoints.new_header(spark, now), now)
         return is_failing
+
+    def _settle(self) -> None:
+        spark, now = self._common.spark, self._common.clock()
+        for trip in self._trips.values():
+            if trip.is_waited_for:
+                with executing_for(spark, few=True):
+                    trip.merge_waiting(spark, checkpoints.new_header(spark, now), now)
+        for name, step in self._steps.items():
+            one = self._members[name]
+            if step.failure is not None:
+                self._troubles.add_last(name, one.maker.stream, self._told(one, step.failure))

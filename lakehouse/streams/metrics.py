@@ -73,6 +73,7 @@ def _kept(
     member: str,
     partial: Callable[[DataFrame, Settings], DataFrame],
     keyed: Callable[[DataFrame], DataFrame],
+    merge_every_s: int = 0,
 ) -> GoldTable:
     """Return a table of windows; `names` are its groups' columns by JSON name, `member` one of them."""
     return GoldTable(
@@ -82,6 +83,7 @@ def _kept(
         schema=kept.schema,
         extent=("window_start", "window_start"),
         window_s=kept.windows.length_s,
+        merge_every_s=merge_every_s,
         partial=partial,
         fold=kept.fold,
         clock=EventClock("last_event_time", due_windows),
@@ -141,6 +143,7 @@ METRICS_SUMMARY_10M = _kept(
     member="environment",
     partial=partial_summaries,
     keyed=lambda clean: _SUMMARIES.keyed(named(clean)),
+    merge_every_s=10,
 )
 """One row per (environment, metric_name, window_start), ten minutes of event time over all services;
 environment is "default" for records that name none."""

@@ -1,0 +1,171 @@
+"""Tables that a live run merges now and then: their rows wait in silver, and none is lost or counted twice.
+
+The clock is the tests' own and stands still, so that a table waits until a test moves it on.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.audit import audit
+from lakehouse.layer import LAYERS
+from lakehouse.runner import BatchDone, run
+from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
+from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
+from lakehouse.triggers import AVAILABLE_NOW
+from lakehouse.trips import TripGroup
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import Raw
+
+NOON = pipeline.utc("2026-03-01T12:00:00")
+MINUTES, SUMMARIES = "gold.metrics_1m", "gold.metrics_summary_10m"
+EXPORT = "export.metrics_summary_10m"
+PATIENCE_S = 120
+PAUSE = timedelta(seconds=METRICS_SUMMARY_10M.merge_every_s)
+
+
+@dataclass
+class Lake:
+    """A lake of metrics; `sent` counts the events, `done` are the micro-batches of a run."""
+
+    spark: SparkSession
+    settings: Settings
+    now: datetime = NOON
+    sent: int = 0
+    done: list[BatchDone] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All layers live, in trips."""
+        stop = Stop()
+
+        def work() -> None:
+            try:
+                self._run("100 milliseconds", stop)
+            except Exception as failure:  # noqa: BLE001 - seen by the test's own thread
+                self.failures.append(failure)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.request()
+            thread.join()
+        assert self.failures == []
+
+    def catch_up(self, *, trips: bool) -> None:
+        self._run(AVAILABLE_NOW, Stop(), trips=trips)
+
+    def _run(self, trigger: str, stop: Stop, *, trips: bool = True) -> None:
+        run(
+            self.spark,
+            [METRICS],
+            LAYERS,
+            self.settings,
+            trigger=trigger,
+            stop=stop,
+            clock=lambda: self.now,
+            on_batch=self.done.append,
+            trips=trips,
+        )
+
+    def produce(self) -> None:
+        """Send an event, and wait until the minutes have it."""
+        stamp = int(NOON.timestamp() * 1000) + self.sent
+        one = {"serviceId": "auth", "metricName": "m", "value": self.sent, "timestamp": stamp}
+        pipeline.send(self.settings, [Raw(json.dumps(one).encode())])
+        self.sent += 1
+        self.await_count(MINUTES)
+
+    def await_count(self, table: str) -> None:
+        """Wait until a table counts every event that was sent."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.count(table) != self.sent:
+            assert time.monotonic() < deadline, f"{table} counts {self.count(table)} of {self.sent} events"
+            assert self.failures == []
+            time.sleep(0.1)
+
+    def count(self, table: str) -> int:
+        there = pipeline.path_of(self.settings, table) / "_delta_log" / f"{0:020}.json"
+        return sum(row["count"] for row in pipeline.rows_of(self.settings, table)) if there.exists() else 0
+
+    def merges(self) -> list[int]:
+        """How many rows each merge of the summaries has read."""
+        return [one.result.rows for one in self.done if one.query == SUMMARIES]
+
+    def check(self) -> None:
+        assert (self.count(MINUTES), self.count(SUMMARIES)) == (self.sent, self.sent)
+        assert audit(self.spark, [METRICS], self.settings, NOON + timedelta(days=1)).is_clean
+
+
+@pytest.fixture
+def lake(spark: SparkSession, make_settings: MakeSettings) -> Lake:
+    return Lake(spark, make_settings(topic_partitions=1))
+
+
+def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_one_or_at_the_end(
+    lake: Lake,
+) -> None:
+    with lake.running():
+        lake.produce()
+        lake.await_count(SUMMARIES)
+        lake.produce()
+        lake.produce()
+        assert lake.count(SUMMARIES) == 1
+
+        lake.now += PAUSE
+        lake.await_count(SUMMARIES)  # though nothing comes
+        assert lake.merges() == [1, 2]
+        lake.produce()
+        lake.produce()
+        assert lake.count(SUMMARIES) == 3
+    assert lake.merges() == [1, 2, 2]
+    assert [one.query for one in lake.done].count(EXPORT) == 3
+    assert lake.count(SUMMARIES) == 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("trips", [True, False])
+def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, trips: bool
+) -> None:
+    monkeypatch.setattr(TripGroup, "_settle", lambda _group: None)
+    with lake.running():
+        for _ in range(3):
+            lake.produce()
+    assert lake.count(SUMMARIES) == 1
+
+    lake.catch_up(trips=trips)
+
+    assert lake.merges() == [1, 2]
+    lake.check()
+
+
+@pytest.mark.soak
+def test_a_catch_up_lets_nothing_wait(lake: Lake) -> None:
+    with lake.running():
+        lake.produce()
+        lake.produce()
+    lake.catch_up(trips=True)
+    assert len(lake.merges()) == 2
+    for _ in range(2):
+        stamp = int(NOON.timestamp() * 1000) + lake.sent
+        one = {"serviceId": "auth", "metricName": "m", "value": 1, "timestamp": stamp}
+        pipeline.send(lake.settings, [Raw(json.dumps(one).encode())])
+        lake.sent += 1
+        lake.catch_up(trips=True)
+        assert lake.count(SUMMARIES) == lake.sent
+    lake.check()
