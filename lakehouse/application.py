@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from typing import Annotated
 
 import typer
@@ -30,6 +30,7 @@ from lakehouse.telemetry.consumer_groups import committing
 from lakehouse.telemetry.driver import DriverMetrics
 from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
+from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
 from lakehouse.topics import create_topics, describe_topic, require_broker
 from lakehouse.triggers import AVAILABLE_NOW, check_trigger
@@ -65,6 +66,8 @@ def run_layers(
     trips: bool = False,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
+
+    On a terminal a run with an interval has a line for each stream instead, which is drawn anew.
 
     `gated`: gold leaves only while it is as its suites say. `telemetry_port` goes over the settings' one.
     `trips`: what is new goes through all layers at once (`lakehouse.trip`).
@@ -109,7 +112,7 @@ def _run(
         create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
-    lines = _lines(streams, settings, console)
+    lines, shown = _lines(streams, layers, settings, console, is_live=trigger != AVAILABLE_NOW)
     lines.say(
         f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"
     )
@@ -123,6 +126,7 @@ def _run(
         if trigger != AVAILABLE_NOW:
             lines.say("running; Ctrl-C finishes the micro-batch and leaves")
 
+        beside.enter_context(shown)
         if "bronze" in layers:
             beside.enter_context(committing(streams, settings, lines.notice))
         port = settings.telemetry_port if telemetry_port is None else telemetry_port
@@ -153,12 +157,30 @@ def _run(
         lines.say("stopped" if stop.requested else "caught up")
 
 
-def _lines(streams: Sequence[Stream], settings: Settings, console: Console) -> Lines:
+def _lines(
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    console: Console,
+    *,
+    is_live: bool,
+) -> tuple[Lines, AbstractContextManager[None]]:
+    """Return who says what the run does, and a block in which that is shown."""
     if settings.log_format == "json":
         return JsonLines(
             streams, settings, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
-        )
-    return TextLines(console)
+        ), nullcontext()
+    if not is_live or not console.is_terminal:
+        return TextLines(console), nullcontext()
+    observer = Observer(streams, settings)
+    lines = LiveLines(console, streams, layers, settings, look=observer.latest)
+
+    @contextmanager
+    def shown() -> Iterator[None]:
+        with closing(observer), lines.shown():
+            yield
+
+    return lines, shown()
 
 
 @contextmanager
