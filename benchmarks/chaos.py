@@ -2,7 +2,8 @@
 
 python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
 
-Four processes, one a layer, run all streams; a supervisor starts each again when it ends. Faults come by a
+Four processes, one a layer, run all streams, or one process all layers (--way trips), or that one in trips
+and by layer by turns (--way turns); a supervisor starts each again when it ends. Faults come by a
 seeded schedule (tests/chaos). At the end every table, topic and Redis row is compared with the oracles of
 tests/oracles. Exits with 1 at the first difference.
 """
@@ -22,7 +23,7 @@ from rich.console import Console
 from lakehouse.errors import LakehouseError
 from tests.chaos.faults import FAULTS
 from tests.chaos.report import print_report
-from tests.chaos.run import Plan, run_chaos
+from tests.chaos.run import WAYS, Plan, run_chaos
 
 app = typer.Typer(add_completion=False)
 console = Console(soft_wrap=True, highlight=False)
@@ -35,6 +36,7 @@ def chaos(
     seed: Annotated[int, typer.Option(help="Repeats the schedule, the poison and the events.")] = 1,
     rate: Annotated[float, typer.Option(min=1, help="Events a second, of all streams together.")] = 50,
     fault: Annotated[list[str] | None, typer.Option(help="Only this fault; may be given again.")] = None,
+    way: Annotated[str, typer.Option(help=f"How the layers run: {', '.join(WAYS)}.")] = "layers",
     home: Annotated[
         Path | None, typer.Option(help="An empty directory to keep; default: a lost one.")
     ] = None,
@@ -43,8 +45,11 @@ def chaos(
     unknown = sorted(set(fault or ()) - FAULTS.keys())
     if unknown:
         raise typer.BadParameter(f"no such fault: {', '.join(unknown)}; known: {', '.join(FAULTS)}")
+    chosen = next((one for one in WAYS if one == way), None)
+    if chosen is None:
+        raise typer.BadParameter(f"no such way: {way}; known: {', '.join(WAYS)}")
     signal.signal(signal.SIGTERM, _leave)
-    plan = Plan(seed, rate, seconds=minutes * 60, deck=fault or tuple(FAULTS))
+    plan = Plan(seed, rate, seconds=minutes * 60, deck=fault or tuple(FAULTS), way=chosen)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lakehouse-chaos-") as lost:
         outcome = run_chaos(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from lakehouse.layer import LAYERS
 from tests.chaos.faults import FAULTS, POINTS
 
 if TYPE_CHECKING:
@@ -49,23 +48,23 @@ def _faults(outcome: Outcome) -> Table:
 
 def _layers(outcome: Outcome) -> Table:
     table = Table(title="seconds from SIGKILL to the first micro-batch of the new process")
-    for heading in ("layer", "starts", "measured", "min", "median", "max"):
-        table.add_column(heading, justify="left" if heading == "layer" else "right")
-    for layer in LAYERS:
-        took = outcome.back_s.get(layer, [])
+    for heading in ("process", "starts", "measured", "min", "median", "max"):
+        table.add_column(heading, justify="left" if heading == "process" else "right")
+    for name, starts in outcome.starts.items():
+        took = outcome.back_s.get(name, [])
         figures = (min(took), statistics.median(took), max(took)) if took else ()
         times = (f"{figure:.1f}" for figure in figures)
-        table.add_row(layer, str(outcome.starts.get(layer, 0)), str(len(took)), *times)
+        table.add_row(name, str(starts), str(len(took)), *times)
     return table
 
 
 def _exits(outcome: Outcome) -> Table:
     table = Table(title="processes that ended by themselves")
-    for heading in ("layer", "after", "exit code", "times", "last said"):
+    for heading in ("process", "after", "exit code", "times", "last said"):
         table.add_column(heading)
-    last = {(one.layer, one.condition, one.code): (one.stderr or [""])[-1] for one in outcome.exits}
-    times = Counter((one.layer, one.condition, one.code) for one in outcome.exits)
+    last = {(one.name, one.condition, one.code): (one.stderr or [""])[-1] for one in outcome.exits}
+    times = Counter((one.name, one.condition, one.code) for one in outcome.exits)
     for key, count in sorted(times.items()):
-        layer, condition, code = key
-        table.add_row(layer, condition, str(code), str(count), last[key])
+        name, condition, code = key
+        table.add_row(name, condition, str(code), str(count), last[key])
     return table

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import Literal, get_args
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
@@ -42,13 +43,20 @@ _LOOK_S = 1.0
 _SETTINGS = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
 
 
+Way = Literal["layers", "trips", "turns"]
+WAYS: tuple[Way, ...] = get_args(Way)
+_ALL = "all"
+_TRIPS = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run does: `seconds` of faults from all of `deck`, again and again, or with 0 the deck once.
 
     `rate` is in events a second, of which `poison` is the share that is poison; `quiet_s` is the most
     between two faults, and `calm` the chance that all layers may come back before the next, which else can
-    hit one that is coming up.
+    hit one that is coming up. By its `way` each layer has a process, or one has all of them, in trips, or
+    after each of its ends by turns in trips and by layer.
     """
 
     seed: int
@@ -60,6 +68,19 @@ class Plan:
     quiet_s: float = 6.0
     calm: float = 0.5
     outage: Outage = field(default_factory=Outage)
+    way: Way = "layers"
+
+    @property
+    def commands(self) -> dict[str, list[list[str]]]:
+        """The commands of each process, which its starts take by turns."""
+        if self.way == "layers":
+            return {layer: [[LAKEHOUSE, "run", layer, "--trigger", "1 second"]] for layer in LAYERS}
+        return {_ALL: [_TRIPS] if self.way == "trips" else [_TRIPS, [*_TRIPS, "--by-layer"]]}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Which process runs a layer."""
+        return {layer: layer if self.way == "layers" else _ALL for layer in LAYERS}
 
 
 @dataclass
@@ -93,12 +114,9 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         create_topics(
             services.endpoints.kafka, dict.fromkeys(place.topics.values(), settings.topic_partitions)
         )
-        commands: dict[str, list[str]] = {
-            layer: [LAKEHOUSE, "run", layer, "--trigger", "1 second"] for layer in LAYERS
-        }
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
-            Supervisor(commands, environment) as supervisor,
+            Supervisor(plan.commands, plan.names, environment) as supervisor,
         ):
             rng = Random(plan.seed)  # noqa: S311 - meant to be repeatable
             scene = Scene(settings, services, supervisor, rng, plan.outage)
@@ -213,7 +231,7 @@ def _unclear(exits: Sequence[Exit]) -> Iterator[str]:
         text = "\n".join([*one.stdout, *one.stderr])
         if "Traceback" in text or len(errors) != 1 or one.code == 0:
             yield (
-                f"{one.layer} ended with {one.code} after {one.condition}, without one clear "
+                f"{one.name} ended with {one.code} after {one.condition}, without one clear "
                 f"line: {text[-1500:]}"
             )
 
@@ -222,5 +240,5 @@ def _keep_words(exits: Sequence[Exit], directory: Path) -> None:
     """Write what processes that ended by themselves had said, a file each."""
     directory.mkdir()
     for number, one in enumerate(exits):
-        name = f"{number:03}-{one.layer}-{one.condition.replace(' ', '-')}-{one.code}.txt"
+        name = f"{number:03}-{one.name}-{one.condition.replace(' ', '-')}-{one.code}.txt"
         (directory / name).write_text("\n".join([*one.stdout, "", *one.stderr, ""]), encoding="utf-8")

@@ -1,7 +1,7 @@
 """The layers as processes that are started again whenever they end, whatever the reason.
 
-Their output comes through pipes, which neither a full disk nor a limit on files can hold up. A layer is back
-when its new process has finished a micro-batch, which it says by a line.
+Their output comes through pipes, which neither a full disk nor a limit on files can hold up. A process is
+back when it has finished a micro-batch, which it says by a line. It may be one of a layer, or one of all.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class Exit:
-    """A process that ended by itself: of which layer, its code, after what, and what it had said."""
+    """A process that ended by itself: its name, its code, after what, and what it had said."""
 
-    layer: str
+    name: str
     code: int
     condition: str
     stdout: Sequence[str]
@@ -42,7 +42,7 @@ class Exit:
 
 @dataclass
 class _Life:
-    """One process of a layer, from its start to its end."""
+    """One process, from its start to its end."""
 
     popen: subprocess.Popen[str]
     stdout: list[str] = field(default_factory=list)
@@ -53,15 +53,21 @@ class _Life:
 
 
 class Supervisor:
-    """Keeps one process a layer running inside its block.
+    """Keeps processes running inside its block; `names` says by layer which of them runs it.
 
-    `condition` is the last thing that was made to go wrong, for the record of those that end by themselves.
-    `back_s` are the seconds from a SIGKILL to the new process's first micro-batch, by layer, of kills that
-    nothing else disturbed.
+    A process that is started again takes its commands by turns. `condition` is the last thing that was made
+    to go wrong, for the record of those that end by themselves. `back_s` are the seconds from a SIGKILL to
+    the new process's first micro-batch, by its name, of kills that nothing else disturbed.
     """
 
-    def __init__(self, commands: Mapping[str, list[str]], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[list[str]]],
+        names: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
         self._commands = commands
+        self._names = names
         self._environment = environment
         self._lock = threading.RLock()
         self._clock_lock = threading.Lock()  # readers of output take this one only, so they never wait long
@@ -90,14 +96,15 @@ class Supervisor:
 
     def kill(self, layer: str) -> bool:
         """Kill a layer's processes at once; tell whether there were any."""
+        name = self._names[layer]
         with self._lock:
-            life = self._lives.get(layer)
+            life = self._lives.get(name)
             if life is None or life.popen.returncode is not None:
                 return False
             os.killpg(life.popen.pid, signal.SIGKILL)
             life.killed = True
             with self._clock_lock:
-                self._killed_at[layer] = time.monotonic()
+                self._killed_at[name] = time.monotonic()
             return True
 
     def disturb(self, condition: str) -> None:
@@ -109,7 +116,7 @@ class Supervisor:
     def is_up(self, layer: str) -> bool:
         """Tell whether the layer's present process has finished a micro-batch."""
         with self._lock:
-            life = self._lives.get(layer)
+            life = self._lives.get(self._names[layer])
             return life is not None and life.popen.returncode is None and life.batches > 0
 
     def await_up(self, layers: Sequence[str], timeout_s: float) -> bool:
@@ -124,7 +131,7 @@ class Supervisor:
     def processes(self, layer: str) -> list[psutil.Process]:
         """Return the live processes of a layer: Python and its JVM."""
         with self._lock:
-            life = self._lives.get(layer)
+            life = self._lives.get(self._names[layer])
         if life is None:
             return []
         try:
@@ -134,7 +141,7 @@ class Supervisor:
             return []
 
     def stop(self, timeout_s: float) -> list[str]:
-        """Stop all layers by SIGTERM, start none again, and return what was not as it should be."""
+        """Stop all processes by SIGTERM, start none again, and return what was not as it should be."""
         self._stopping.set()
         self._watch.join()
         wrong = []
@@ -142,41 +149,42 @@ class Supervisor:
             if life.popen.poll() is None:
                 life.popen.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
-        for layer, life in self._lives.items():
+        for name, life in self._lives.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 life.popen.wait(max(0.1, deadline - time.monotonic()))
             code = life.popen.poll()
             _end(life)
             if code != 0 or life.stdout[-1:] != ["stopped"]:
                 last = (life.stdout[-1:] + life.stderr)[-3:]
-                wrong.append(f"{layer}: SIGTERM ended it with {code}, its last words: {last}")
+                wrong.append(f"{name}: SIGTERM ended it with {code}, its last words: {last}")
         return wrong
 
     def _keep_running(self) -> None:
         while not self._stopping.wait(_POLL_S):
-            for layer in self._commands:
+            for name in self._commands:
                 with self._lock:
-                    self._look_after(layer)
+                    self._look_after(name)
 
-    def _look_after(self, layer: str) -> None:
-        life = self._lives.get(layer)
+    def _look_after(self, name: str) -> None:
+        life = self._lives.get(name)
         if life is not None and life.popen.returncode is None:
             if not _has_ended(life.popen.pid):
                 return
             _end(life)
-            self._start_at[layer] = time.monotonic() + PAUSE_S
+            self._start_at[name] = time.monotonic() + PAUSE_S
             if not life.killed:
                 with self._clock_lock:
-                    self._killed_at.pop(layer, None)
+                    self._killed_at.pop(name, None)
                 code = life.popen.wait()
-                self.exits.append(Exit(layer, code, self.condition, life.stdout, life.stderr))
-        if time.monotonic() >= self._start_at[layer]:
-            self._lives[layer] = self._started(layer)
-            self.starts[layer] += 1
+                self.exits.append(Exit(name, code, self.condition, life.stdout, life.stderr))
+        if time.monotonic() >= self._start_at[name]:
+            self._lives[name] = self._started(name)
+            self.starts[name] += 1
 
-    def _started(self, layer: str) -> _Life:
+    def _started(self, name: str) -> _Life:
+        commands = self._commands[name]
         popen = subprocess.Popen(
-            self._commands[layer],
+            commands[self.starts[name] % len(commands)],
             env=self._environment,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -189,25 +197,25 @@ class Supervisor:
         life = _Life(popen)
         pipes = ((popen.stdout, life.stdout), (popen.stderr, life.stderr))
         life.readers = [
-            threading.Thread(target=self._read, args=(layer, life, pipe, lines), daemon=True)
+            threading.Thread(target=self._read, args=(name, life, pipe, lines), daemon=True)
             for pipe, lines in pipes
         ]
         for reader in life.readers:
             reader.start()
         return life
 
-    def _read(self, layer: str, life: _Life, pipe: IO[str], lines: list[str]) -> None:
+    def _read(self, name: str, life: _Life, pipe: IO[str], lines: list[str]) -> None:
         for line in pipe:
             lines.append(line.rstrip("\n"))
             if lines is life.stdout and _BATCH_DONE.match(line):
-                self._note_batch(layer, life)
+                self._note_batch(name, life)
 
-    def _note_batch(self, layer: str, life: _Life) -> None:
+    def _note_batch(self, name: str, life: _Life) -> None:
         now = time.monotonic()
         life.batches += 1
         with self._clock_lock:
-            if life is self._lives.get(layer) and not life.killed and layer in self._killed_at:
-                self.back_s[layer].append(now - self._killed_at.pop(layer))
+            if life is self._lives.get(name) and not life.killed and name in self._killed_at:
+                self.back_s[name].append(now - self._killed_at.pop(name))
 
 
 def _has_ended(pid: int) -> bool:
