@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -92,9 +92,16 @@ class Lake:
 
     def await_count(self, table: str) -> None:
         """Wait until a table counts every event that was sent."""
+        self._await(lambda: self.count(table), self.sent, table)
+
+    def await_merges(self, expected: list[int]) -> None:
+        """Wait until the run has told of these merges, which it does a moment after each."""
+        self._await(self.merges, expected, SUMMARIES)
+
+    def _await(self, found: Callable[[], object], expected: object, of: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while self.count(table) != self.sent:
-            assert time.monotonic() < deadline, f"{table} counts {self.count(table)} of {self.sent} events"
+        while (now := found()) != expected:
+            assert time.monotonic() < deadline, f"{of}: {now}, expected {expected}"
             assert self.failures == []
             time.sleep(0.1)
 
@@ -128,7 +135,7 @@ def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_o
 
         lake.now += PAUSE
         lake.await_count(SUMMARIES)  # though nothing comes
-        assert lake.merges() == [1, 2]
+        lake.await_merges([1, 2])
         lake.produce()
         lake.produce()
         assert lake.count(SUMMARIES) == 3
