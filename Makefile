@@ -38,9 +38,12 @@ format: setup ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## Print events/s, CPU-seconds per million events and latency (about 4 minutes)
-	@$(BIN)/python -m benchmarks.bench backlog
-	@$(BIN)/python -m benchmarks.bench live
+bench: setup ## Measure the pipeline and Kafka Streams side by side: catching up and live (about 45 minutes)
+	@mkdir -p build
+	@$(BIN)/python -m benchmarks.side_by_side warm --json build/warm-1m.json --plot build/warm-1m.png
+	@$(BIN)/python -m benchmarks.side_by_side warm --events 3000000 --json build/warm-3m.json --plot build/warm-3m.png
+	@$(BIN)/python -m benchmarks.side_by_side cold --json build/cold-1m.json --plot build/cold-1m.png
+	@$(BIN)/python -m benchmarks.live --peer --rounds 3 --json build/live.json --plot build/live.png
 
 exact: setup ## Send 600,000 events at 10,000/s and compare every window with an oracle (about 3 minutes)
 	@$(BIN)/python -m benchmarks.exact

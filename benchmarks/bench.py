@@ -2,16 +2,13 @@
 
 python -m benchmarks.bench backlog --stream sales --events 1000000
 python -m benchmarks.bench hot
-python -m benchmarks.bench live --rate 10000 --seconds 60 --gate
+python -m benchmarks.bench closing
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,16 +25,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import Latencies, Usage, application, used_by
+from benchmarks.measuring import Usage, application, used_by
 from lakehouse import producing, tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS, LayerName
 from lakehouse.loads import Load, send
 from lakehouse.local.services import local_services
-from lakehouse.quality.gate import SuiteGate
 from lakehouse.runner import BatchDone, run
 from lakehouse.samples import Sample
-from lakehouse.samples import metrics as samples_of_metrics
 from lakehouse.session import start_session
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stopping import Stop
@@ -219,83 +214,6 @@ def _one_sided(settings: Settings, user: str) -> None:
         "analyticsTopic",
         [Sample(b"k", json.dumps(record).encode(), "valid")],
     )
-
-
-@app.command()
-def live(
-    rate: Annotated[float, typer.Option(min=1, help="Events a second.")] = 10_000,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to measure.")] = 60,
-    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long to run before measuring.")] = 60,
-    trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
-    *,
-    gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
-    by_layer: Annotated[bool, typer.Option("--by-layer", help="A query for each layer.")] = False,
-) -> None:
-    """Run all layers in one application while events arrive, and say how old they are in Redis."""
-    with bench_services() as settings, start_session(settings, "bench live", brief=False) as spark:
-        stop = Stop()
-        rounds: list[BatchDone] = []
-        runner = threading.Thread(
-            target=run,
-            args=(spark, METRICS, LAYERS, settings),
-            kwargs={
-                "trigger": trigger,
-                "stop": stop,
-                "on_batch": rounds.append,
-                "gate": SuiteGate(spark, METRICS, settings, console.print) if gate else None,
-                "trips": not by_layer,
-            },
-        )
-        runner.start()
-        try:
-            if warmup_seconds:
-                _produce(settings, rate, warmup_seconds, seed=1)
-            _measure_live(settings, rate, seconds, rounds)
-        finally:
-            stop.request()
-            runner.join()
-
-
-def _produce(settings: Settings, rate: float, seconds: float, seed: int) -> None:
-    """Let a process of its own send events.
-
-    In this one the producer and the driver, which calls the JVM thousands of times a second, would wait for
-    each other's turns at the interpreter.
-    """
-    command = [sys.executable, "-m", "lakehouse", "produce", "metrics"]
-    load = ["--rate", str(rate), "--seconds", str(seconds), "--seed", str(seed)]
-    servers = {"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers}
-    subprocess.run([*command, *load], env=os.environ | servers, stderr=subprocess.DEVNULL, check=True)
-
-
-def _measure_live(settings: Settings, rate: float, seconds: float, rounds: list[BatchDone]) -> None:
-    rounds.clear()
-    url = settings.redis_url.get_secret_value()
-    _, *jvm = application()
-    events = int(rate * seconds)
-    with (
-        Latencies(url, "metrics_1m", samples_of_metrics.METRICS).observed() as latencies,
-        used_by(*jvm) as usage,
-    ):
-        _produce(settings, rate, seconds, seed=2)
-    measured = list(rounds)
-    table = Table(title=f"live: {rate:,.0f} events/s for {seconds:.0f} s")
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)):
-        table.add_row(f"{name}, produce to Redis", f"{latencies.percentile_s(share):.2f} s")
-    table.add_row("CPU-s per million events (Spark)", f"{usage.cpu_s / events * 1e6:.1f}")
-    table.add_row("cores busy (Spark)", f"{usage.cpu_s / usage.wall_s:.2f}")
-    for layer in LAYERS:
-        batches = [batch for batch in measured if batch.query.startswith(f"{layer}.")]
-        busy = sum(batch.duration_s for batch in batches)
-        table.add_row(
-            f"{layer}: micro-batches, mean seconds",
-            f"{len(batches)}, {busy / max(1, len(batches)):.2f}",
-        )
-    worst = ", ".join(f"{latency:.1f}" for _, latency in sorted(latencies.timeline.items()))
-    table.add_row("worst latency in each 30 s", f"{worst} s")
-    console.print(table)
 
 
 if __name__ == "__main__":

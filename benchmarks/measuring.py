@@ -1,19 +1,13 @@
-"""What the benchmarks measure with: CPU-seconds of processes, and latency from produce to Redis."""
+"""What the benchmarks measure with: CPU-seconds of processes."""
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
-import redis
-
-from lakehouse.sinks import latest_key
 
 
 def cpu_seconds(process: psutil.Process) -> float:
@@ -28,7 +22,9 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 def _workers(process: psutil.Process) -> list[psutil.Process]:
     """Return the Python workers under a JVM; none for any other process."""
-    return process.children(recursive=True) if process.name() == "java" else []
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True) if process.name() == "java" else []
+    return []
 
 
 def application() -> list[psutil.Process]:
@@ -54,69 +50,3 @@ def used_by(*processes: psutil.Process) -> Iterator[Usage]:
     yield usage
     usage.wall_s = time.monotonic() - began
     usage.cpu_s = sum(map(cpu_seconds, processes)) - before
-
-
-@dataclass
-class Latencies:
-    """Latency of events from their time to the first sight of a row in Redis that counts them.
-
-    The producer gives events their due time as event time, in order. A row says how many events it counts
-    and the time of the last; when a poll finds it with more, the new ones are taken to lie evenly between
-    the two last event times. What they waited is sampled at the ends and between.
-    """
-
-    url: str
-    table: str
-    groups: Sequence[str]
-    poll_s: float = 0.1
-    samples: list[tuple[float, int]] = field(default_factory=list)
-    events: int = 0
-    timeline: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    _seen: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
-
-    @contextmanager
-    def observed(self) -> Iterator[Latencies]:
-        """Poll Redis in the background inside the block."""
-        done = threading.Event()
-        thread = threading.Thread(target=self._observe, args=(done,), daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            done.set()
-            thread.join()
-
-    def percentile_s(self, share: float) -> float:
-        """Return the latency that this share of the events did not exceed; NaN before the first event."""
-        ordered = sorted(self.samples)
-        rank, passed = share * sum(weight for _, weight in ordered), 0
-        for latency, weight in ordered:
-            passed += weight
-            if passed >= rank:
-                return latency
-        return float("nan")
-
-    def _observe(self, done: threading.Event) -> None:
-        client = redis.Redis.from_url(self.url, decode_responses=True)
-        began = time.time()
-        while not done.wait(self.poll_s):
-            for group in self.groups:
-                found = client.hgetall(latest_key(self.table, group))
-                now = time.time()
-                for member, row in found.items():
-                    self._take(group, str(member), json.loads(row), now, int(now - began) // 30)
-
-    def _take(self, group: str, member: str, row: dict[str, int], now: float, slot: int) -> None:
-        key = (group, member, row["windowStart"])
-        count, last = row["count"], row["lastEventTime"]
-        before_count, before_last = self._seen.get(key, (0, row["windowStart"]))
-        if count <= before_count:
-            return
-        self._seen[key] = (count, last)
-        new = count - before_count
-        self.events += new
-        for part in range(5):
-            event_ms = last - (last - before_last) * part / 4
-            latency = now - event_ms / 1000
-            self.samples.append((latency, new))
-            self.timeline[slot] = max(self.timeline[slot], latency)

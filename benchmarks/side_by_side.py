@@ -1,32 +1,30 @@
 """The pipeline and a Kafka Streams application of the same job, one after the other on the same backlog.
 
-python -m benchmarks.side_by_side --stream metrics --events 1000000 --rounds 3
-python -m benchmarks.side_by_side --stream sales --json sales.json --plot sales.png
+python -m benchmarks.side_by_side warm --stream metrics --events 1000000 --rounds 3
+python -m benchmarks.side_by_side cold --stream sales --json sales.json --plot sales.png
 
 Each round sends events while both are idle, and lets first the one and then the other catch up with them;
-which of them is first changes. What both have made of the events is compared with what these come to.
+which of them is first changes. Warm, both have caught up with other events before; cold, both are started
+for it, and that counts. What both have made of the events is compared with what these come to.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from rich.table import Table
 
 from benchmarks import peer
+from benchmarks.applications import Used, pipeline, sampled
 from benchmarks.bench import bench_services, console
-from benchmarks.measuring import application, cpu_seconds
+from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
+from benchmarks.measuring import application
 from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layer import LAYERS
@@ -38,57 +36,140 @@ from lakehouse.streams import choose
 from lakehouse.topics import create_topics
 from lakehouse.triggers import AVAILABLE_NOW
 
-PIPELINE, PEER = "pipeline", "Kafka Streams"
+_THREADS = 2
 _GOLD = {
-    "metrics": ("metrics_1m", "count"),
-    "calls": ("call_records", "analytics_events + metrics_events"),
-    "sales": ("product_sales", "count"),
-    "transactions": ("user_transactions_5m", "count"),
+    "metrics": ("metrics_1m", ("count",)),
+    "calls": ("call_records", ("analytics_events", "metrics_events")),
+    "sales": ("product_sales", ("count",)),
+    "transactions": ("user_transactions_5m", ("count",)),
 }
-_SAMPLED_EVERY_S = 0.2
 
 app = typer.Typer(add_completion=False)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A catch-up of one of both: from its start to the last committed result, broker and Redis apart."""
-
-    who: str
-    round: int
-    events_per_s: float
-    cpu_s_per_million: float
-    peak_mb: float
+StreamOption = Annotated[str, typer.Option(help="Which stream.")]
+EventsOption = Annotated[int, typer.Option(min=1, help="Events of each round.")]
+RoundsOption = Annotated[int, typer.Option(min=1, help="How often each of both is measured.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write every figure there.")]
+PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")]
 
 
 @app.command()
-def compare(
+def warm(
     *,
-    stream: Annotated[str, typer.Option(help="Which stream.")] = "metrics",
-    events: Annotated[int, typer.Option(min=1, help="Events of each round.")] = 1_000_000,
+    stream: StreamOption = "metrics",
+    events: EventsOption = 1_000_000,
     warmup: Annotated[int, typer.Option(min=1, help="Events that both catch up with first.")] = 300_000,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each of both is measured.")] = 3,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of Kafka Streams.")] = 2,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
+    rounds: RoundsOption = 3,
+    json_: JsonOption = None,
+    plot: PlotOption = None,
 ) -> None:
     """Measure events a second, CPU-seconds per million events and memory of both, warm, by turns."""
     peer.build()
-    with bench_services() as settings, start_session(settings, "side by side", brief=False) as spark:
-        create_topics(
-            settings.kafka_bootstrap_servers, dict.fromkeys(peer.OUTPUTS[stream], settings.topic_partitions)
-        )
-        send(Load(stream, 1, seed=0), settings)  # makes the topics
-        with (
-            closing(peer.Outcome(settings, stream)) as outcome,
-            peer.running(settings, stream, threads=threads) as other,
-        ):
-            found = _Comparison(spark, settings, stream, other, outcome).measure(warmup, events, rounds)
-    _print(stream, events, found)
-    if json_ is not None:
-        json_.write_text(json.dumps([asdict(one) for one in found], indent=1))
-    if plot is not None:
-        _draw(plot, stream, events, found)
+    with (
+        _topics(stream) as settings,
+        start_session(settings, "side by side", brief=False) as spark,
+        closing(peer.Outcome(settings, stream)) as outcome,
+        peer.running(settings, stream, threads=_THREADS) as other,
+    ):
+        found = _Comparison(spark, settings, stream, other, outcome).measure(warmup, events, rounds)
+    _tell(f"{stream}: {events:,} events a round, warm", found, json_, plot)
+
+
+@app.command()
+def cold(
+    *,
+    stream: StreamOption = "metrics",
+    events: EventsOption = 1_000_000,
+    rounds: RoundsOption = 3,
+    json_: JsonOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Measure the same from the start of both, each in a lake and topics of its own, start-up included."""
+    peer.build()
+    found = []
+    for number in range(1, rounds + 1):
+        order = (PIPELINE, KAFKA_STREAMS) if number % 2 else (KAFKA_STREAMS, PIPELINE)
+        for who in order:
+            found.append(_start_with(who, stream, events, number))
+            _print(found[-1])
+    _tell(f"{stream}: {events:,} events, from a cold start", found, json_, plot)
+
+
+def _start_with(who: str, stream: str, events: int, number: int) -> Measured:
+    with _topics(stream) as settings:
+        load = Load(stream, events, seed=number)
+        expected = _expected(stream, settings)
+        send(load, settings)
+        expected.add(load.samples(settings))
+        if who == PIPELINE:
+            with pipeline(settings, "--stream", stream, "--trigger", AVAILABLE_NOW) as one:
+                with sampled(one.processes) as used:
+                    code = one.popen.wait()
+                if code or one.lines()[-1]["message"] != "caught up":
+                    raise LakehouseError(f"the pipeline has ended with {code}: {one.lines()[-1]['message']}")
+            table, counted = _GOLD[stream]
+            rows = DeltaTable(f"{settings.lake}/gold/{table}").to_pyarrow_table()
+            _check_count(sum(sum(rows.column(name).to_pylist()) for name in counted), expected)
+        else:
+            with closing(peer.Outcome(settings, stream)) as outcome:
+                began = time.monotonic()
+                with peer.running(settings, stream, threads=_THREADS) as other:
+                    with sampled([other.process]) as used:
+                        outcome.await_events(expected.events)
+                    used.wall_s = time.monotonic() - began
+                _check_peer(outcome, expected)
+        return _measured(who, number, events, used)
+
+
+def _tell(title: str, found: Sequence[Measured], json_: Path | None, plot: Path | None) -> None:
+    show(console, title, found)
+    write(json_, found)
+    draw(plot, title, found, list(found[0].figures))
+
+
+@contextmanager
+def _topics(stream: str) -> Iterator[Settings]:
+    """Start a broker and a Redis with the topics of both."""
+    with bench_services() as settings:
+        topics = dict.fromkeys(peer.OUTPUTS[stream], settings.topic_partitions)
+        create_topics(settings.kafka_bootstrap_servers, topics)
+        send(_first(stream), settings)  # makes the others
+        yield settings
+
+
+def _first(stream: str) -> Load:
+    return Load(stream, 1, seed=0)
+
+
+def _expected(stream: str, settings: Settings) -> peer.Expected:
+    expected = peer.Expected(stream)
+    expected.add(_first(stream).samples(settings))
+    return expected
+
+
+def _measured(who: str, number: int, events: int, used: Used) -> Measured:
+    figures = {
+        "events/s": events / used.wall_s,
+        "CPU-s per million events": used.cpu_s / events * 1e6,
+        "peak memory, MB": used.peak_mb,
+    }
+    return Measured(who, number, figures)
+
+
+def _print(one: Measured) -> None:
+    console.print(f"round {one.round}, {one.who}: {one.figures['events/s']:,.0f} events/s")
+
+
+def _check_count(found: int, expected: peer.Expected) -> None:
+    if found != expected.events:
+        raise LakehouseError(f"gold counts {found:,} of {expected.events:,} events")
+
+
+def _check_peer(outcome: peer.Outcome, expected: peer.Expected) -> None:
+    difference = outcome.difference(expected)
+    if difference is not None:
+        raise LakehouseError(difference)
 
 
 class _Comparison:
@@ -100,111 +181,47 @@ class _Comparison:
         self._stream = stream
         self._other = other
         self._outcome = outcome
-        self._expected = peer.Expected(stream)
+        self._expected = _expected(stream, settings)
 
     def measure(self, warmup: int, events: int, rounds: int) -> list[Measured]:
         """Return what both have needed in each round."""
-        self._expected.add(Load(self._stream, 1, seed=0).samples(self._settings))
         found: list[Measured] = []
         for number in range(rounds + 1):
             self._other.pause()
             load = Load(self._stream, events if number else warmup, seed=number + 1)
             send(load, self._settings)
             self._expected.add(load.samples(self._settings))
-            order = (PIPELINE, PEER) if number % 2 else (PEER, PIPELINE)
+            order = (PIPELINE, KAFKA_STREAMS) if number % 2 else (KAFKA_STREAMS, PIPELINE)
             done = [self._catch_up(who, number, load.events) for who in order]
             self._check()
             if number:
                 found += done
                 for one in done:
-                    console.print(f"round {number}, {one.who}: {one.events_per_s:,.0f} events/s")
+                    _print(one)
         return found
 
     def _catch_up(self, who: str, number: int, events: int) -> Measured:
         processes = application() if who == PIPELINE else [self._other.process]
-        before, began = sum(map(cpu_seconds, processes)), time.monotonic()
-        with _peak_of(processes) as peak:
+        with sampled(processes) as used:
             if who == PIPELINE:
-                run(
-                    self._spark,
-                    choose([self._stream]),
-                    LAYERS,
-                    self._settings,
-                    trigger=AVAILABLE_NOW,
-                    trips=True,
-                )
+                streams = choose([self._stream])
+                run(self._spark, streams, LAYERS, self._settings, trigger=AVAILABLE_NOW, trips=True)
             else:
                 self._other.resume()
                 self._outcome.await_events(self._expected.events)
                 self._other.pause()
-        took_s, cpu_s = time.monotonic() - began, sum(map(cpu_seconds, processes)) - before
-        return Measured(who, number, events / took_s, cpu_s / events * 1e6, max(peak) / 2**20)
+        return _measured(who, number, events, used)
 
     def _check(self) -> None:
         name, counted = _GOLD[self._stream]
         path = tables.path_of(self._settings.lake, "gold", name)
-        (row,) = tables.read(self._spark, path).selectExpr(f"sum({counted}) AS events").collect()
-        if row.events != self._expected.events:
-            raise LakehouseError(f"gold counts {row.events:,} of {self._expected.events:,} events")
-        difference = self._outcome.difference(self._expected)
-        if difference is not None:
-            raise LakehouseError(difference)
-
-
-@contextmanager
-def _peak_of(processes: Sequence[psutil.Process]) -> Iterator[list[int]]:
-    """Sample the resident memory of the processes, together, inside the block."""
-    seen, ended = [0], threading.Event()
-
-    def sample() -> None:
-        while not ended.wait(_SAMPLED_EVERY_S):
-            seen.append(sum(one.memory_info().rss for one in processes))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()
-
-
-_FIGURES = (
-    ("events/s", lambda one: one.events_per_s, "{:,.0f}"),
-    ("CPU-s per million events", lambda one: one.cpu_s_per_million, "{:.1f}"),
-    ("peak memory, MB", lambda one: one.peak_mb, "{:,.0f}"),
-)
-
-
-def _print(stream: str, events: int, found: Sequence[Measured]) -> None:
-    table = Table(title=f"{stream}: {events:,} events a round, warm; median (least to greatest)")
-    table.add_column("")
-    for name, _, _ in _FIGURES:
-        table.add_column(name, justify="right")
-    for who in (PIPELINE, PEER):
-        cells = []
-        for _, figure_of, form in _FIGURES:
-            figures = [figure_of(one) for one in found if one.who == who]
-            ends = f"{form.format(min(figures))} to {form.format(max(figures))}"
-            cells.append(f"{form.format(statistics.median(figures))} ({ends})")
-        table.add_row(who, *cells)
-    console.print(table)
-
-
-def _draw(file: Path, stream: str, events: int, found: Sequence[Measured]) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, which only a plot needs
-
-    figure = Figure(figsize=(10, 3.5), layout="constrained")
-    figure.suptitle(f"{stream}: {events:,} events a round, warm")
-    for axes, (name, figure_of, _) in zip(figure.subplots(1, len(_FIGURES)), _FIGURES, strict=True):
-        for place, who in enumerate((PIPELINE, PEER)):
-            figures = [figure_of(one) for one in found if one.who == who]
-            axes.bar(place, statistics.median(figures), color=("tab:blue", "tab:orange")[place], alpha=0.6)
-            axes.plot([place] * len(figures), figures, "k.")
-        axes.set_xticks([0, 1], [PIPELINE, PEER])
-        axes.set_title(name)
-    figure.savefig(file, dpi=120)
+        (row,) = tables.read(self._spark, path).selectExpr(f"sum({' + '.join(counted)}) AS events").collect()
+        _check_count(row.events, self._expected)
+        _check_peer(self._outcome, self._expected)
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -10,19 +10,22 @@ import org.apache.kafka.streams.processor.TimestampExtractor;
 public final class EventTime implements TimestampExtractor {
   @Override
   public long extract(ConsumerRecord<Object, Object> record, long partitionTime) {
-    if (record.value() instanceof JsonNode value) {
-      JsonNode stamp = value.path("timestamp");
-      if (stamp.canConvertToLong()) {
-        return stamp.longValue();
-      }
-      if (stamp.isTextual()) {
-        try {
-          return OffsetDateTime.parse(stamp.textValue()).toInstant().toEpochMilli();
-        } catch (DateTimeException refused) {
-          return -1; // and Kafka Streams leaves the record out
-        }
-      }
+    return record.value() instanceof JsonNode value ? of(value, record.timestamp()) : record.timestamp();
+  }
+
+  /** Return what the event says, or the other time where it says nothing; -1 leaves the record out. */
+  static long of(JsonNode value, long otherwise) {
+    JsonNode stamp = value.path("timestamp");
+    if (stamp.canConvertToLong()) {
+      return stamp.longValue();
     }
-    return record.timestamp();
+    if (!stamp.isTextual()) {
+      return otherwise;
+    }
+    try {
+      return OffsetDateTime.parse(stamp.textValue()).toInstant().toEpochMilli();
+    } catch (DateTimeException refused) {
+      return -1;
+    }
   }
 }

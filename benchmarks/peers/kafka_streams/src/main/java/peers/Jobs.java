@@ -61,7 +61,8 @@ final class Jobs {
         .windowedBy(TimeWindows.ofSizeAndGrace(length, GRACE))
         .aggregate(
             () -> Statistics.NONE,
-            (key, value, before) -> before.with(value.path("value").doubleValue()),
+            (key, value, before) ->
+                before.with(value.path("value").doubleValue(), EventTime.of(value, before.lastEventTime())),
             Materialized.<String, Statistics, WindowStore<Bytes, byte[]>>as(topic)
                 .withKeySerde(Serdes.String())
                 .withValueSerde(serde)

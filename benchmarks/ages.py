@@ -1,0 +1,192 @@
+"""How old events are when they can first be seen, in gold, in Redis and in a topic.
+
+The producer of a live load gives events their due time as event time, in order and at an even rate. So a row
+that counts events and has the time of the last says, whenever it is seen anew, which events it counts by
+then: the new ones are taken to lie evenly between the two last event times.
+
+python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
+
+is the process that looks at Redis and at a topic all the time, apart from the one that is measured: at a line
+on its input it says how many events it has seen where, and at the end of its input all that it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+from confluent_kafka import Consumer
+
+from lakehouse.sinks import row_key
+
+_POLL_S = 0.05
+_WINDOWS_MS = 300_000  # older ones are not looked at any more
+_PARTS = 5
+_SLOT_S = 30
+
+
+@dataclass
+class Ages:
+    """Samples of events: event time (epoch s), age when first seen (s), how many they stand for."""
+
+    samples: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def add_between(self, first_s: float, last_s: float, seen_s: float, events: float) -> None:
+        """Add events that lie evenly after the first time and up to the last."""
+        for part in range(1, _PARTS + 1):
+            time_s = first_s + (last_s - first_s) * part / _PARTS
+            self.samples.append((time_s, seen_s - time_s, events / _PARTS))
+
+    def since(self, time_s: float) -> Ages:
+        """Return those of the events from a time on."""
+        return Ages([one for one in self.samples if one[0] >= time_s])
+
+    def percentile_s(self, share: float) -> float:
+        """Return the age that this share of the events did not exceed; NaN without events."""
+        ordered = sorted((age, weight) for _, age, weight in self.samples)
+        rank, passed = share * sum(weight for _, weight in ordered), 0.0
+        for age, weight in ordered:
+            passed += weight
+            if passed >= rank:
+                return age
+        return float("nan")
+
+    def worst_s(self) -> list[float]:
+        """Return the greatest age of each half-minute of events."""
+        worst: dict[int, float] = {}
+        began = min((one[0] for one in self.samples), default=0.0)
+        for time_s, age, _ in self.samples:
+            slot = int(time_s - began) // _SLOT_S
+            worst[slot] = max(worst.get(slot, 0.0), age)
+        return [worst[slot] for slot in sorted(worst)]
+
+
+@dataclass
+class RowAges(Ages):
+    """Ages by rows, each of which counts its events and has the time of the last, in epoch milliseconds."""
+
+    events: int = 0
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, name: str, row: Mapping[str, Any], now_s: float) -> None:
+        """Take a row as it is seen now; of a window that nothing was seen of, events begin with it."""
+        count, last = row["count"], row["lastEventTime"]
+        before_count, before_last = self._seen.get(name, (0, row["windowStart"]))
+        if count > before_count:
+            self._seen[name] = (count, last)
+            self.events += count - before_count
+            self.add_between(before_last / 1000, last / 1000, now_s, count - before_count)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look: rows of a table in Redis, if there is one, and of a topic."""
+
+    servers: str
+    topic: str
+    redis: str | None = None
+    table: str = ""
+
+
+class Watcher:
+    """The process that looks."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process: Any = process  # with both pipes
+
+    def events(self) -> dict[str, int]:
+        """Return how many events have been seen where."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, int] = json.loads(self._process.stdout.readline())
+        return found
+
+    def end(self) -> dict[str, Ages]:
+        """Return what has been seen where, and look no more."""
+        found, _ = self._process.communicate()
+        return {place: Ages([tuple(one) for one in samples]) for place, samples in json.loads(found).items()}
+
+
+@contextmanager
+def watching(places: Places) -> Iterator[Watcher]:
+    """Look inside the block."""
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(places))]
+    root = str(Path(__file__).parents[1])
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": root},
+    ) as process:
+        try:
+            yield Watcher(process)
+        finally:
+            process.kill()
+
+
+def _main(places: Places) -> None:
+    over, found = threading.Event(), {"topic": RowAges()}
+    looks = [threading.Thread(target=_look_at_topic, args=(places, found["topic"], over))]
+    if places.redis is not None:
+        found["redis"] = RowAges()
+        looks.append(threading.Thread(target=_look_at_redis, args=(places, found["redis"], over)))
+    for look in looks:
+        look.start()
+    for _ in sys.stdin:
+        _say({place: ages.events for place, ages in found.items()})
+    over.set()
+    for look in looks:
+        look.join()
+    _say({place: ages.samples for place, ages in found.items()})
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.flush()
+
+
+def _look_at_topic(places: Places, ages: RowAges, over: threading.Event) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": places.servers,
+            "group.id": "ages",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([places.topic])
+    while not over.is_set():
+        for message in consumer.consume(10_000, timeout=_POLL_S):
+            if message.error() is None and message.value() is not None:
+                name, row = message.key().decode(), json.loads(message.value())
+                # The one says a window's start in the row, the other at the end of its key.
+                start = row.get("windowStart", name.rpartition(":")[2])
+                ages.take(f"{name} {start}", row | {"windowStart": int(start)}, time.time())
+    consumer.close()
+
+
+def _look_at_redis(places: Places, ages: RowAges, over: threading.Event) -> None:
+    client = redis.Redis.from_url(str(places.redis), decode_responses=True)
+    while not over.wait(_POLL_S):
+        names = list(client.scan_iter(row_key(places.table, "*"), count=10_000))
+        starts = {name: int(name.rpartition(":")[2]) for name in names}
+        new = [name for name in names if starts[name] > time.time() * 1000 - _WINDOWS_MS]
+        found, now_s = (client.mget(new) if new else []), time.time()
+        for name, stored in zip(new, found, strict=True):
+            ages.take(name, json.loads(stored), now_s)
+
+
+if __name__ == "__main__":
+    _main(Places(**json.loads(sys.argv[1])))

@@ -1,0 +1,147 @@
+"""The pipeline as users start it, as a process of its own, and what the processes of an application use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measuring import cpu_seconds
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+_START_TIMEOUT_S = 120.0
+_LEAVE_TIMEOUT_S = 120.0
+_SAMPLED_EVERY_S = 0.1
+
+
+class Pipeline:
+    """`lakehouse run all`, running; its lines are kept in a file under the home."""
+
+    def __init__(self, settings: Settings, arguments: Sequence[str]) -> None:
+        self._command = [sys.executable, "-m", "lakehouse", "run", "all", *arguments]
+        self._environment = os.environ | environment(settings)
+        self._file = settings.home / "lines.jsonl"
+        self._errors = settings.home / "errors.txt"
+        self.popen = self._start()
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """Python and its JVM, as long as they live."""
+        with suppress(psutil.NoSuchProcess):
+            here = psutil.Process(self.popen.pid)
+            return [here, *(one for one in here.children() if one.name() == "java")]
+        return []
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what it has said until now."""
+        text = self._file.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def await_start(self) -> None:
+        """Wait until it runs; raises LakehouseError where it does not come up."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not any(line["message"].startswith("running") for line in self.lines()):
+            if self.popen.poll() is not None or time.monotonic() > deadline:
+                raise LakehouseError(f"the pipeline did not come up: {self._errors.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def kill_and_start_again(self) -> None:
+        """Kill its processes at once, and start it again."""
+        self.kill()
+        self.popen = self._start()
+
+    def stop(self) -> None:
+        """Let it finish and leave."""
+        self.popen.send_signal(signal.SIGTERM)
+        self.popen.wait(_LEAVE_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """Kill its processes, if they live."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._file.open("ab") as lines, self._errors.open("ab") as errors:
+            return subprocess.Popen(
+                self._command, stdout=lines, stderr=errors, env=self._environment, start_new_session=True
+            )
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return what tells a command of the project to work where the settings say."""
+    return {
+        "LAKEHOUSE_HOME": str(settings.home),
+        "LAKEHOUSE_LAKE": settings.lake,
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_LOG_FORMAT": "json",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+
+
+@contextmanager
+def pipeline(settings: Settings, *arguments: str) -> Iterator[Pipeline]:
+    """Start `lakehouse run all` with these arguments; it is killed at the end unless it has left."""
+    one = Pipeline(settings, arguments)
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+@dataclass
+class Used:
+    """What processes have used inside a block: time, CPU-seconds, and resident memory at its peak."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+
+
+@contextmanager
+def sampled(processes: Sequence[psutil.Process]) -> Iterator[Used]:
+    """Measure processes inside the block; those that end in it count up to a tenth of a second before."""
+    used, over = Used(), threading.Event()
+    before, began = sum(map(cpu_seconds, processes)), time.monotonic()
+
+    def sample() -> None:
+        with suppress(psutil.NoSuchProcess):
+            everybody = _with_children(processes)
+            memory = sum(one.memory_info().rss for one in everybody)
+            used.peak_mb = max(used.peak_mb, memory / 2**20)
+            used.cpu_s = max(used.cpu_s, sum(map(cpu_seconds, everybody)) - before)
+
+    def keep_sampling() -> None:
+        while not over.wait(_SAMPLED_EVERY_S):
+            sample()
+
+    thread = threading.Thread(target=keep_sampling, daemon=True)
+    thread.start()
+    try:
+        yield used
+    finally:
+        used.wall_s = time.monotonic() - began
+        over.set()
+        thread.join()
+        sample()
+
+
+def _with_children(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    found = {one.pid: one for one in processes}
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            found |= {child.pid: child for child in one.children() if child.name() == "java"}
+    return list(found.values())

@@ -1,0 +1,304 @@
+"""How old events are in gold, in Redis and in the topics out while they arrive, and what that takes.
+
+python -m benchmarks.live --rate 10000 --seconds 120 --rounds 3 --peer --json live.json --plot live.png
+python -m benchmarks.live --stream metrics --stream calls --stream sales --stream transactions --rate 2500
+python -m benchmarks.live --kill-after 30
+
+`lakehouse run all` runs as a process, events come from another, and a third looks at Redis and the topic of
+metrics. In gold an event is there with the first commit of a table that has an event as late, and sent with
+the first note of the export's checkpoint behind that; this is what is told of other streams. With `--peer`
+the Kafka Streams application takes turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import typer
+
+from benchmarks import peer
+from benchmarks.ages import Ages, Places, Watcher, watching
+from benchmarks.applications import Pipeline, environment, pipeline, sampled
+from benchmarks.bench import bench_services, console
+from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
+from lakehouse.errors import LakehouseError
+from lakehouse.layer import LAYERS
+from lakehouse.settings import Settings
+from lakehouse.streams import choose
+from lakehouse.topics import create_topics
+
+_SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
+_DRAIN_TIMEOUT_S = 60.0
+_LAYERS: Sequence[str] = LAYERS
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each round does: `rate` is of each stream."""
+
+    streams: Sequence[str]
+    rate: float
+    seconds: float
+    warmup_seconds: float
+    arguments: Sequence[str] = ()
+    kill_after_s: float | None = None
+
+
+@dataclass
+class Round:
+    """What has been seen in a round: ages by place, and what the application has used."""
+
+    ages: dict[str, Ages] = field(default_factory=dict)
+    cores: float = 0.0
+    cpu_s_per_million: float = 0.0
+    peak_mb: float = 0.0
+    steps: dict[str, list[float]] = field(default_factory=dict)
+    killed_at_s: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures by name."""
+        found = {
+            f"{name} to {place}, s": ages.percentile_s(share)
+            for place, ages in sorted(self.ages.items())
+            for name, share in _SHARES
+        }
+        found |= {f"worst to {place} in half-minute {n}, s": worst for place, n, worst in self._worst()}
+        found |= {"cores busy": self.cores, "CPU-s per million events": self.cpu_s_per_million}
+        found |= {"peak memory, MB": self.peak_mb}
+        for query, (per_minute, mean_s) in self.steps.items():
+            found[f"{query}, steps a minute"] = per_minute
+            found[f"{query}, mean s"] = mean_s
+        return found
+
+    def _worst(self) -> Iterator[tuple[str, int, float]]:
+        for place, ages in sorted(self.ages.items()):
+            for number, worst in enumerate(ages.worst_s(), start=1):
+                yield place, number, worst
+
+
+@app.command()
+def live(
+    *,
+    stream: Annotated[list[str] | None, typer.Option(help="Streams that run; by default metrics.")] = None,
+    rate: Annotated[float, typer.Option(min=1, help="Events a second, of each stream.")] = 10_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure.")] = 120,
+    warmup_seconds: Annotated[float, typer.Option(min=0, help="How long events come before that.")] = 60,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure, each time anew.")] = 1,
+    with_peer: Annotated[bool, typer.Option("--peer", help="Measure Kafka Streams by turns.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
+    by_layer: Annotated[bool, typer.Option("--by-layer", help="A query for each layer.")] = False,
+    kill_after: Annotated[
+        float | None, typer.Option(min=0, help="Kill the pipeline so long into what is measured.")
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
+) -> None:
+    """Measure the age of events, warm, in applications that have been started anew."""
+    names = [one.name for one in choose(stream or ["metrics"])]
+    if with_peer and (len(names) > 1 or kill_after is not None):
+        raise typer.BadParameter("the peer runs one stream, and is not killed")
+    arguments = [*(["--gate"] if gate else []), *(["--by-layer"] if by_layer else [])]
+    plan = Plan(names, rate, seconds, warmup_seconds, arguments, kill_after)
+    if with_peer:
+        peer.build()
+    found = []
+    for number in range(1, rounds + 1):
+        order = [PIPELINE, *([KAFKA_STREAMS] if with_peer else [])]
+        for who in order if number % 2 else reversed(order):
+            one = _measure(plan) if who == PIPELINE else _measure_peer(plan)
+            found.append(Measured(who, number, one.figures()))
+            _print_round(who, number, one)
+    title = f"{' and '.join(names)}: {rate:,.0f} events/s for {seconds:.0f} s after {warmup_seconds:.0f} s"
+    show(console, title, found)
+    write(json_, found)
+    draw(plot, title, found, [name for name in found[0].figures if name.endswith((" topic, s", " sent, s"))])
+
+
+def _print_round(who: str, number: int, one: Round) -> None:
+    ages = ", ".join(f"p99 to {place} {ages.percentile_s(0.99):.2f} s" for place, ages in one.ages.items())
+    console.print(f"round {number}, {who}: {ages}")
+    if one.killed_at_s is None:
+        return
+    for place, ages in one.ages.items():
+        seen = sorted(at + age for at, age, _ in ages.samples if at + age > one.killed_at_s)
+        console.print(f"first new row in {place} {seen[0] - one.killed_at_s:.1f} s after the kill")
+
+
+def _measure(plan: Plan) -> Round:
+    with bench_services() as settings, ExitStack() as stack:
+        one = stack.enter_context(pipeline(settings, *_streams_of(plan), *plan.arguments))
+        one.await_start()
+        watcher = _watcher_of(plan, settings, stack)
+        _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
+        began, said, found = time.time(), len(one.lines()), Round()
+        with sampled(one.processes) as used:
+            producers = _Producers(plan, settings, plan.seconds, seed=2)
+            if plan.kill_after_s is not None:
+                time.sleep(plan.kill_after_s)
+                found.killed_at_s = time.time()
+                one.kill_and_start_again()
+            producers.wait()
+        steps = one.lines()[said:]
+        seen = _seen(plan, watcher, one)
+        one.stop()
+        seen |= _ages_in_lake(settings, plan.streams, has_watcher=watcher is not None)
+        events = plan.rate * plan.seconds * len(plan.streams)
+        found.ages = {place: ages.since(began) for place, ages in seen.items()}
+        found.cores, found.cpu_s_per_million = used.cpu_s / used.wall_s, used.cpu_s / events * 1e6
+        found.peak_mb, found.steps = used.peak_mb, _steps(steps, used.wall_s)
+        return found
+
+
+def _measure_peer(plan: Plan) -> Round:
+    (stream,) = plan.streams
+    with bench_services() as settings, ExitStack() as stack:
+        topics = dict.fromkeys(peer.OUTPUTS[stream], settings.topic_partitions)
+        create_topics(settings.kafka_bootstrap_servers, topics)
+        one = stack.enter_context(peer.running(settings, stream, threads=2))
+        watcher = stack.enter_context(
+            watching(Places(settings.kafka_bootstrap_servers, peer.OUTPUTS[stream][0]))
+        )
+        _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
+        began, found = time.time(), Round()
+        with sampled([one.process]) as used:
+            _Producers(plan, settings, plan.seconds, seed=2).wait()
+        _await_events(plan, watcher)
+        found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
+        found.cores = used.cpu_s / used.wall_s
+        found.cpu_s_per_million = used.cpu_s / (plan.rate * plan.seconds) * 1e6
+        found.peak_mb = used.peak_mb
+        return found
+
+
+def _streams_of(plan: Plan) -> Iterator[str]:
+    for name in plan.streams:
+        yield from ("--stream", name)
+
+
+def _watcher_of(plan: Plan, settings: Settings, stack: ExitStack) -> Watcher | None:
+    if list(plan.streams) != ["metrics"]:
+        return None
+    url = settings.redis_url.get_secret_value()
+    topic = settings.topic("metrics-aggregated-1m")
+    places = Places(settings.kafka_bootstrap_servers, topic, url, "metrics_1m")
+    return stack.enter_context(watching(places))
+
+
+def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:
+    if watcher is None:
+        time.sleep(_DRAIN_TIMEOUT_S / 2)  # what has not left by then is not counted
+        return {}
+    _await_events(plan, watcher, one)
+    return watcher.end()
+
+
+def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> None:
+    """Wait until every event has been seen everywhere; raises LakehouseError where that takes too long."""
+    total = round(plan.rate * plan.warmup_seconds) + round(plan.rate * plan.seconds)
+    deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+    while set(found := watcher.events().values()) != {total}:
+        if time.monotonic() > deadline:
+            last = [line["message"] for line in one.lines()[-3:]] if one is not None else ""
+            raise LakehouseError(f"{sorted(found)} of {total:,} events were seen a minute later {last}")
+        time.sleep(0.1)
+
+
+class _Producers:
+    """Processes of their own that send events of each stream.
+
+    In one with a driver, which calls the JVM thousands of times a second, both would wait for each other.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, seconds: float, seed: int) -> None:
+        load = ["--rate", str(plan.rate), "--seconds", str(seconds), "--seed", str(seed)]
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "lakehouse", "produce", stream, *load],
+                env=os.environ | environment(settings),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for stream in plan.streams
+            if seconds
+        ]
+
+    def wait(self) -> None:
+        """Wait until everything is sent; raises LakehouseError where it is not."""
+        if any(one.wait() for one in self._processes):
+            raise LakehouseError("a producer has failed")
+
+
+def _ages_in_lake(settings: Settings, streams: Sequence[str], *, has_watcher: bool) -> dict[str, Ages]:
+    found = {}
+    for stream in choose(streams):
+        table = stream.gold[0].name
+        prefix = f"{stream.name}: " if len(streams) > 1 else ""
+        commits = list(_commits(Path(settings.lake) / "gold" / table))
+        found[f"{prefix}gold"] = _ages_by([(at, last) for _, at, last in commits])
+        if not has_watcher:
+            sent = list(_sent(Path(settings.lake) / "_checkpoints" / f"export.{table}"))
+            lasts = [(at, max((last for n, _, last in commits if n < end), default=0.0)) for at, end in sent]
+            found[f"{prefix}sent"] = _ages_by(lasts)
+    return found
+
+
+def _commits(table: Path) -> Iterator[tuple[int, float, float]]:
+    """Yield each version of a table, when it was written, and the greatest event time in its new files."""
+    for log in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        files = [one["add"]["path"] for one in actions if one.get("add", {}).get("dataChange")]
+        columns = (pq.read_table(table / name, columns=["last_event_time"]) for name in files)
+        lasts = [pc.max(one.column(0)).as_py() for one in columns]
+        last_s = max((one.timestamp() for one in lasts if one is not None), default=0.0)
+        yield int(log.stem), log.stat().st_mtime, last_s
+
+
+def _sent(checkpoint: Path) -> Iterator[tuple[float, int]]:
+    """Yield when each micro-batch of an export was done, and the version before which it has sent."""
+    for done in sorted(
+        (one for one in (checkpoint / "commits").glob("[0-9]*")), key=lambda one: int(one.name)
+    ):
+        plan = (checkpoint / "offsets" / done.name).read_text().splitlines()
+        yield done.stat().st_mtime, json.loads(plan[2])["reservoirVersion"]
+
+
+def _ages_by(lasts: Sequence[tuple[float, float]]) -> Ages:
+    """Return the ages of events at an even rate by what was the latest event when."""
+    ages, before = Ages(), 0.0
+    for at_s, last_s in lasts:
+        if before and last_s > before:
+            ages.add_between(before, last_s, at_s, last_s - before)
+        before = max(before, last_s)
+    return ages
+
+
+def _steps(lines: Sequence[dict[str, Any]], wall_s: float) -> dict[str, list[float]]:
+    """Return by query how many steps a minute there were, and their mean seconds."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        if line["kind"] == "batch":
+            seconds[f"{line['layer']}.{line['table']}"].append(line["seconds"])
+    names = sorted(seconds, key=lambda name: _LAYERS.index(name.partition(".")[0]))
+    return {name: [len(seconds[name]) / wall_s * 60, statistics.mean(seconds[name])] for name in names}
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error
