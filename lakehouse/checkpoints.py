@@ -170,8 +170,11 @@ def plan(
 
 
 def note_start(spark: SparkSession, checkpoint: str, place: str) -> None:
-    """Note where in Kafka a query begins, before it has planned anything."""
-    storage.write_text(spark, f"{checkpoint}/sources/0/0", f"v1\n{place}")
+    """Note where in Kafka a query begins, before it has planned anything.
+
+    Spark's source for Kafka leaves out the first byte, which its own notes have for older readers.
+    """
+    storage.write_text(spark, f"{checkpoint}/sources/0/0", f"\0v1\n{place}")
 
 
 def forget_before(spark: SparkSession, checkpoint: str, batch: int) -> None:

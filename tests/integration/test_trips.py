@@ -132,6 +132,17 @@ def test_trips_and_layers_may_take_turns_and_one_that_is_killed_is_finished_by_t
     assert lake.catch_up(trips=True) == []
 
 
+@pytest.mark.parametrize("where", [(checkpoints, "plan"), (checkpoints, "note_done")])
+def test_a_first_trip_that_is_killed_in_bronze_is_finished_by_layer(
+    lake: Lake, where: tuple[Any, str]
+) -> None:
+    lake.produce("a")
+    assert lake.killed(where, 1, after=False, trips=True)
+    lake.produce("b")
+    lake.catch_up(trips=False)
+    lake.check()
+
+
 @pytest.mark.soak
 def test_what_another_writer_puts_into_silver_is_merged_with_what_a_trip_brings(lake: Lake) -> None:
     lake.produce("a")
