@@ -76,6 +76,7 @@ class Trip:
     def records(self) -> DataFrame:
         """Return what comes to the stream's topics from where bronze has come to."""
         self._reached = self._begin()
+        self._idle_since = time.monotonic()
         topics, since = [_topic(step) for step in self._landing], checkpoints.kafka_place(self._reached)
         return read_new(self._spark, topics, self._settings, since=since)
 
@@ -169,10 +170,23 @@ class Trip:
             # At once: what users wait for is not to wait for the tables that come after it.
             self.send(spark, header, now, of=step.query.name)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no trip is on its way, nor was one a moment ago."""
+        return self._idle_since is not None and time.monotonic() - self._idle_since > _IDLE_S
+
     def is_due(self, now: datetime) -> bool:
-        """Tell whether rows have waited long enough for a table, and no trip comes that would merge them."""
-        is_idle = self._idle_since is not None and time.monotonic() - self._idle_since > _IDLE_S
-        return is_idle and any(step.waits and not self._may_wait(step, now) for step in self._of("gold"))
+        """Tell whether rows have waited long enough for a table."""
+        return any(step.waits and not self._may_wait(step, now) for step in self._of("gold"))
+
+    def behind(self) -> list[Step]:
+        """Return the steps before which rows have come that no trip has brought."""
+        steps = (*self._of("silver"), *self._of("gold"))
+        return [step for step in steps if not step.waits and step.is_behind()]
+
+    def has_changes(self) -> bool:
+        """Tell whether a gold table has changed and that is not sent yet."""
+        return any(step.changes() is not None for step in self._of("export"))
 
     @property
     def is_waited_for(self) -> bool:

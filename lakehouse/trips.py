@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from lakehouse import checkpoints
@@ -180,10 +181,26 @@ class TripGroup(Group):
         if one.rounds > rounds:
             with self._turns.all(), executing_for(spark, few=True):
                 trip.send(spark, checkpoints.new_header(spark, now), now, of=one.maker.name)
-        elif self._is_trip(one) and trip.is_due(now):
-            with self._turns.all(), executing_for(spark, few=True):
-                trip.merge_waiting(spark, checkpoints.new_header(spark, now), now)
+        elif self._common.is_live and self._is_trip(one) and trip.is_idle:
+            self._look_after(trip, now)
         return is_failing
+
+    def _look_after(self, trip: Trip, now: datetime) -> None:
+        """Do what the next trip would see to, as none comes.
+
+        Rows have waited long enough for a table, or somebody else has written some: a replay, a rebuild, a
+        layer that has caught up by its own query. Who has to read those leaves, and joins again with them.
+        """
+        spark = self._common.spark
+        if not (trip.is_due(now) or trip.behind() or trip.has_changes()):
+            return
+        with self._turns.all(), executing_for(spark, few=True):
+            for step in trip.behind():
+                step.leave()
+            header = checkpoints.new_header(spark, now)
+            if trip.is_due(now):
+                trip.merge_waiting(spark, header, now)
+            trip.send(spark, header, now)
 
     def _settle(self) -> None:
         spark, now = self._common.spark, self._common.clock()

@@ -15,13 +15,16 @@ from datetime import datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from lakehouse import tables
 from lakehouse.audit import audit
 from lakehouse.layer import LAYERS
 from lakehouse.runner import BatchDone, run
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
+from lakehouse.tables import Transaction
 from lakehouse.triggers import AVAILABLE_NOW
 from lakehouse.trips import TripGroup
 from tests import pipeline
@@ -98,6 +101,15 @@ class Lake:
         """Wait until the run has told of these merges, which it does a moment after each."""
         self._await(self.merges, expected, SUMMARIES)
 
+    def await_sent(self, topic: str) -> None:
+        """Wait until a topic's last row counts every event."""
+
+        def last() -> int:
+            rows = pipeline.read_topic(self.settings.kafka_bootstrap_servers, self.settings.topic(topic))
+            return int(json.loads(rows[-1].value)["count"]) if rows else 0
+
+        self._await(last, self.sent, topic)
+
     def _await(self, found: Callable[[], object], expected: object, of: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while (now := found()) != expected:
@@ -142,6 +154,21 @@ def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_o
     assert lake.merges() == [1, 2, 2]
     assert [one.query for one in lake.done].count(EXPORT) == 3
     assert lake.count(SUMMARIES) == 5
+
+
+def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_record_comes(lake: Lake) -> None:
+    path = str(pipeline.path_of(lake.settings, "silver.metrics_events"))
+    with lake.running():
+        lake.produce()
+        lake.await_count(SUMMARIES)
+        rows = lake.spark.read.format("delta").load(path)
+        tables.append(rows.withColumn("offset", F.lit(7).cast("long")), path, Transaction("a replay", 0))
+        lake.sent += 1
+        lake.await_count(MINUTES)
+        lake.await_count(SUMMARIES)
+        lake.await_sent("metrics-aggregated-1m")
+        lake.await_sent("metrics-summary-10m")
+        lake.produce()  # in a trip again
 
 
 @pytest.mark.soak
