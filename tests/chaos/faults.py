@@ -177,9 +177,13 @@ def empty_redis(scene: Scene) -> Result:
 def refuse_writes(scene: Scene) -> Result:
     """Let every write to a file fail for the processes that run, as a full disk does.
 
-    It stays so at least until bronze, which always has something to write, has met it.
+    It stays so at least until bronze, which always has something to write, has met it. A process that has
+    just ended starts in a moment.
     """
     scene.supervisor.disturb("disk full")
+    deadline = time.monotonic() + _PROCESS_TIMEOUT_S
+    while not scene.supervisor.processes("bronze") and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
     limited = {
         layer: [process for process in scene.supervisor.processes(layer) if _limit(process, 0)]
         for layer in LAYERS

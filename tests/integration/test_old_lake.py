@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
@@ -28,7 +29,19 @@ from lakehouse.topics import describe_topic
 from lakehouse.triggers import AVAILABLE_NOW
 from tests import old_lakes, pipeline, verdicts
 from tests.fixtures import make_lake
-from tests.fixtures.make_lake import NOW, OPEN_CALL, SOURCES, START, at, call, metric, sale, spent, tombstone
+from tests.fixtures.make_lake import (
+    NOW,
+    OPEN_CALL,
+    SOURCES,
+    START,
+    TOPICS,
+    at,
+    call,
+    metric,
+    sale,
+    spent,
+    tombstone,
+)
 from tests.old_lakes import QUERIES
 from tests.pipeline import Raw, Row
 
@@ -45,8 +58,22 @@ NEW: make_lake.Records = {
 }
 
 
+def delete_topics(settings: Settings) -> None:
+    """Let go of topics that another test has made; returns when the broker knows of none."""
+    names = list(TOPICS.values())
+    client = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    try:
+        standing = [name for name in names if name in client.list_topics()]
+        if standing:
+            client.delete_topics(standing)
+            pipeline.await_(lambda: not set(names) & set(client.list_topics()))
+    finally:
+        client.close()
+
+
 def send_again(settings: Settings, bronze: Mapping[str, Sequence[Row]]) -> None:
     """Make the topics that bronze has read, with the same records at the same places."""
+    delete_topics(settings)
     make_lake.make_topics(settings)
     for name, rows in bronze.items():
         records = [
