@@ -18,10 +18,10 @@ from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
 from lakehouse.failures import gist
 from lakehouse.layer import LAYERS, Allow, Gate, LayerName
-from lakehouse.local.redis_server import require_redis
 from lakehouse.runner import BatchDone, run
 from lakehouse.session import is_small, start_session
 from lakehouse.settings import Settings
+from lakehouse.sinks.redis_client import require_redis
 from lakehouse.stopping import Stop, stopping_on_signals
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings

