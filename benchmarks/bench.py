@@ -26,20 +26,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import producing, tables
+from lakehouse import tables
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS, LayerName
-from lakehouse.loads import Load, send
-from lakehouse.local.services import local_services
-from lakehouse.runner import BatchDone, run
-from lakehouse.samples import Sample
-from lakehouse.session import start_session
+from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox import producing
+from lakehouse.sandbox.loads import Load, send
+from lakehouse.sandbox.samples import Sample
+from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
-from lakehouse.stopping import Stop
+from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 console = Console(soft_wrap=True, highlight=False)

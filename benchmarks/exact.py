@@ -14,12 +14,12 @@ import typer
 
 from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS
-from lakehouse.loads import Load, send
-from lakehouse.runner import BatchDone, run
-from lakehouse.session import start_session
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
-from lakehouse.triggers import AVAILABLE_NOW
+from lakehouse.spark.session import start_session
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.pipeline import (

@@ -17,12 +17,13 @@ import typer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from lakehouse import gold, silver, tables
+from lakehouse import tables
+from lakehouse.layers import gold, silver
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import Lake, subjects
-from lakehouse.runner import utc_now
-from lakehouse.session import start_session
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 

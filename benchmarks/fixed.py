@@ -32,12 +32,13 @@ from rich.table import Table
 
 from benchmarks.bench import bench_services
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import bronze, gold, silver, tables
-from lakehouse.execution import executing_for
-from lakehouse.judging import judge
-from lakehouse.loads import Load, send
-from lakehouse.session import start_session
+from lakehouse import tables
+from lakehouse.layers import bronze, gold, silver
+from lakehouse.records.validation import judge
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.execution import executing_for
+from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS, choose
 from lakehouse.tables import TableSpec, Transaction
 from tests.counting import Counts, counted

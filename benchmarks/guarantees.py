@@ -26,16 +26,17 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import export, tables
+from lakehouse import tables
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS, LayerName
-from lakehouse.loads import Load, send
-from lakehouse.runner import AVAILABLE_NOW, run
-from lakehouse.session import start_session
+from lakehouse.layers import export
+from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.runtime.runner import AVAILABLE_NOW, run
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, as_stored, latest_key, row_key
 from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
+from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
 from lakehouse.tables import Commit, Transaction
 

@@ -35,7 +35,7 @@ from benchmarks.applications import Pipeline, environment, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams import choose
 from lakehouse.topics import create_topics

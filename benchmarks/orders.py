@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 from benchmarks.bench import bench_services, console
 from lakehouse import tables
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LayerName
-from lakehouse.loads import Load, send
-from lakehouse.runner import BatchDone, run
-from lakehouse.session import start_session
+from lakehouse.layers.query import LayerName
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams.calls import CALLS
-from lakehouse.triggers import AVAILABLE_NOW
 
 app = typer.Typer(add_completion=False)
 

@@ -19,7 +19,7 @@ import psutil
 from confluent_kafka import Consumer
 
 from lakehouse.errors import LakehouseError
-from lakehouse.samples import Sample
+from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
 
 _PROJECT = Path(__file__).with_name("peers") / "kafka_streams"

@@ -23,9 +23,9 @@ from rich.table import Table
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.runner import AVAILABLE_NOW, BatchDone, run
-from lakehouse.session import start_session
+from lakehouse.runtime.runner import AVAILABLE_NOW, BatchDone, run
 from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS
 from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
 from tests.poison import KINDS, Bytes, Kind, endless, valid

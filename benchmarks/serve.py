@@ -37,8 +37,8 @@ import typer
 from deltalake import write_deltalake
 from rich.console import Console
 
-from lakehouse.layout import GROUP_SEPARATORS
-from lakehouse.names import escaped_text
+from lakehouse.messages.key_names import escaped_text
+from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks import Change, RedisSink
 from lakehouse.streams.metrics import METRICS_1M
 

@@ -27,14 +27,14 @@ from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, wr
 from benchmarks.measuring import application
 from lakehouse import tables
 from lakehouse.errors import LakehouseError
-from lakehouse.layer import LAYERS
-from lakehouse.loads import Load, send
-from lakehouse.runner import run
-from lakehouse.session import start_session
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.runner import run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 
 _THREADS = 2
 _GOLD = {

@@ -33,7 +33,7 @@ import typer
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError, ServiceError
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import choose
 from lakehouse.telemetry import Observer

@@ -14,15 +14,17 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
-from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
-from lakehouse.failures import gist
-from lakehouse.layer import LAYERS, Allow, Gate, LayerName
-from lakehouse.runner import BatchDone, run
-from lakehouse.session import is_small, start_session
+from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop, stopping_on_signals
+from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
+from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
-from lakehouse.stopping import Stop, stopping_on_signals
+from lakehouse.spark.query_errors import gist
+from lakehouse.spark.session import is_small, start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings
 from lakehouse.telemetry import ObservationCollector, Observer
@@ -33,8 +35,6 @@ from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
 from lakehouse.topics import create_topics, describe_topic, require_broker
-from lakehouse.triggers import AVAILABLE_NOW, check_trigger
-from lakehouse.watching import Watches
 
 INTERRUPTED = 130
 _FEW_WAITING = 200_000  # records of all topics
@@ -70,7 +70,7 @@ def run_layers(
     On a terminal a run with an interval has a line for each stream instead, which is drawn anew.
 
     `gated`: gold leaves only while it is as its suites say. `telemetry_port` goes over the settings' one.
-    `trips`: what is new goes through all layers at once (`lakehouse.trip`).
+    `trips`: what is new goes through all layers at once (`lakehouse.layers.trip`).
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A query that fails
     is told of in a line and tried again while others go on; raises LakehouseError for what fails to the end,
     and for what a user can mend. Starts, stops and failures are kept in ops.events.

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.layout import Equals, Key, Message, Part
+from lakehouse.messages.layout import Equals, Key, Message, Part
 from lakehouse.settings import Settings
 
 DELETED = "_deleted"
@@ -34,7 +34,7 @@ class FieldType(Enum):
 
     DECIMAL is a number that decimal(38,9) holds exactly; one with an exponent, or with more than 38 digits,
     is taken as the shortest decimal that names the same double. JSON is any value: a string is kept as it
-    is, anything else, and a string that reads like JSON itself, as JSON text (`lakehouse.payloads`).
+    is, anything else, and a string that reads like JSON itself, as JSON text (`messages.json_text`).
     """
 
     STRING = "string"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put the runtime jars of lakehouse/local/ivy.xml under VENV/share/lakehouse/jars/{spark,kafka}.
+# Put the runtime jars of lakehouse/spark/ivy.xml under VENV/share/lakehouse/jars/{spark,kafka}.
 #
 #   scripts/jars.sh VENV            fetch and compare with jars.sha256 (offline once cached)
 #   scripts/jars.sh VENV --relock   fetch and write jars.sha256 anew, after a change of ivy.xml
@@ -11,7 +11,7 @@ set -euo pipefail
 venv=$1
 mode=${2:-verify}
 here=$(cd "$(dirname "$0")/.." && pwd)
-lock=$here/lakehouse/local/jars.sha256
+lock=$here/lakehouse/spark/jars.sha256
 cache=${LAKEHOUSE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lakehouse}/ivy
 target=$venv/share/lakehouse/jars
 
@@ -25,7 +25,7 @@ trap 'rm -f "$log"' EXIT
 rm -rf "$target"
 mkdir -p "$cache" "$target"
 echo "jars: resolving the runtime jars (about 100 MB on the first run, none after)"
-if ! java -jar "$ivy" -ivy "$here/lakehouse/local/ivy.xml" -cache "$cache" -confs spark kafka \
+if ! java -jar "$ivy" -ivy "$here/lakehouse/spark/ivy.xml" -cache "$cache" -confs spark kafka \
   -retrieve "$target/[conf]/[artifact]-[revision].[ext]" >"$log" 2>&1; then
   grep -E 'WARN|ERROR|UNRESOLVED|FAILED' "$log" | head -20 >&2 || true
   echo "jars: the runtime jars could not be resolved; is the Maven repository reachable? Run it again when it is." >&2
@@ -38,6 +38,6 @@ if [ "$mode" = --relock ]; then
   echo "jars: wrote $(wc -l <"$lock") checksums"
 elif ! sha256sum --quiet --check "$lock" >&2; then
   rm -rf "$target"
-  echo "jars: a jar differs from lakehouse/local/jars.sha256 and was removed; delete $cache and run again." >&2
+  echo "jars: a jar differs from lakehouse/spark/jars.sha256 and was removed; delete $cache and run again." >&2
   exit 1
 fi

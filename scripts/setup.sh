@@ -51,10 +51,10 @@ scripts/jars.sh "$PWD/$venv"
 
 # What Spark's start loads, as one archive: for this Java and these jars.
 archive=$venv/share/lakehouse/classes.jsa
-made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/local/jars.sha256 lakehouse/spark.properties | sha256sum)
+made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/spark.properties | sha256sum)
 if [ ! -f "$archive" ] || [ "$(cat "$archive.for" 2>/dev/null)" != "$made_for" ]; then
   echo "setup: archiving the classes of Spark's start (about a minute)"
   rm -f "$archive"
-  "$venv/bin/python" -m lakehouse.local.classes >/dev/null 2>&1 && echo "$made_for" >"$archive.for" ||
+  "$venv/bin/python" -m lakehouse.sandbox.class_archive >/dev/null 2>&1 && echo "$made_for" >"$archive.for" ||
     echo "setup: no archive of classes was made; everything works without it, and starts some seconds later" >&2
 fi

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bronze, gold, silver
-from lakehouse.layer import BatchResult, LayerQuery
+from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers.query import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Transaction

@@ -16,9 +16,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 import __main__
-from lakehouse.local.services import Endpoints, local_services
-from lakehouse.session import build_session
+from lakehouse.sandbox.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.session import build_session
 from lakehouse.streams import STREAMS
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:

@@ -19,8 +19,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import bronze
-from lakehouse.judging import clean_schema, filter_clean, filter_dead, judge, watermark_of
+from lakehouse.layers import bronze
+from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, Source, Stream, WallClock
 from tests import pipeline

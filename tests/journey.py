@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from lakehouse.layer import LAYERS, LayerName
-from lakehouse.loads import GENERATORS, Load, send
-from lakehouse.runner import BatchDone, run, utc_now
+from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.chaos.checks import Books, differences
 from tests.chaos.files import QUERIES, TABLES

@@ -21,14 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from lakehouse import bronze, tables
-from lakehouse.layer import LayerName
-from lakehouse.runner import BatchDone, run
+from lakehouse import tables
+from lakehouse.layers import bronze
+from lakehouse.layers.query import LayerName
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 from tests.frames import local_frame
 
 SOURCE = METRICS.sources[0]

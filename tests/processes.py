@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics

@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from lakehouse.samples import Sample, calls, metrics, sales, spread_times, transactions
+from lakehouse.sandbox.samples import Sample, calls, metrics, sales, spread_times, transactions
 
 NOW_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000

@@ -18,12 +18,12 @@ import typer
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lakehouse import session
 from lakehouse.cli import app
-from lakehouse.layer import LAYERS
-from lakehouse.local import broker
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.triggers import check_trigger
+from lakehouse.sandbox import broker
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
-from lakehouse.triggers import check_trigger
+from lakehouse.spark import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,20 +17,20 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from lakehouse import event_table
 from lakehouse.application import noted_run
 from lakehouse.audit import Check, Difference, Report
 from lakehouse.commands.audit import note_audit
 from lakehouse.errors import CheckpointError, LakehouseError, StreamError
-from lakehouse.event_table import EVENTS, newest, recorded
 from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime import event_table
+from lakehouse.runtime.event_table import EVENTS, newest, recorded
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.troubles import Troubles
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS
 from lakehouse.streams.sales import SALES
 from lakehouse.tables import TableSpec, direct
-from lakehouse.troubles import Troubles
 from tests.commands import run_command
 from tests.pipeline import await_
 
@@ -41,7 +41,7 @@ WRITER = """
 import sys
 import time
 from functools import partial
-from lakehouse.event_table import append
+from lakehouse.runtime.event_table import append
 from lakehouse.events import EventLog, Kind, note, noting
 
 lake, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

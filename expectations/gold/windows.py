@@ -31,7 +31,7 @@ def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
 
 
 def statistics(key: Sequence[str]) -> list[Expectation]:
-    """Expect `lakehouse.statistics` of the values of a window that can be those of one set of numbers."""
+    """Expect statistics of the values of a window that can be those of one set of numbers."""
     one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
     return [
         required(key, (*key, "window_end", *STATISTICS)),

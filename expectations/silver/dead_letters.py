@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from great_expectations import ExpectationSuite
 
-from lakehouse.dead_letters import OPEN, STATUSES
+from lakehouse.layers.silver import STAGE
 from lakehouse.quality.expectations import make_suite, no_rows, required, rows, unique
-from lakehouse.silver import STAGE
+from lakehouse.records.dead_letters import OPEN, STATUSES
 from lakehouse.streams import STREAMS
 
 KEY = ("id",)

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
-from lakehouse import bronze
 from lakehouse.alerts.facts import WINDOW, Audit, Facts, Landed, Window
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule, Rule
-from lakehouse.dead_letters import DEAD_LETTERS
-from lakehouse.event_table import EVENTS, newest
 from lakehouse.events import Kind
-from lakehouse.failures import gist
+from lakehouse.layers import bronze
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.runtime.event_table import EVENTS, newest
+from lakehouse.spark.query_errors import gist
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Observation

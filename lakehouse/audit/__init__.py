@@ -2,8 +2,9 @@
 
     Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka, Redis
 
-It runs beside the streams: every comparison is of versions that belong together (`lakehouse.cuts`), and what
-is on its way counts as such. It reads everything and writes nothing.
+It runs beside the streams: every comparison is of versions that belong together
+(`lakehouse.progress.snapshots`), and what is on its way counts as such. It reads everything and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from lakehouse.audit.landing import check_landing
 from lakehouse.audit.redis import check_redis
 from lakehouse.audit.report import Check, Difference, Report, Subject
 from lakehouse.errors import TableError
-from lakehouse.execution import are_few, executing_for
-from lakehouse.failures import gist
 from lakehouse.settings import Settings
+from lakehouse.spark.execution import are_few, executing_for
+from lakehouse.spark.query_errors import gist
 from lakehouse.stream import Stream
 
 __all__ = ["Check", "Difference", "Report", "audit"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, tables
+from lakehouse import tables
 from lakehouse.audit.report import Check, Subject
-from lakehouse.judging import COORDINATES
+from lakehouse.progress import snapshots
+from lakehouse.records.validation import COORDINATES
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 
@@ -23,8 +24,8 @@ def check_books(spark: SparkSession, stream: Stream, source: Source, settings: S
     lake, query = settings.lake, f"silver.{source.table}"
     bronze_path = tables.path_of(lake, "bronze", source.table)
     # The checkpoint is read before the tables: what it calls finished is in them.
-    positions = cuts.positions(spark, lake, query, cuts.finished(spark, lake, query))
-    finished = cuts.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
+    positions = snapshots.positions(spark, lake, query, snapshots.finished(spark, lake, query))
+    finished = snapshots.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
     silver = tables.read(spark, tables.path_of(lake, "silver", source.table))
     dead = tables.read(spark, tables.path_of(lake, "silver", "dead_letters"))
     books = _books(finished, silver, dead.where(F.col("job") == query)).persist()

@@ -14,13 +14,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, departures, tables, unsent_rows
+from lakehouse import tables
 from lakehouse.audit.landing import read_records
 from lakehouse.audit.report import Check, Difference, Subject
-from lakehouse.export import message_of
-from lakehouse.failures import are_files_gone
+from lakehouse.layers import unsent_rows
+from lakehouse.layers.export import message_of
+from lakehouse.progress import departures, snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress
+from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import KeptTable, Stream
 from lakehouse.tables import Transaction
 from lakehouse.topics import offset_ranges
@@ -88,9 +90,9 @@ def exported_version(
 ) -> int | None:
     """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
     path = tables.path_of(settings.lake, "gold", table.name)
-    positions = cuts.positions(spark, settings.lake, f"export.{table.name}", batch)
-    version = cuts.version_read(spark, path, positions.get(tables.table_id(spark, path)))
-    return None if version is None else cuts.with_same_rows(spark, path, version)
+    positions = snapshots.positions(spark, settings.lake, f"export.{table.name}", batch)
+    version = snapshots.version_read(spark, path, positions.get(tables.table_id(spark, path)))
+    return None if version is None else snapshots.with_same_rows(spark, path, version)
 
 
 def _unknown_progress(
@@ -99,11 +101,11 @@ def _unknown_progress(
     """Say why nobody knows what of the table has left, null where that is known, or nothing has."""
     query = f"export.{table.name}"
     if progress is not None:
-        application = cuts.application(spark, settings.lake, query)
+        application = snapshots.application(spark, settings.lake, query)
         is_ours = progress.application == application
         return None if is_ours else f"rows have left under another checkpoint, {progress.application}"
     sent = any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values())
-    if sent or cuts.finished(spark, settings.lake, query) is not None:
+    if sent or snapshots.finished(spark, settings.lake, query) is not None:
         return "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
     return None
 
@@ -117,7 +119,7 @@ def _sent(
         return None
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
     # What the topic holds up to here came from versions that the table has by now.
-    newest = cuts.written_now(spark, path, None).version
+    newest = snapshots.written_now(spark, path, None).version
     messages = read_records(spark, settings, topic, ranges).select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),

@@ -7,9 +7,10 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
-from lakehouse import storage, tables
+from lakehouse import tables
 from lakehouse.audit.report import Check, Difference, Subject
 from lakehouse.settings import Settings
+from lakehouse.spark import storage
 from lakehouse.stream import Stream
 
 

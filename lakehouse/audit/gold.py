@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import recompute
 from lakehouse.audit.report import Check, Subject
+from lakehouse.repair import recompute
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, KeptTable, Stream
 

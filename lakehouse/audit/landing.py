@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, cuts, data_losses, tables
+from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
-from lakehouse.kafka_source import read_between
+from lakehouse.progress import checkpoints, data_losses, snapshots
+from lakehouse.records.kafka_source import read_between
+from lakehouse.records.unknown_fields import unknown_fields
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.topics import offset_ranges
-from lakehouse.unknown_fields import unknown_fields
 
 Ranges = Mapping[int, tuple[int, int]]
 
@@ -66,7 +67,7 @@ def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ra
 
 def _read_up_to(spark: SparkSession, lake: str, query: str, topic: str) -> dict[int, int]:
     """Return the offset after the last one of every partition that is in a finished micro-batch."""
-    batch = cuts.finished(spark, lake, query)
+    batch = snapshots.finished(spark, lake, query)
     if batch is None:
         return {}
     return checkpoints.kafka_position(spark, checkpoints.path_of(lake, query), batch).get(topic, {})

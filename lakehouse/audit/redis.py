@@ -16,10 +16,11 @@ from itertools import islice
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import cuts, tables
+from lakehouse import tables
 from lakehouse.audit.exports import exported_version
 from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
-from lakehouse.export import filter_leaving, group_of, newest_since, to_changes
+from lakehouse.layers.export import filter_leaving, group_of, newest_since, to_changes
+from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.stream import KeptTable, Stream
@@ -37,7 +38,7 @@ def check_redis(
     """Compare a gold table with its rows in Redis."""
     subject = Subject(stream.name, "redis", f"gold.{table.name} → Redis")
     path = tables.path_of(settings.lake, "gold", table.name)
-    batch = cuts.finished(spark, settings.lake, f"export.{table.name}")
+    batch = snapshots.finished(spark, settings.lake, f"export.{table.name}")
     version = exported_version(spark, table, batch, settings)
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]

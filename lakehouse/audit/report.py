@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.answers import Answer, plain_rows
+from lakehouse.render import Answer, plain_rows
 
 EXAMPLES = 20
 

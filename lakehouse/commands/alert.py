@@ -20,8 +20,8 @@ from lakehouse.alerts.rules import Rules, load_rules
 from lakehouse.alerts.watching import Watch, watch
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.event_table import recorded
-from lakehouse.runner import utc_now
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS, read_settings
 from lakehouse.telemetry import ObservationCollector

@@ -13,10 +13,10 @@ from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import TableError
-from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
-from lakehouse.runner import utc_now
-from lakehouse.session import start_session
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import utc_now
+from lakehouse.spark.session import start_session
 from lakehouse.streams import choose, read_settings
 
 app = typer.Typer(add_completion=False)

@@ -15,7 +15,10 @@ from rich.console import Console
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.dead_letters import (
+from lakehouse.errors import SettingsError
+from lakehouse.events import Kind, note
+from lakehouse.messages.readable import parse_moment
+from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     Selection,
     count_letters,
@@ -23,14 +26,11 @@ from lakehouse.dead_letters import (
     newest_letters,
     read_letters,
 )
-from lakehouse.errors import SettingsError
-from lakehouse.event_table import recorded
-from lakehouse.events import Kind, note
-from lakehouse.readable import parse_moment
-from lakehouse.replaying import discard as discard_letters
-from lakehouse.replaying import replay as replay_letters
-from lakehouse.replaying import try_replay
-from lakehouse.session import start_session
+from lakehouse.repair.replay import discard as discard_letters
+from lakehouse.repair.replay import replay as replay_letters
+from lakehouse.repair.replay import try_replay
+from lakehouse.runtime.event_table import recorded
+from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.readable import readable
-from lakehouse.replaying import Discarded, Replayed, Tried
+from lakehouse.messages.readable import readable
+from lakehouse.repair.replay import Discarded, Replayed, Tried
 
 VALUE_BYTES = 400
 """How much of a raw value a list needs."""

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakehouse.demo import EVENTS
-from lakehouse.demo import demo as run_demo
+from lakehouse.sandbox.demo import EVENTS
+from lakehouse.sandbox.demo import demo as run_demo
 from lakehouse.streams import read_settings
 
 app = typer.Typer()

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from lakehouse.application import StreamOption
 from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.event_table import newest
 from lakehouse.events import Event, Kind
-from lakehouse.readable import parse_moment
-from lakehouse.runner import utc_now
+from lakehouse.messages.readable import parse_moment
+from lakehouse.runtime.event_table import newest
+from lakehouse.runtime.runner import utc_now
 from lakehouse.streams import choose, read_settings
 
 app = typer.Typer()

@@ -17,15 +17,15 @@ from rich.text import Text
 
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
-from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
+from lakehouse.messages.readable import parse_moment
 from lakehouse.quality import results
 from lakehouse.quality.report import Finding, TableReport, summary
 from lakehouse.quality.subjects import Lake, Subject, chosen, subjects
-from lakehouse.readable import parse_moment
-from lakehouse.runner import utc_now
-from lakehouse.session import start_session
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS, read_settings
 
 app = typer.Typer(add_completion=False)

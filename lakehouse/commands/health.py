@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.quality.results import gates
-from lakehouse.session import start_session
+from lakehouse.spark.session import start_session
 from lakehouse.streams import read_settings
 
 app = typer.Typer(add_completion=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from lakehouse import event_table
 from lakehouse.application import StreamOption
-from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
-from lakehouse.maintenance import clear_state
-from lakehouse.session import start_session
+from lakehouse.repair.maintenance import clear_state
+from lakehouse.runtime import event_table
+from lakehouse.runtime.event_table import recorded
+from lakehouse.spark.session import start_session
 from lakehouse.streams import choose, read_settings
 
 app = typer.Typer(add_completion=False)

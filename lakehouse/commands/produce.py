@@ -18,7 +18,7 @@ from rich.console import Console
 
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
-from lakehouse.loads import Load, send
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.streams import read_settings
 from lakehouse.topics import require_broker
 

@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lakehouse.producing import Progress, Summary
+    from lakehouse.sandbox.producing import Progress, Summary
 
 _LINE_S = 5.0
 

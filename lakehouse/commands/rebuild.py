@@ -12,15 +12,15 @@ import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from lakehouse import rebuilding, rejudging
 from lakehouse.application import StreamOption
 from lakehouse.errors import TableError
-from lakehouse.event_table import recorded
 from lakehouse.events import Kind, note
-from lakehouse.readable import parse_moment
-from lakehouse.runner import utc_now
-from lakehouse.session import start_session
+from lakehouse.messages.readable import parse_moment
+from lakehouse.repair import rebuild_gold, rebuild_silver
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 
@@ -60,7 +60,7 @@ def rebuild(
         typer.Option(
             "--force",
             help="Of gold: take rows that silver has no record of away even if they are more than "
-            f"{rebuilding.MOST_TAKEN_AWAY:.0%} of a table.",
+            f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
 ) -> None:
@@ -77,18 +77,18 @@ def rebuild(
         start_session(settings, "lakehouse rebuild") as spark,
     ):
         if layer is Layer.GOLD:
-            _rebuild_gold(spark, streams, settings, rebuilding.Span(since, until), console, force=force)
+            _rebuild_gold(spark, streams, settings, rebuild_gold.Span(since, until), console, force=force)
             return
-        landed = rejudging.Landed(since, until)
+        landed = rebuild_silver.Landed(since, until)
         for one in streams:
-            done = rejudging.rebuild_silver(spark, one, settings, landed, now, allow_late=allow_late)
+            done = rebuild_silver.rebuild_silver(spark, one, settings, landed, now, allow_late=allow_late)
             _say(done, one, console)
             if done.inserted or done.changed or done.removed:
                 _await_gold(spark, one, settings)
-                _rebuild_gold(spark, [one], settings, rebuilding.Span(), console, force=force)
+                _rebuild_gold(spark, [one], settings, rebuild_gold.Span(), console, force=force)
 
 
-def _say(done: rejudging.Rebuilt, stream: Stream, console: Console) -> None:
+def _say(done: rebuild_silver.Rebuilt, stream: Stream, console: Console) -> None:
     told = (
         f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows came, "
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
@@ -101,8 +101,8 @@ def _say(done: rejudging.Rebuilt, stream: Stream, console: Console) -> None:
 def _await_gold(spark: SparkSession, stream: Stream, settings: Settings) -> None:
     """Return when gold has read what was appended to silver before the rebuild, which it reads as it was."""
     deadline = time.monotonic() + _PATIENCE_S
-    ends = rebuilding.silver_versions(spark, stream, settings)
-    while waiting := rebuilding.behind(spark, stream, settings, ends):
+    ends = rebuild_gold.silver_versions(spark, stream, settings)
+    while waiting := rebuild_gold.behind(spark, stream, settings, ends):
         if time.monotonic() > deadline:
             raise TableError(
                 f"gold has still to read what silver had before it was rebuilt: {', '.join(waiting)}. Let "
@@ -116,14 +116,14 @@ def _rebuild_gold(
     spark: SparkSession,
     streams: Sequence[Stream],
     settings: Settings,
-    span: rebuilding.Span,
+    span: rebuild_gold.Span,
     console: Console,
     *,
     force: bool,
 ) -> None:
     for stream in streams:
         for table in stream.gold:
-            for done in rebuilding.rebuild_gold(spark, table, settings, span, force=force):
+            for done in rebuild_gold.rebuild_gold(spark, table, settings, span, force=force):
                 name = f"gold.{done.table}"
                 told = (
                     f"{name}: {done.rows:,} rows made anew from silver; {done.changed:,} put "

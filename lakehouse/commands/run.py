@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
 from lakehouse.errors import SettingsError
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from lakehouse.streams import read_settings
 
 app = typer.Typer()

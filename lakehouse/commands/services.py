@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lakehouse.local import services
+from lakehouse.sandbox import services
 from lakehouse.streams import STREAMS, read_settings
 from lakehouse.topics import create_topics
 
 if TYPE_CHECKING:
-    from lakehouse.local.services import Endpoints, State
+    from lakehouse.sandbox.services import Endpoints, State
 
 NOT_ALL_RUNNING = 3
 _COLOURS: dict[State, str] = {"running": "green", "not answering": "yellow", "died": "red", "stopped": "dim"}

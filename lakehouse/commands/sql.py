@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lakehouse.answers import Answer, as_csv, as_json, as_table
+from lakehouse.catalog import WriteRefusedError, ask, register
 from lakehouse.errors import QueryError
-from lakehouse.query import WriteRefusedError, ask, register
-from lakehouse.session import start_session
+from lakehouse.render import Answer, as_csv, as_json, as_table
+from lakehouse.spark.session import start_session
 from lakehouse.streams import read_settings
 
 app = typer.Typer()

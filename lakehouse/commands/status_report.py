@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from lakehouse.telemetry import EventTimes, Observation, QueryState, Run, StreamState, TableState, Word
 
 _FULL, _WIDE, _USUAL = 160, 120, 80  # columns of a terminal from which more is shown

@@ -23,14 +23,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, TimestampType
 
-from lakehouse import cuts
 from lakehouse.errors import TableError
-from lakehouse.execution import are_few, execute_for, executing_for
+from lakehouse.progress import snapshots
 from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
 from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, Lake, Subject, showing, words
-from lakehouse.spans import MOST_SPANS, merged
+from lakehouse.spark.execution import are_few, execute_for, executing_for
 from lakehouse.stream import KeptTable
 from lakehouse.tables import from_micros
+from lakehouse.tables.spans import MOST_SPANS, merged
 
 Marks = Mapping[str, tuple[str, int]]
 """By a table's name its id and its version."""
@@ -164,7 +164,7 @@ class _Since:
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
             changed = self._changed(subject)
             return _with_keys(changed.keys, changed.rows, changed.keys.columns, "left_anti").isEmpty()
-        return not any(map(cuts.rewrites, self._lake.commits(subject, self._held[subject.name])))
+        return not any(map(snapshots.rewrites, self._lake.commits(subject, self._held[subject.name])))
 
     def _changed(self, subject: Subject) -> _Changed:
         if subject.name not in self._found:

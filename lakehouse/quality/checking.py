@@ -21,10 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import TableError
-from lakehouse.failures import gist
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import Lake, Subject
+from lakehouse.spark.query_errors import gist
 
 _RESULT_FORMAT = {
     "result_format": "SUMMARY",

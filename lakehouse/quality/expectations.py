@@ -26,8 +26,8 @@ from great_expectations.expectations.metrics.table_metric_provider import TableM
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.answers import Answer, plain_rows
 from lakehouse.quality.report import Severity
+from lakehouse.render import Answer, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"

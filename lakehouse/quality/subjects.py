@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import bronze, gold, silver, tables
-from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.execution import are_few, executing_for
+from lakehouse.layers import bronze, gold, silver
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
+from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.stream import KeptTable, Stream
 from lakehouse.tables import TableSpec
 

@@ -1,7 +1,7 @@
 """Delta tables read without Spark: kept open, brought up to date by what has been committed since.
 
-Rows come as mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.layout` takes them:
-a moment of any year is one.
+Rows come as mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout`
+takes them: a moment of any year is one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
-from lakehouse.layout import Row
-from lakehouse.places import is_local, location
+from lakehouse.messages.layout import Row
+from lakehouse.spark.paths import is_local, location
 
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1

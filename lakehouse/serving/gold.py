@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql.types import TimestampType
 
-from lakehouse.layout import Equals, Part, Row
+from lakehouse.messages.layout import Equals, Part, Row
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Order, Snapshot, Table
 from lakehouse.stream import KeptTable

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lakehouse.dead_letters import DEAD_LETTERS, SCHEMA
-from lakehouse.layout import Row
+from lakehouse.messages.layout import Row
+from lakehouse.records.dead_letters import DEAD_LETTERS, SCHEMA
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Found, Order, Snapshot, Table
 from lakehouse.tables.specs import path_of

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from lakehouse.dead_letters import OPEN
-from lakehouse.layout import Row
-from lakehouse.payloads import is_json_text
+from lakehouse.messages.json_text import is_json_text
+from lakehouse.messages.layout import Row
+from lakehouse.records.dead_letters import OPEN
 from lakehouse.serving import parameters
 from lakehouse.serving.access import may
 from lakehouse.serving.answers import answered, answered_rows, camel

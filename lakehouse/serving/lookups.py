@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from lakehouse.errors import LakehouseError
-from lakehouse.layout import GROUP_SEPARATORS, Equals, Row
-from lakehouse.names import escaped_text
+from lakehouse.messages.key_names import escaped_text
+from lakehouse.messages.layout import GROUP_SEPARATORS, Equals, Row
 from lakehouse.serving.delta import NoTableError, TableAwayError
 from lakehouse.serving.gold import Gold, GoldRows, Span
 from lakehouse.serving.live import Live, RedisAwayError, Stored

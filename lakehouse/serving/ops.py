@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehouse.event_table import EVENTS
-from lakehouse.layout import Row
+from lakehouse.messages.layout import Row
 from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.runtime.event_table import EVENTS
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Found, Snapshot, Table
 from lakehouse.tables.specs import TableSpec, path_of

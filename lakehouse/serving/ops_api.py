@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from lakehouse.layout import Row
+from lakehouse.messages.layout import Row
 from lakehouse.serving.answers import answered
 from lakehouse.serving.delta import Found
 from lakehouse.serving.lookups import Lookups

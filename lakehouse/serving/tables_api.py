@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
 
-from lakehouse.layout import Row
+from lakehouse.messages.layout import Row
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.gold import Span, is_time, sorted_by

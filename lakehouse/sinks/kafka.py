@@ -11,10 +11,10 @@ from kafka.partitioner import murmur2
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from lakehouse.errors import CheckpointError, ServiceError
-from lakehouse.failures import what_of
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.sinks.transactional import let_go, reported
+from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, limits_of
 

@@ -9,7 +9,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, ProducerFencedError
 
 from lakehouse.errors import ServiceError
-from lakehouse.failures import what_of
+from lakehouse.spark.query_errors import what_of
 
 
 class FencedError(ServiceError):

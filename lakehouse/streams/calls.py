@@ -25,10 +25,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.execution import by_reference
-from lakehouse.layout import Equals, Message, Millis, Payload, Plain, joined_key, key
-from lakehouse.moments import shifted
+from lakehouse.messages.layout import Equals, Message, Millis, Payload, Plain, joined_key, key
 from lakehouse.settings import Settings
+from lakehouse.spark.execution import by_reference
 from lakehouse.stream import (
     DELETED,
     Comparison,
@@ -43,6 +42,7 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
+from lakehouse.transforms.timestamps import shifted
 
 PAIR = ("user1", "user2")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
@@ -67,7 +67,7 @@ SCHEMA = (
 )
 """One row per call; key: user1, user2, ts. ts, last_event_time: its least and greatest event time, UTC.
 analytics, metrics: the earliest payload of each side that is not null (ties: least partition and offset),
-as `lakehouse.payloads` keeps it; null for none. closed_at: when it was due to close; null while open.
+as `messages.json_text` keeps it; null for none. closed_at: when it was due to close; null while open.
 was_closed: a row under this key has been closed once, so it has left; *_place: where a payload comes from."""
 
 

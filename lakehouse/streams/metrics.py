@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import statistics
-from lakehouse.layout import Equals, Key, Millis, Name, Plain, joined_key, key
+from lakehouse.messages.layout import Equals, Key, Millis, Name, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -31,7 +30,8 @@ from lakehouse.stream import (
     Source,
     Stream,
 )
-from lakehouse.windows import (
+from lakehouse.transforms import statistics
+from lakehouse.transforms.windows import (
     StatisticsWindows,
     Tumbling,
     due_windows,

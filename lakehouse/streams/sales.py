@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
-from lakehouse import money
-from lakehouse.layout import Constant, Exact, Message, Millis, Plain, joined_key, key
+from lakehouse.messages.layout import Constant, Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
@@ -35,6 +34,7 @@ from lakehouse.stream import (
     Source,
     Stream,
 )
+from lakehouse.transforms import decimals
 
 CONTRACT = Contract(
     fields=(
@@ -46,7 +46,7 @@ CONTRACT = Contract(
 
 _STATE = (
     StructType()
-    .add("total", money.TYPE)
+    .add("total", decimals.TYPE)
     .add("count", "long")
     .add("last_event_time", "timestamp")
     .add("crossings", "long")
@@ -56,7 +56,7 @@ _STATE = (
 SALES_SCHEMA = (
     StructType()
     .add("product", "string")
-    .add("total", money.TYPE)
+    .add("total", decimals.TYPE)
     .add("count", "long")
     .add("last_event_time", "timestamp")
     .add("partitions", MapType(IntegerType(), _STATE))
@@ -72,7 +72,7 @@ recomputed says it: those may hold records that are yet to come, and are made an
 NOTIFICATIONS_SCHEMA = (
     StructType()
     .add("product", "string")
-    .add("value", money.TYPE)
+    .add("value", decimals.TYPE)
     .add("crossing", "long")
     .add("event_time", "timestamp")
     .add("partition", "integer")
@@ -123,7 +123,7 @@ def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings:
         "product",
         "partition",
         "offset",
-        F.coalesce("value", F.lit(0).cast(money.TYPE)).alias("value"),
+        F.coalesce("value", F.lit(0).cast(decimals.TYPE)).alias("value"),
         F.when(is_sale, F.col("event_time")).alias("event_time"),
         is_sale.cast("long").alias("sales"),
         F.lit(0).cast("long").alias("crossings"),
@@ -154,7 +154,7 @@ def _with_totals(sequence: DataFrame) -> DataFrame:
     since = Window.partitionBy("product", "partition", "epoch").orderBy("offset")
     return sequence.withColumn("epoch", F.sum(is_tombstone.cast("long")).over(in_order)).withColumns(
         {
-            "total": money.total("value", since),
+            "total": decimals.total("value", since),
             "count": F.sum("sales").over(since),
             "last_event_time": F.max("event_time").over(since),
         }
@@ -206,7 +206,7 @@ def _products(partitions: DataFrame) -> DataFrame:
     """Return one row a product, its partitions added up."""
     totals = partitions.withColumn("partition_total", F.col("state.total"))
     return totals.groupBy("product").agg(
-        F.when(F.count_if(F.col("partition_total").isNull()) == 0, money.total("partition_total")).alias(
+        F.when(F.count_if(F.col("partition_total").isNull()) == 0, decimals.total("partition_total")).alias(
             "total"
         ),
         F.sum("state.count").alias("count"),

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import money
-from lakehouse.layout import Exact, Message, Millis, Plain, joined_key, key
+from lakehouse.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
@@ -27,7 +26,8 @@ from lakehouse.stream import (
     Source,
     Stream,
 )
-from lakehouse.windows import Tumbling
+from lakehouse.transforms import decimals
+from lakehouse.transforms.windows import Tumbling
 
 CONTRACT = Contract(
     fields=(
@@ -65,7 +65,7 @@ def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
     many rows as any other from there on.
     """
     return clean.groupBy("user_id", WINDOWS.start().alias("window_start")).agg(
-        money.total_of_positive("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")
+        decimals.total_of_positive("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")
     )
 
 
@@ -79,7 +79,7 @@ def fold_windows(partials: DataFrame, current: DataFrame, _front: Front, _settin
         .groupBy(*WINDOWS.keys)
         .agg(
             F.bool_or("more").alias("more"),
-            money.total_of_positive("total_amount").alias("total_amount"),
+            decimals.total_of_positive("total_amount").alias("total_amount"),
             F.sum("count").alias("count"),
         )
         .where("more")

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.columns import Columns
+from lakehouse.spark.columns import Columns
 from lakehouse.tables.log import (
     FEW_FILES,
     frame_of,

@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lakehouse import places
 from lakehouse.errors import TableError
+from lakehouse.spark import paths
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
 
@@ -36,7 +36,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def location(lake: str, spec: TableSpec) -> str:
     """Return where a table lies, as deltalake names it: a path of this machine, or a URL."""
-    return places.location(path_of(lake, spec.layer, spec.name))
+    return paths.location(path_of(lake, spec.layer, spec.name))
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:

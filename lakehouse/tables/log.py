@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import storage
+from lakehouse.spark import storage
 from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
 FEW_FILES = 16

@@ -9,11 +9,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import schema_changes, storage
 from lakehouse.errors import TableError
-from lakehouse.schema_changes import Refused, SchemaChanges
-from lakehouse.tables import commits
+from lakehouse.spark import storage
+from lakehouse.tables import commits, schema_evolution
 from lakehouse.tables.log import exists, metadata, properties, snapshot
+from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec, path_of
 from lakehouse.tables.writing import again_on_conflict
 
@@ -67,7 +67,7 @@ def _ensure(spark: SparkSession, lake: str, spec: TableSpec, refused: Refused) -
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
     """Tell whether there is nothing to change and nothing to refuse, which one look at the log answers."""
     found = metadata(spark, path)
-    if found is None or schema_changes.compare(found.schema, spec.schema) != SchemaChanges():
+    if found is None or schema_evolution.compare(found.schema, spec.schema) != SchemaChanges():
         return False
     return all(found.properties.get(name) == value for name, value in _own_properties(spec).items())
 
@@ -134,7 +134,9 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
     def standing() -> StructType:
         return StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
 
-    schema_changes.bring_up_to_date(spark, path, spec.qualified_name, standing, spec.schema, refused=refused)
+    schema_evolution.bring_up_to_date(
+        spark, path, spec.qualified_name, standing, spec.schema, refused=refused
+    )
 
 
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -146,6 +148,6 @@ def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
         standing = properties(spark, path)
         pairs = [f"'{name}' = '{value}'" for name, value in declared.items() if standing.get(name) != value]
         if pairs:
-            schema_changes.alter(spark, path, f"SET TBLPROPERTIES ({', '.join(pairs)})")
+            schema_evolution.alter(spark, path, f"SET TBLPROPERTIES ({', '.join(pairs)})")
 
     again_on_conflict(bring_up_to_date)

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import storage
-from lakehouse.execution import are_few, executing_for
+from lakehouse.spark import storage
+from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.tables.log import (
     FEW_FILES,
     frame_of,

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.errors import TableError
-from lakehouse.execution import are_few, executing_for, gathered
+from lakehouse.spark.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
 from lakehouse.tables.commits import FILE, Candidates, Commit, amended_rows, begin, changed_rows
 from lakehouse.tables.specs import Transaction

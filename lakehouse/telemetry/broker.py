@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from lakehouse.errors import ServiceError
-from lakehouse.failures import what_of
+from lakehouse.spark.query_errors import what_of
 from lakehouse.topics import ends_of, require_listening
 
 _REQUEST_MS = 2_000

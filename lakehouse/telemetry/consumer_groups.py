@@ -16,10 +16,10 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from lakehouse import checkpoints
 from lakehouse.errors import ServiceError
-from lakehouse.places import local_path
+from lakehouse.progress import checkpoints
 from lakehouse.settings import Settings
+from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
 from lakehouse.telemetry.progress import Progress
 from lakehouse.topics import require_listening

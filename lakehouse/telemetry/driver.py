@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry.readers import query_of, readers_of
 from lakehouse.telemetry.server import Readiness
-from lakehouse.watching import Watch
 
 if TYPE_CHECKING:
-    from lakehouse.runner import BatchDone
+    from lakehouse.runtime.runner import BatchDone
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _QUERY = ("stream", "layer", "table")

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.runtime.watch import Watch
 from lakehouse.telemetry.readers import query_of
 from lakehouse.telemetry.runs import as_json, draft_of, file_of
 from lakehouse.telemetry.values import QueryRun, Run
-from lakehouse.watching import Watch
 
 if TYPE_CHECKING:
-    from lakehouse.runner import BatchDone
+    from lakehouse.runtime.runner import BatchDone
 
 EVERY_S = 2.0
 

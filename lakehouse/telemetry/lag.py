@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse import checkpoints, departures
-from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import ServiceError
-from lakehouse.event_table import EVENTS
-from lakehouse.places import local_path
+from lakehouse.progress import checkpoints, departures
 from lakehouse.quality.results import GATES
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
+from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
 from lakehouse.telemetry import measures, runs
 from lakehouse.telemetry.broker import Broker, Ends

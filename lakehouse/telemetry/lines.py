@@ -19,7 +19,7 @@ from lakehouse.stream import Stream
 from lakehouse.telemetry.readers import readers_of
 
 if TYPE_CHECKING:
-    from lakehouse.runner import BatchDone
+    from lakehouse.runtime.runner import BatchDone
 
 
 class Lines(Protocol):

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.layer import LAYERS, LayerName
+from lakehouse.layers.query import LAYERS, LayerName
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry.lines import TextLines
@@ -27,7 +27,7 @@ from lakehouse.telemetry.readers import readers_of
 from lakehouse.telemetry.values import Observation, StreamState
 
 if TYPE_CHECKING:
-    from lakehouse.runner import BatchDone
+    from lakehouse.runtime.runner import BatchDone
 
 _A_SECOND = 1  # times that it is drawn
 _RATE_OVER_S = 30.0

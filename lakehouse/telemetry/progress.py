@@ -1,4 +1,4 @@
-"""How far queries have come, by the files of their checkpoints (`lakehouse.checkpoints`), without a JVM."""
+"""How far queries have come, by the files of their checkpoints, without a JVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lakehouse.checkpoints import application_of
+from lakehouse.progress.checkpoints import application_of
 from lakehouse.telemetry.delta_log import from_ms
 
 Offsets = Mapping[str, Mapping[int, int]]

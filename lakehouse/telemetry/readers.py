@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakehouse.layer import LayerName
+from lakehouse.layers.query import LayerName
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 

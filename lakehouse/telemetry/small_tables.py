@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from lakehouse.dead_letters import OPEN
 from lakehouse.quality.results import GateState, last_of
+from lakehouse.records.dead_letters import OPEN
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.values import Gate
 

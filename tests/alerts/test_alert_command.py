@@ -20,8 +20,8 @@ import pytest
 from deltalake import write_deltalake
 
 from lakehouse.alerts.publishing import read_state
-from lakehouse.event_table import newest
 from lakehouse.events import Kind
+from lakehouse.runtime.event_table import newest
 from lakehouse.settings import Settings
 from tests.commands import run_command
 from tests.conftest import MakeSettings

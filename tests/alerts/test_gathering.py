@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from lakehouse import event_table
 from lakehouse.alerts.facts import Audit, Landed
 from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule
 from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, Kind, note, noting
+from lakehouse.runtime import event_table
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import Observation

@@ -16,7 +16,7 @@ from lakehouse.alerts.facts import Facts, Window, step
 from lakehouse.alerts.publishing import Publisher, read_state
 from lakehouse.alerts.rules import MetricRule
 from lakehouse.alerts.webhook import Webhook
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks.transactional import FencedError
 from tests.alerts.receiver import Receiver, receiving
 from tests.pipeline import await_, read_topic

@@ -21,7 +21,7 @@ import redis
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from lakehouse.layer import LAYERS, LayerName
+from lakehouse.layers.query import LAYERS, LayerName
 from lakehouse.settings import Settings
 from tests.chaos.files import QUERIES, commit_file, has_write, last_write, writes_of
 from tests.chaos.services import Name, OwnServices, runs

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaException, Producer
 
-from lakehouse.loads import GENERATORS, Load
-from lakehouse.samples import Sample
+from lakehouse.sandbox.loads import GENERATORS, Load
+from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests.poison import KINDS, endless

@@ -21,7 +21,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from lakehouse.errors import ServiceError
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences

@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 import psutil
 
-from lakehouse.local import services
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox import services
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import load_settings
 
 Name = Literal["kafka", "redis"]

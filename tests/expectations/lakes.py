@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import bronze, dead_letters
-from lakehouse.judging import clean_schema
+from lakehouse.layers import bronze
 from lakehouse.quality import subjects
+from lakehouse.records import dead_letters
+from lakehouse.records.validation import clean_schema
 from lakehouse.streams import STREAMS
 
 Row = Mapping[str, str]

@@ -27,16 +27,16 @@ from pyspark.sql import functions as F
 
 from lakehouse.audit import Report, audit
 from lakehouse.errors import TableError
-from lakehouse.layer import LAYERS
-from lakehouse.maintenance import clear_state
-from lakehouse.rebuilding import Span, rebuild_gold
-from lakehouse.rejudging import Landed, rebuild_silver
-from lakehouse.runner import run, utc_now
+from lakehouse.layers.query import LAYERS
+from lakehouse.repair.maintenance import clear_state
+from lakehouse.repair.rebuild_gold import Span, rebuild_gold
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.chaos.checks import Verdicts, differences, gold_differences
 from tests.fuzz import commands, expected

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.loads import GENERATORS, Load, send
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox.loads import GENERATORS, Load, send
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests.pipeline import read_topic

@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import Report, audit
-from lakehouse.runner import utc_now
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests import pipeline

@@ -16,16 +16,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import Check, Report, audit
-from lakehouse.dead_letters import Selection
-from lakehouse.maintenance import clear_state
+from lakehouse.catalog import ask
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import Lake, subjects
-from lakehouse.query import ask
-from lakehouse.rebuilding import Span, rebuild_gold
-from lakehouse.replaying import replay
-from lakehouse.runner import run, utc_now
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.maintenance import clear_state
+from lakehouse.repair.rebuild_gold import Span, rebuild_gold
+from lakehouse.repair.replay import replay
+from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS_1M
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings

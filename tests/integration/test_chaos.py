@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.layer import LAYERS
+from lakehouse.layers.query import LAYERS
 from tests.chaos.faults import FAULTS, Outage
 from tests.chaos.run import Outcome, Plan, run_chaos
 

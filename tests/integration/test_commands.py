@@ -13,8 +13,8 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.event_table import newest
-from lakehouse.local.services import Endpoints
+from lakehouse.runtime.event_table import newest
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
 from tests import pipeline

@@ -26,12 +26,13 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import bronze, tables
+from lakehouse import tables
 from lakehouse.errors import StreamError
-from lakehouse.layer import LayerName
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers import bronze
+from lakehouse.layers.query import LayerName
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from tests import batches, pipeline, verdicts
 from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
 from tests.conftest import MakeSettings

@@ -27,11 +27,11 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands import expect
 from lakehouse.errors import TableError
-from lakehouse.event_table import newest
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.report import TableReport
 from lakehouse.quality.subjects import Lake, Subject, subjects
-from lakehouse.runner import utc_now
+from lakehouse.runtime.event_table import newest
+from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests import pipeline

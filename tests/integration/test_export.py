@@ -25,22 +25,23 @@ from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import export as export_layer
-from lakehouse import gold, tables
+from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.errors import CheckpointError, LakehouseError, ServiceError, TableError
-from lakehouse.export import newest_since
-from lakehouse.layer import Allow
-from lakehouse.local.services import Endpoints
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers import export as export_layer
+from lakehouse.layers import gold
+from lakehouse.layers.export import newest_since
+from lakehouse.layers.query import Allow
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import RedisSink
-from lakehouse.stopping import Stop
 from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.topics import Limits
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame

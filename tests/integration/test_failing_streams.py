@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import troubles
 from lakehouse.errors import CheckpointError, StreamError, TableError
-from lakehouse.event_table import newest, recorded
-from lakehouse.layer import LayerName
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers.query import LayerName
+from lakehouse.runtime import troubles
+from lakehouse.runtime.event_table import newest, recorded
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.crashing import CrashError, Fault
 from tests.pipeline import Raw, await_

@@ -14,14 +14,14 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lakehouse import query, streams
-from lakehouse.layer import LAYERS
+from lakehouse import catalog, streams
+from lakehouse.layers.query import LAYERS
 from lakehouse.quality.checking import check, make_context
 from lakehouse.quality.subjects import Lake, subjects
-from lakehouse.runner import run, utc_now
+from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sinks import row_key
 from lakehouse.stream import Stream
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -36,7 +36,7 @@ def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     module = block(0, tmp_path)
     registry = (*streams.STREAMS, module.CLICKS)
     monkeypatch.setattr(streams, "STREAMS", registry)
-    monkeypatch.setattr(query, "STREAMS", registry)
+    monkeypatch.setattr(catalog, "STREAMS", registry)
     yield module.CLICKS
     del sys.modules[module.__name__]
 
@@ -77,9 +77,9 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         pipeline.send(settings, records, source=clicks.sources[0])
         run(spark, streams.choose(["clicks"]), LAYERS, settings, trigger=AVAILABLE_NOW)
 
-    query.register(spark, settings)
+    catalog.register(spark, settings)
     start_ms = AT_MS - AT_MS % 300_000
-    rows = query.ask(
+    rows = catalog.ask(
         spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9
     ).rows
     assert [tuple(row) for row in rows] == [
@@ -87,7 +87,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         ("/a", start_ms + 300_000, 1),
         ("/b", start_ms, 1),
     ]
-    dead = query.ask(
+    dead = catalog.ask(
         spark,
         "SELECT stream, reason.rule, reason.column FROM silver.dead_letters "
         "LATERAL VIEW explode(reasons) AS reason ORDER BY ALL",

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import execution, tables
+from lakehouse import tables
 from lakehouse.settings import Settings
+from lakehouse.spark import execution
 from lakehouse.tables import TableSpec, Transaction
 from tests import pipeline
 from tests.batches import gold_of, silver_of, take

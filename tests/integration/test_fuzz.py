@@ -21,8 +21,8 @@ from hypothesis import core
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.local.services import Endpoints
-from lakehouse.runner import utc_now
+from lakehouse.runtime.runner import utc_now
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from tests import redis_databases
 from tests.chance import chance

@@ -10,19 +10,19 @@ from datetime import datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.event_table import newest
+from lakehouse.catalog import ask
 from lakehouse.events import Kind
-from lakehouse.layer import LAYERS
-from lakehouse.loads import Load, send
+from lakehouse.layers.query import LAYERS
 from lakehouse.quality.gate import SuiteGate
-from lakehouse.query import ask
-from lakehouse.runner import run
+from lakehouse.runtime.event_table import newest
+from lakehouse.runtime.runner import run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
 from lakehouse.topics import create_topics
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.conftest import MakeSettings

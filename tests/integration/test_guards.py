@@ -16,16 +16,16 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 
-from lakehouse import query, tables
+from lakehouse import catalog, tables
 from lakehouse.audit.landing import check_landing
 from lakehouse.errors import CheckpointError, StreamError, TableError
-from lakehouse.layer import Allow, LayerName
-from lakehouse.local.services import Endpoints
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers.query import Allow, LayerName
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.topics import create_topics, describe_topic
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, Raw, await_
@@ -340,7 +340,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
 
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []
-    assert LOSSES in query.register(spark, settings)
+    assert LOSSES in catalog.register(spark, settings)
     (landed,) = check_landing(spark, pipeline.STREAM, SOURCE, settings)
     lost = "expired unread; noted as lost by --allow data-loss for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"

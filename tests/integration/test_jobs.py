@@ -24,11 +24,11 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lakehouse.layer import LAYERS
-from lakehouse.local.services import Endpoints
-from lakehouse.producing import produce
-from lakehouse.samples import Sample, spread_times
-from lakehouse.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.layers.query import LAYERS
+from lakehouse.sandbox.producing import produce
+from lakehouse.sandbox.samples import Sample, spread_times
+from lakehouse.sandbox.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.telemetry import Run
 from lakehouse.telemetry.runs import read_runs
 from tests.commands import Ended, run_command

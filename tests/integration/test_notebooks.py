@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import TableError
-from lakehouse.loads import GENERATORS
+from lakehouse.sandbox.loads import GENERATORS
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from tests import pipeline

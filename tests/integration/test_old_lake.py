@@ -16,17 +16,17 @@ from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
-from lakehouse.dead_letters import Selection
-from lakehouse.layer import LayerName
-from lakehouse.local.services import Endpoints
-from lakehouse.replaying import replay
-from lakehouse.runner import BatchDone, run, utc_now
+from lakehouse.layers.query import LayerName
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.replay import replay
+from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS
 from lakehouse.streams.metrics import METRICS
 from lakehouse.topics import describe_topic
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import old_lakes, pipeline, verdicts
 from tests.fixtures import make_lake
 from tests.fixtures.make_lake import (

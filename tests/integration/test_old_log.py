@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.redis import check_redis
-from lakehouse.runner import run, utc_now
+from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

@@ -27,11 +27,11 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import SparkSession
 
-from lakehouse.runner import BatchDone, run
-from lakehouse.samples import spread_times
-from lakehouse.samples.metrics import samples
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.sandbox.samples import spread_times
+from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged

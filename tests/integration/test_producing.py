@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
-from lakehouse.producing import Progress, bursts, produce
-from lakehouse.samples import Sample, calls, sales, spread_times, transactions
-from lakehouse.samples.metrics import samples
+from lakehouse.sandbox.producing import Progress, bursts, produce
+from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
+from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.topics import create_topics
 from tests.sampling import CONTRACTS
 

@@ -22,17 +22,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import leases, recompute, storage, tables
+from lakehouse import tables
+from lakehouse.catalog import ask
 from lakehouse.errors import TableError
-from lakehouse.query import ask
-from lakehouse.rebuilding import Rebuilt, Span, behind, rebuild_gold, silver_versions
-from lakehouse.rejudging import Landed, rebuild_silver
+from lakehouse.repair import recompute
+from lakehouse.repair.rebuild_gold import Rebuilt, Span, behind, rebuild_gold, silver_versions
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
+from lakehouse.spark import storage
 from lakehouse.stream import DELETED, GoldTable
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
 from lakehouse.streams.sales import PRODUCT_SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
+from lakehouse.tables import leases
 from tests import old_lakes, pipeline, verdicts
 from tests.batches import gold_of, rows_between, take
 from tests.crashing import CrashError, crash_at

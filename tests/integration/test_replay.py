@@ -24,14 +24,15 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import storage, tables
-from lakehouse.dead_letters import Selection
+from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.export import filter_newest
-from lakehouse.maintenance import clear_state
-from lakehouse.rejudging import Landed, Rebuilt, rebuild_silver
-from lakehouse.replaying import Discarded, Replayed, Tried, discard, replay, try_replay
+from lakehouse.layers.export import filter_newest
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.maintenance import clear_state
+from lakehouse.repair.rebuild_silver import Landed, Rebuilt, rebuild_silver
+from lakehouse.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
 from lakehouse.settings import Settings
+from lakehouse.spark import storage
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from tests import pipeline, verdicts

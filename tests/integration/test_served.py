@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, TimestampType
 from starlette.testclient import TestClient
 
-from lakehouse.query import register
+from lakehouse.catalog import register
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings

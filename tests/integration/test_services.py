@@ -19,11 +19,11 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.errors import ServiceError
-from lakehouse.local import jars
-from lakehouse.local.processes import stop_process
-from lakehouse.local.services import local_services
+from lakehouse.sandbox.processes import stop_process
+from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.sinks.redis_client import require_redis
+from lakehouse.spark import jars
 from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
@@ -37,7 +37,7 @@ RUN_APP = "from lakehouse.commands.services import app; app()"
 # The thread that starts the services ends long before the process: they must not end with it.
 HOLD_FROM_A_THREAD = """
 import threading, time
-from lakehouse.local.services import local_services
+from lakehouse.sandbox.services import local_services
 from lakehouse.settings import load_settings
 running = local_services(load_settings())
 thread = threading.Thread(target=running.__enter__)

@@ -28,8 +28,8 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from lakehouse.errors import ServiceError
-from lakehouse.local.redis_server import RedisServer
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox.redis_server import RedisServer
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import Change, KafkaSink, RedisSink, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import PIPELINE_ROWS

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import checkpoints, tables
+from lakehouse import tables
 from lakehouse.audit import audit
 from lakehouse.errors import StreamError
-from lakehouse.layer import LAYERS
-from lakehouse.runner import BatchDone, run, utc_now
+from lakehouse.layers.query import LAYERS
+from lakehouse.progress import checkpoints
+from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Transaction
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline
 from tests.chance import chance
 from tests.conftest import MakeSettings

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.local.services import Endpoints
-from lakehouse.runner import run
+from lakehouse.runtime.runner import run
+from lakehouse.runtime.signals import Stop
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from tests import pipeline
 from tests.pipeline import BRONZE, STREAM, Raw, await_
 from tests.processes import LAKEHOUSE, place, running

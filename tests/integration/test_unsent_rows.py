@@ -23,21 +23,22 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import export as export_layer
-from lakehouse import gold, tables
+from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
+from lakehouse.catalog import ask, register
 from lakehouse.errors import ServiceError
-from lakehouse.local.services import Endpoints
-from lakehouse.query import ask, register
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers import export as export_layer
+from lakehouse.layers import gold
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import KafkaSink, read_progress
 from lakehouse.stream import KeptTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.tables import Transaction
-from lakehouse.triggers import AVAILABLE_NOW
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame

@@ -19,14 +19,14 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit import audit
-from lakehouse.layer import LAYERS
-from lakehouse.runner import BatchDone, run
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.runtime.trips import TripGroup
 from lakehouse.settings import Settings
-from lakehouse.stopping import Stop
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from lakehouse.tables import Transaction
-from lakehouse.triggers import AVAILABLE_NOW
-from lakehouse.trips import TripGroup
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

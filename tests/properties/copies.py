@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakehouse.bronze import SCHEMA
+from lakehouse.layers.bronze import SCHEMA
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from tests import pipeline, verdicts

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.access import Access
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.stream import KeptTable
 from lakehouse.streams import STREAMS

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from lakehouse.event_table import append
 from lakehouse.events import EventLog, Kind, note, noting
+from lakehouse.runtime.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.lakes import Lake, minute

@@ -16,12 +16,12 @@ from starlette.testclient import TestClient
 from lakehouse.alerts.facts import Facts, Window, step
 from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import MetricRule
-from lakehouse.dead_letters import DEAD_LETTERS
 from lakehouse.errors import ServiceError
-from lakehouse.event_table import append
 from lakehouse.events import Event
-from lakehouse.local.services import Endpoints
 from lakehouse.quality.results import GATES
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.runtime.event_table import append
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.serving.sharing import Shared
 from tests import old_lakes
 from tests.serving.conftest import MakeClient

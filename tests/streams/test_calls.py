@@ -18,13 +18,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import leases, tables
-from lakehouse.judging import clean_schema
-from lakehouse.layer import LAYERS
-from lakehouse.runner import BatchDone
+from lakehouse import tables
+from lakehouse.layers.query import LAYERS
+from lakehouse.records.validation import clean_schema
+from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.streams.calls import CALLS
-from lakehouse.tables import Transaction
+from lakehouse.tables import Transaction, leases
 from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take
 from tests.folding import Folding

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from lakehouse import bronze, silver
-from lakehouse.dead_letters import DEAD_LETTERS
+from lakehouse.layers import bronze, silver
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 

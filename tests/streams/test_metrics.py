@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.judging import clean_schema
+from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
 from lakehouse.stream import Front
 from lakehouse.streams.metrics import CONTRACT, METRICS_1M
-from lakehouse.windows import due_windows
+from lakehouse.transforms.windows import due_windows
 from tests.chance import chance
 from tests.frames import local_frame
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error

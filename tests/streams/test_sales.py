@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import cuts, tables
-from lakehouse.layer import LAYERS
+from lakehouse import tables
+from lakehouse.layers.query import LAYERS
+from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.streams.sales import SALES
 from tests import pipeline
@@ -206,13 +207,13 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
 ) -> None:
     """The pen's tombstone lies before 1500 and 600; two more sales are in silver by then."""
     read: list[str] = []
-    history = cuts.read_up_to
+    history = snapshots.read_up_to
 
-    def noting(spark: SparkSession, path: str, position: cuts.Position | None) -> DataFrame:
+    def noting(spark: SparkSession, path: str, position: snapshots.Position | None) -> DataFrame:
         read.append(path)
         return history(spark, path, position)
 
-    monkeypatch.setattr(cuts, "read_up_to", noting)
+    monkeypatch.setattr(snapshots, "read_up_to", noting)
     settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
     first = [at(4, sold("pen", 1500)), at(5, sold("pen", 600)), at(6, sold("ink", 2000))]
     second = [at(1, sold("pen", 2500)), at(2, sold("pen", 1)), at(7, sold("ink", 1))]

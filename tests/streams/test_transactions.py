@@ -18,8 +18,8 @@ from pyspark.sql import Column, SparkSession
 
 from lakehouse import tables
 from lakehouse.audit.gold import check_gold
-from lakehouse.layer import LAYERS
-from lakehouse.query import ask, register
+from lakehouse.catalog import ask, register
+from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import SCHEMA, TRANSACTIONS
 from lakehouse.tables import Candidates, Commit, Transaction

@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from lakehouse.errors import ServiceError
-from lakehouse.local.services import Endpoints
+from lakehouse.sandbox.services import Endpoints
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.topics import create_topics
 

@@ -20,8 +20,8 @@ from lakehouse.alerts.exposition import RuleValues
 from lakehouse.alerts.facts import Facts, Window
 from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
-from lakehouse.layer import BatchResult
-from lakehouse.runner import BatchDone
+from lakehouse.layers.query import BatchResult
+from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (

@@ -7,8 +7,8 @@ import json
 
 from rich.console import Console
 
-from lakehouse.layer import BatchResult
-from lakehouse.runner import BatchDone
+from lakehouse.layers.query import BatchResult
+from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry.lines import JsonLines, TextLines

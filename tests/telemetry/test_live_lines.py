@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lakehouse.layer import LAYERS, BatchResult, LayerName
-from lakehouse.runner import BatchDone
+from lakehouse.layers.query import LAYERS, BatchResult, LayerName
+from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import choose
 from lakehouse.telemetry import Health, Observation, PartitionLag, StreamState, Word

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.layer import BatchResult
-from lakehouse.runner import BatchDone
+from lakehouse.layers.query import BatchResult
+from lakehouse.runtime.runner import BatchDone
 from lakehouse.telemetry import QueryRun, QueryState, Run
 from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.runs import as_json, directory_of, draft_of, file_of, of_stream, read_runs, unrun

@@ -1,0 +1,148 @@
+"""Spark SQL over the lake: bronze., silver., gold. and ops. tables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.errors import QueryError
+from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers.unsent_rows import UNSENT_ROWS
+from lakehouse.progress.data_losses import DATA_LOSSES
+from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.render import Answer
+from lakehouse.runtime.event_table import EVENTS
+from lakehouse.settings import Settings
+from lakehouse.stream import GoldTable
+from lakehouse.streams import STREAMS
+from lakehouse.tables import TableSpec
+
+_SET_ASIDE = "keys_set_aside"
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_READING = frozenset(
+    (
+        "DescribeColumn",
+        "DescribeDeltaDetailCommand",
+        "DescribeDeltaHistory",
+        "DescribeFunction",
+        "DescribeNamespace",
+        "DescribeQueryCommand",
+        "DescribeRelation",
+        "ExplainCommand",
+        "ShowColumns",
+        "ShowCreateTable",
+        "ShowFunctions",
+        "ShowNamespaces",
+        "ShowTableExtended",
+        "ShowTableProperties",
+        "ShowTables",
+        "ShowTablesCommand",
+        "ShowViews",
+    )
+)
+"""The commands that only say what there is; every other one is taken for a change."""
+_RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
+"""What is no command itself, but runs others."""
+
+
+def specs(settings: Settings) -> tuple[TableSpec, ...]:
+    """Return every table of the lake, whether it has been made yet or not."""
+    sources = [source for stream in STREAMS for source in stream.sources]
+    merged = [table for stream in STREAMS for table in stream.tables]
+    return (
+        *(bronze.spec(source) for source in sources),
+        *(silver.spec(source, settings) for source in sources),
+        DEAD_LETTERS,
+        *(gold.spec(table, settings) for table in merged),
+        DATA_LOSSES,
+        UNSENT_ROWS,
+        RESULTS,
+        GATES,
+        EVENTS,
+    )
+
+
+def register(spark: SparkSession, settings: Settings, *, statement: str = "") -> list[str]:
+    """Make the lake's tables known to the session by name and return the names of those that exist.
+
+    Of a statement that names tables only these are made known: each takes a moment. Rows that are set aside
+    (a total that its type does not hold) are a view over their tables, ops.keys_set_aside.
+    """
+    statement = statement.lower()
+    all_specs = specs(settings)
+    named = [spec for spec in all_specs if spec.name in statement]
+    if named and _SET_ASIDE in statement:
+        named = list(all_specs)
+    found = []
+    for spec in named or all_specs:
+        path = tables.path_of(settings.lake, spec.layer, spec.name)
+        if tables.exists(spark, path):
+            tables.register(spark, spec, path)
+            found.append(spec.qualified_name)
+    if not named or _SET_ASIDE in statement:
+        _view_set_aside(spark, found)
+    return found
+
+
+def _view_set_aside(spark: SparkSession, known: Collection[str]) -> None:
+    kept = [table for stream in STREAMS for table in stream.gold if f"gold.{table.name}" in known]
+    totals = [_rows_set_aside(table, table.total) for table in kept if table.total is not None]
+    if totals:
+        spark.sql("CREATE DATABASE IF NOT EXISTS ops")
+        spark.sql(f"CREATE OR REPLACE VIEW ops.{_SET_ASIDE} AS {' UNION ALL '.join(totals)}")
+
+
+def _rows_set_aside(table: GoldTable, total: str) -> str:
+    key = ", ".join(table.keys)
+    return (
+        f"SELECT 'gold.{table.name}' AS `table`, to_json(struct({key})) AS key, "  # noqa: S608
+        f"'beyond_total' AS reason, count FROM gold.{table.name} WHERE {total} IS NULL"
+    )
+
+
+class WriteRefusedError(QueryError):
+    """A statement that changes something was to be only read with."""
+
+
+def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> Answer:
+    """Run a SQL statement and return at most `limit` rows.
+
+    One that corrects a table is run only with `write`, and again where a layer that is running has written to
+    the table in the meantime. Raises WriteRefusedError without `write`, and QueryError with Spark's
+    explanation where the statement is refused or fails.
+    """
+    # PySpark would print a refusal itself before it raises it, as JSON with a stack trace.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        if not write and (what := _change_in(spark, statement)) is not None:
+            raise WriteRefusedError(f"this is not only reading ({what}); --write runs what changes tables")
+        frame = tables.again_on_conflict(lambda: spark.sql(statement))
+        rows = frame.limit(limit + 1).collect()
+    except PySparkException as error:
+        raise QueryError(str(error).strip().splitlines()[0]) from None
+    return Answer(frame.schema, rows[:limit], truncated=len(rows) > limit)
+
+
+def _change_in(spark: SparkSession, statement: str) -> str | None:
+    """Return what in the parsed statement is more than reading, null where all of it is."""
+    parser: Any = spark._jsparkSession.sessionState().sqlParser()
+    gateway = spark.sparkContext._gateway
+    plans = [parser.parsePlan(statement)]
+    while plans:
+        plan = plans.pop()
+        name = str(plan.getClass().getSimpleName())
+        kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
+        is_command = any(is_instance_of(gateway, plan, kind) for kind in kinds)
+        is_command |= name.endswith(("Command", "Statement"))  # as Delta calls its own
+        if name in _RUNNING or (is_command and name not in _READING):
+            return name
+        children = plan.children()
+        plans += [children.apply(place) for place in range(children.size())]
+    return None

@@ -1,0 +1,105 @@
+"""Bronze: Kafka records into Delta tables, byte for byte.
+
+Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the
+record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time its
+micro-batch was planned, which a retry does not change. Times are UTC. A rerun writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache, partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import tables
+from lakehouse.layers.query import BatchResult, LayerQuery, Passed, QueryMaker
+from lakehouse.progress import checkpoints
+from lakehouse.records.kafka_source import read_new
+from lakehouse.records.validation import HEADERS
+from lakehouse.settings import Settings
+from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import are_few, by_reference, execute_for
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import TableSpec, Transaction
+
+SCHEMA = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("headers", HEADERS)
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestamp_type", "integer")
+    .add("ingested_at", "timestamp")
+)
+
+
+def spec(source: Source) -> TableSpec:
+    """Return the bronze table of a source."""
+    return TableSpec(
+        "bronze", source.table, SCHEMA, stats=("partition", "offset", "timestamp", "ingested_at")
+    )
+
+
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the stream's bronze tables."""
+    return [
+        QueryMaker(stream.name, spec(source).qualified_name, partial(_query, spark, source, settings))
+        for source in stream.sources
+    ]
+
+
+def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
+    """Return rows of the Kafka source as bronze rows that landed at a time, UTC."""
+    landed = by_reference(F.lit(ingested_at), F.col("partition"))
+    return _columns().of(records.withColumn("ingested_at", landed))
+
+
+@cache
+def _columns() -> Columns:
+    return Columns({name: F.col(name) for name in SCHEMA.names} | {"timestamp_type": F.col("timestampType")})
+
+
+def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
+    path, topic = tables.ensure(spark, settings.lake, spec(source)), settings.topic(source.topic)
+
+    def process(
+        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+    ) -> BatchResult:
+        return land(batch, transaction).result
+
+    def land(batch: DataFrame, transaction: Transaction) -> Passed:
+        plan = checkpoints.read_kafka_plan(spark, checkpoint, transaction.version)
+        few = are_few(rows=plan.records)
+        execute_for(batch.sparkSession, few=few)
+        # A file a partition of the topic and micro-batch would be many small ones.
+        landed = to_bronze(batch.coalesce(1 if few else settings.shuffle_partitions), plan.planned_at)
+        rows = tables.append(landed, path, transaction)
+        return Passed(BatchResult(rows, {source.table: rows}), landed, rows, transaction)
+
+    @contextmanager
+    def pass_on(
+        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+    ) -> Iterator[Passed]:
+        # What landed is computed again of the batch: it is for the caller to persist that.
+        yield land(batch, transaction)
+
+    name = f"bronze.{source.table}"
+    checkpoint = checkpoints.path_of(settings.lake, name)
+    return LayerQuery(
+        "bronze",
+        name,
+        lambda: read_new(spark, [topic], settings, since="earliest"),
+        process,
+        fills=path,
+        tables={name: path},
+        topic=topic,
+        pass_on=pass_on,
+    )

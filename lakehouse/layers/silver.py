@@ -1,0 +1,168 @@
+"""Silver: bronze rows into clean rows and dead letters.
+
+Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. `event_time` is UTC; an
+optional field that the record leaves out is null. A rerun writes nothing twice and judges alike.
+
+The dead letters of a micro-batch are written before its clean rows: the watermark comes from the clean
+rows, so a retry after a crash between the two writes still sees the watermark of the first attempt, and
+every record gets the verdict it got before. What was written already is skipped. Where the rules or the
+watermark have changed in between, a record that has a dead letter keeps it, and of the others those that are
+refused now get one: no verdict can put a record into both tables or into neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from importlib.metadata import version
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.layers import bronze
+from lakehouse.layers.query import BatchResult, LayerQuery, Passed, QueryMaker
+from lakehouse.records.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
+from lakehouse.records.offsets import ranges_of, within
+from lakehouse.records.validation import (
+    COORDINATES,
+    clean_schema,
+    filter_clean,
+    filter_dead,
+    judge,
+    watermark_of,
+)
+from lakehouse.settings import Settings
+from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
+
+STAGE = "silver"
+_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in a file of bronze
+_ONE_TASK_BYTES = 128 << 10  # of bronze files; two tasks and two files cost more than they spare
+
+
+def spec(source: Source, settings: Settings) -> TableSpec:
+    """Return the silver table of a source."""
+    return TableSpec(
+        "silver",
+        source.table,
+        clean_schema(source.contract),
+        stats=("event_time", "partition", "offset"),
+        fixed={"allowed_lateness_s": str(settings.allowed_lateness_s)},
+    )
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the records of a source are: as they came, clean, and refused."""
+
+    bronze: str
+    clean: str
+    dead: str
+
+
+def ensure(spark: SparkSession, source: Source, settings: Settings) -> Paths:
+    """Make the tables of a source where they are missing and return where they lie."""
+    return Paths(
+        tables.ensure_source(spark, settings.lake, bronze.spec(source)),
+        tables.ensure(spark, settings.lake, spec(source, settings)),
+        tables.ensure(spark, settings.lake, DEAD_LETTERS),
+    )
+
+
+def paths_of(source: Source, lake: str) -> Paths:
+    """Return where the tables of a source lie, whether they are there or not."""
+    return Paths(
+        tables.path_of(lake, "bronze", source.table),
+        tables.path_of(lake, "silver", source.table),
+        tables.path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name),
+    )
+
+
+def query_name(source: Source) -> str:
+    """Return the name of the query that fills a source's silver table, which is its letters' job too."""
+    return f"silver.{source.table}"
+
+
+def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
+    """Keep the bronze rows whose records have no dead letter, whatever its status."""
+    letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
+    return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+    """Return what makes the queries that fill the stream's silver tables."""
+    return [
+        QueryMaker(stream.name, query_name(source), partial(_query, spark, stream, source, settings))
+        for source in stream.sources
+    ]
+
+
+def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
+    paths = ensure(spark, source, settings)
+    path, dead_path, name = paths.clean, paths.dead, query_name(source)
+    front = Greatest(path, "event_time")
+
+    def process(
+        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> BatchResult:
+        with pass_on(batch, transaction, now, count) as passed:
+            return passed.result
+
+    @contextmanager
+    def pass_on(
+        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> Iterator[Passed]:
+        if tables.is_written(batch.sparkSession, path, transaction):
+            # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
+            # without dead letters has left no transaction with them that would keep new ones out.
+            yield Passed(BatchResult(0), tables.read(batch.sparkSession, path).limit(0), 0, transaction)
+            return
+        watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
+        resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
+        size = size_of(batch) if count is None else count * _BYTES_A_ROW
+        execute_for(batch.sparkSession, few=are_few(size_bytes=size))
+        undecided = filter_without_letter(batch, dead_path) if resumed else batch
+        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
+        judged = judge(undecided, source, watermark, settings).persist()
+        try:
+            rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
+            if refused:
+                origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
+                letters = to_dead_letters(filter_dead(judged), origin)
+                if resumed:  # under the transaction it would be skipped
+                    tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters)))
+                else:
+                    tables.append(letters, dead_path, transaction)
+            clean = filter_clean(judged)
+            if rows > refused:
+                tables.append(clean, path, transaction)
+                front.advance(from_micros(reached))
+            result = BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
+            yield Passed(result, clean, rows - refused, transaction)
+        finally:
+            judged.unpersist()
+
+    return LayerQuery(
+        "silver",
+        name,
+        lambda: tables.read_stream(spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
+        process,
+        fills=path,
+        reads=(f"bronze.{source.table}",),
+        tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
+        beside={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
+        pass_on=pass_on,
+    )
+
+
+@cache
+def _facts() -> tuple[Column, ...]:
+    """Return what is known of judged rows: how many, how many refused, the greatest accepted event time."""
+    is_clean = F.size("reasons") == 0
+    accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
+    return F.count(F.lit(1)), F.count_if(~is_clean), accepted_time

@@ -1,0 +1,171 @@
+"""A layer's query as a step of trips: its place in its checkpoint, and what it plans and notes there.
+
+A step is planned in the layer's own checkpoint before it begins and noted as done behind it, as if the
+layer's own query had read the very versions that the trip has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.layers.query import LayerQuery
+from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress.snapshots import Appended
+from lakehouse.settings import Settings
+from lakehouse.tables import Transaction
+
+_KEPT = 100  # plans of a checkpoint, as Spark keeps them
+_FORGOTTEN_EVERY = 25
+_MOST_VERSIONS = 10
+
+
+class Step:
+    """A layer's query as a part of trips.
+
+    `joined` says that it takes part; what has failed is kept in `failure` until somebody has seen to it.
+    Rows that a trip has passed over wait in the tables that it reads while it `waits`.
+    """
+
+    def __init__(self, spark: SparkSession, query: LayerQuery, settings: Settings) -> None:
+        self.query = query
+        self.joined = False
+        self.failure: Exception | None = None
+        self.waits = False
+        self.checkpoint = checkpoints.path_of(settings.lake, query.name)
+        self._spark = spark
+        self._lake = settings.lake
+        self._application = ""
+        self._last: int | None = None
+        self._read: dict[str, int] = {}  # by table id: the first version that has not been read
+        self._ids = {name: tables.table_id(spark, query.tables[name]) for name in self._sources}
+
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        """The tables that it reads: of an export its own, which may be kept beside the one that is merged."""
+        return tuple(self.query.tables) if self.query.layer == "export" else self.query.reads
+
+    def join(self) -> bool:
+        """Take part from now on, if nothing waits that its own query has begun or has to read."""
+        self.joined = (
+            self._planned_beyond() is None
+            and self._read_places()
+            and self._next({}) is not None
+            and not self._has_much_to_send()
+        )
+        if self.joined:
+            self._identify()
+        return self.joined
+
+    def resume(self) -> int | None:
+        """Go on behind the last micro-batch that is done; return one that is planned and not done, if any."""
+        self._identify()
+        return self._planned_beyond()
+
+    def _identify(self) -> None:
+        self._application = self.query.application(checkpoints.begin(self._spark, self.checkpoint))
+
+    def _planned_beyond(self) -> int | None:
+        planned = checkpoints.last_planned(self._spark, self.checkpoint)
+        self._last = checkpoints.last_done(self._spark, self.checkpoint)
+        return None if planned == self._last else planned
+
+    def _has_much_to_send(self) -> bool:
+        """Tell whether so many versions wait that they are better sent in micro-batches of a bounded size."""
+        span = self.changes() if self.query.layer == "export" else None
+        return span is not None and span[1] - span[0] >= _MOST_VERSIONS
+
+    def _read_places(self) -> bool:
+        """Read how far the last micro-batch has come; false where it has stopped within a version."""
+        found = snapshots.positions(self._spark, self._lake, self.query.name, self._last)
+        for name in self._sources:
+            place, path = found.get(self._ids[name]), self.query.tables[name]
+            if place is not None:
+                behind = snapshots.place_behind(self._spark, path, place, feed=self.query.layer == "export")
+                if behind is None:
+                    return False
+                self._read[self._ids[name]] = behind
+        return True
+
+    def is_behind(self) -> bool:
+        """Tell whether something waits to be read."""
+        return self._next({}) is None or (self.query.layer == "export" and self.changes() is not None)
+
+    def leave(self) -> None:
+        """Take no part from now on: what comes next it has to read from its tables."""
+        self.joined = False
+
+    def transaction(self) -> Transaction:
+        """Return the transaction of the micro-batch that comes next."""
+        return Transaction(self._application, self.number)
+
+    @property
+    def number(self) -> int:
+        """The micro-batch that comes next."""
+        return 0 if self._last is None else self._last + 1
+
+    def plan(self, header: Mapping[str, Any], written: Mapping[str, Transaction]) -> bool:
+        """Plan the next micro-batch: what the transactions have written to the tables that it reads.
+
+        False where there is something else to read too: then it leaves.
+        """
+        places = self._next(written)
+        if places is None:
+            self.leave()
+            return False
+        self._read = places
+        lines = [checkpoints.delta_place(self._ids[name], places[self._ids[name]]) for name in self._sources]
+        self.plan_as(header, lines)
+        return True
+
+    def plan_all(self, header: Mapping[str, Any]) -> dict[str, Appended]:
+        """Plan the next micro-batch: all that waits in the tables that it reads; return it by their names."""
+        found: dict[str, Appended] = {}
+        for name in self._sources:
+            table, path = self._ids[name], self.query.tables[name]
+            end = tables.version_of(self._spark, path) + 1
+            found[name] = snapshots.read_appended(self._spark, path, self._read.get(table), end)
+            self._read[table] = end
+        places = (checkpoints.delta_place(self._ids[name], self._read[self._ids[name]]) for name in found)
+        self.plan_as(header, list(places))
+        return found
+
+    def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
+        """Plan the next micro-batch as the lines say."""
+        checkpoints.plan(self._spark, self.checkpoint, self.number, header, lines)
+
+    def done(self) -> None:
+        """Note that the micro-batch planned last is done."""
+        number = self.number
+        checkpoints.note_done(self._spark, self.checkpoint, number)
+        self._last = number
+        if number % _FORGOTTEN_EVERY == 0 and number > _KEPT:
+            checkpoints.forget_before(self._spark, self.checkpoint, number - _KEPT)
+
+    def changes(self) -> tuple[int, int] | None:
+        """Return the first and the last version of the one table it reads that wait to be read, if any do."""
+        (name,) = self._sources
+        newest = tables.version_of(self._spark, self.query.tables[name])
+        first = self._read.get(self._ids[name], 0)
+        return None if first > newest else (first, newest)
+
+    def plan_changes(self, header: Mapping[str, Any], last: int) -> None:
+        """Plan a micro-batch of all versions up to this one."""
+        (name,) = self._sources
+        self._read[self._ids[name]] = last + 1
+        self.plan_as(header, [checkpoints.delta_place(self._ids[name], last + 1)])
+
+    def _next(self, written: Mapping[str, Transaction]) -> dict[str, int] | None:
+        places: dict[str, int] = {}
+        for name in self._sources:
+            table = self._ids[name]
+            found = snapshots.next_place(
+                self._spark, self.query.tables[name], self._read.get(table), written.get(name)
+            )
+            if found is None:
+                return None
+            places[table] = found
+        return places

@@ -1,0 +1,1 @@
+"""What stands in keys and messages: rows, names, JSON and raw bytes as text."""

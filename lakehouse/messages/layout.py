@@ -1,0 +1,245 @@
+"""How a gold row's columns stand in keys and messages: said once, for Spark and for plain Python.
+
+    Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
+    Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
+
+Called, each is a Column over a gold row, by which the export writes. `of(row)` is the same of a row in
+Python, by which a reader without Spark finds what the export has written, and says what it says. There a row
+is a mapping of columns to values, its timestamps in microseconds since the epoch, UTC. Null gives null, and
+so does a key with a null in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.messages import json_text
+from lakehouse.messages.key_names import escaped, escaped_text
+
+Row = Mapping[str, Any]
+GROUP_SEPARATORS = ":{}"
+"""What a group's name may not have in it, where the writer of Redis has keys of its own beside each."""
+
+
+class Part(Protocol):
+    """A value that is made of a row's columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is made of."""
+
+    def __call__(self) -> Column:
+        """Return it as a Column over a gold row."""
+
+    def of(self, row: Row) -> Any:
+        """Return it of a row in Python."""
+
+
+class Value(Part, Protocol):
+    """A value of a message."""
+
+    def text(self, row: Row) -> str:
+        """Return it as JSON."""
+
+
+@dataclass(frozen=True)
+class _OfColumn:
+    column: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The one column."""
+        return (self.column,)
+
+
+@dataclass(frozen=True)
+class Plain(_OfColumn):
+    """A column as it is: a string, an integer, a double or a boolean."""
+
+    def __call__(self) -> Column:
+        """Return the column."""
+        return F.col(self.column)
+
+    def of(self, row: Row) -> Any:
+        """Return its value."""
+        return row[self.column]
+
+    def text(self, row: Row) -> str:
+        """Return its value as JSON; a double without a JSON number is a string, as Spark writes it."""
+        value = row[self.column]
+        if isinstance(value, float) and not math.isfinite(value):
+            return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Millis(_OfColumn):
+    """A timestamp as epoch milliseconds, rounded down."""
+
+    def __call__(self) -> Column:
+        """Return it as a long."""
+        return F.unix_millis(self.column)
+
+    def of(self, row: Row) -> int | None:
+        """Return it of microseconds."""
+        micros = row[self.column]
+        return None if micros is None else int(micros) // 1000
+
+    def text(self, row: Row) -> str:
+        """Return it as a JSON number."""
+        return json.dumps(self.of(row))
+
+
+@dataclass(frozen=True)
+class Exact(_OfColumn):
+    """A decimal, as the shortest JSON number that is exactly it."""
+
+    def __call__(self) -> Column:
+        """Return it as a variant, which to_json writes so."""
+        return F.col(self.column).cast("variant")
+
+    def of(self, row: Row) -> Decimal | None:
+        """Return the decimal."""
+        value: Decimal | None = row[self.column]
+        return value
+
+    def text(self, row: Row) -> str:
+        """Return it as a JSON number without an exponent and without zeros that say nothing."""
+        value = self.of(row)
+        if value is None:
+            return "null"
+        digits = f"{value:f}"
+        return (digits.rstrip("0").rstrip(".") if "." in digits else digits) or "0"
+
+
+@dataclass(frozen=True)
+class Payload(_OfColumn):
+    """Any JSON value, kept as `lakehouse.messages.json_text` says."""
+
+    def __call__(self) -> Column:
+        """Return it as a variant, which to_json writes as it came."""
+        return json_text.to_variant(F.col(self.column))
+
+    def of(self, row: Row) -> str | None:
+        """Return the text that is kept."""
+        value: str | None = row[self.column]
+        return value
+
+    def text(self, row: Row) -> str:
+        """Return the JSON value that the text stands for."""
+        kept = self.of(row)
+        return "null" if kept is None else json_text.to_json_text(kept)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A whole number that is the same for all rows."""
+
+    number: int
+    columns: tuple[str, ...] = ()
+
+    def __call__(self) -> Column:
+        """Return it as a long."""
+        return F.lit(self.number).cast("long")
+
+    def of(self, _row: Row) -> int:
+        """Return it."""
+        return self.number
+
+
+@dataclass(frozen=True)
+class Name(_OfColumn):
+    """A column's text in a key, with these separators escaped as `lakehouse.messages.key_names` says."""
+
+    separators: str = ":"
+
+    def __call__(self) -> Column:
+        """Return it as a string."""
+        return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
+
+    def of(self, row: Row) -> str | None:
+        """Return it of the column's value."""
+        value = row[self.column]
+        if value is None or not self.separators:
+            return None if value is None else str(value)
+        return escaped_text(str(value), self.separators)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A text of several parts one after the other, of which a `str` stands as it is."""
+
+    parts: tuple[str | Part, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is made of, in their order."""
+        names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
+        return tuple(dict.fromkeys(names))
+
+    def __call__(self) -> Column:
+        """Return it as a string, null where a part is null."""
+        columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
+        return columns[0] if len(columns) == 1 else F.concat(*columns)
+
+    def of(self, row: Row) -> str | None:
+        """Return it of a row, null where a part is null."""
+        values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
+        return None if None in values else "".join(map(str, values))
+
+    def __add__(self, other: Key) -> Key:
+        """Return a key that begins with this one and ends with the other."""
+        return Key((*self.parts, *other.parts))
+
+
+def key(*parts: str | Part) -> Key:
+    """Return a key of these parts."""
+    return Key(parts)
+
+
+def joined_key(*columns: str | Part, separator: str = ":") -> Key:
+    """Return a key of several columns that no other row's values join to, a name each where it is a `str`."""
+    parts: list[str | Part] = []
+    for column in columns:
+        parts += [separator, Name(column, separator) if isinstance(column, str) else column]
+    return Key(tuple(parts[1:]))
+
+
+@dataclass(frozen=True)
+class Message:
+    """What leaves of a row: values by their names in JSON, in this order."""
+
+    values: Mapping[str, Value]
+
+    def __call__(self) -> Column:
+        """Return it as a struct."""
+        return F.struct(*(value().alias(name) for name, value in self.values.items()))
+
+    def text(self, row: Row) -> str:
+        """Return it as JSON, as to_json with nulls does, but for how it writes doubles and blanks."""
+        pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
+        return f"{{{','.join(pairs)}}}"
+
+
+@dataclass(frozen=True)
+class Equals:
+    """A condition on a row: the column has this value."""
+
+    column: str
+    value: str | bool
+
+    def __call__(self) -> Column:
+        """Return it as a Column."""
+        return F.col(self.column) == F.lit(self.value)
+
+    def of(self, row: Row) -> bool:
+        """Tell it of a row."""
+        return bool(row[self.column] == self.value)

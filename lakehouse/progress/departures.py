@@ -1,0 +1,35 @@
+"""How far the export of a gold table to a topic has come, noted in the lake beside what Kafka knows.
+
+Kafka forgets the progress of a consumer group that has been idle for a week. The note is a small file in the
+table's directory, one a topic, written after Kafka has committed; so it may be a micro-batch behind.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import SparkSession
+
+from lakehouse.spark import storage
+from lakehouse.tables import Transaction
+
+_DIRECTORY = "_lakehouse_export"  # VACUUM leaves what begins with an underscore
+
+
+def note(spark: SparkSession, path: str, topic: str, sent: Transaction) -> None:
+    """Note that the rows of a micro-batch have left the table at the path for the topic."""
+    text = json.dumps({"application": sent.application, "batch": sent.version})
+    storage.write_text(spark, file_of(path, topic), text)
+
+
+def noted(spark: SparkSession, path: str, topic: str) -> Transaction | None:
+    """Return the last micro-batch that is noted; null for none."""
+    if not storage.exists(spark, file_of(path, topic)):
+        return None
+    found = json.loads(storage.read_text(spark, file_of(path, topic)))
+    return Transaction(str(found["application"]), int(found["batch"]))
+
+
+def file_of(path: str, topic: str) -> str:
+    """Return where the note of a table and a topic lies."""
+    return f"{path}/{_DIRECTORY}/{topic}.json"

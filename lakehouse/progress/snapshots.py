@@ -1,0 +1,297 @@
+"""Cuts: which rows of a table a query has seen, and what it had written by then.
+
+A query's checkpoint says for every micro-batch how far it reads each table; the table that it fills says, in
+its transactions, which micro-batch it was given last. Both together are a cut: a version of the table that is
+filled, and exactly those rows of the tables it is filled from that this version stands for. A cut stays what
+it is while the streams run on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.progress import checkpoints
+from lakehouse.records.validation import COORDINATES
+from lakehouse.tables import Transaction
+
+_NOTHING_YET = "-"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a query has read a Delta table: every version before this one, and files of this one.
+
+    `index` is the place of the last file that was read among those that the version added, -1 for none. Of a
+    table that had rows when the query began, the whole of that version is read first, `is_starting`: then the
+    files are all that it has, the oldest first.
+    """
+
+    version: int
+    index: int
+    is_starting: bool
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Rows that some versions of a table have appended, and how many; null where a file does not say."""
+
+    rows: DataFrame
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A version of a table, and the last micro-batch of an application that it holds; null for none."""
+
+    version: int
+    batch: int | None
+
+
+def application(spark: SparkSession, lake: str, query: str) -> str | None:
+    """Return the application id of the query's transactions; null before it has ever started."""
+    found = checkpoints.query_id(spark, checkpoints.path_of(lake, query))
+    return None if found is None else checkpoints.application_of(query, found)
+
+
+def written_now(spark: SparkSession, path: str, of: str | None) -> Written:
+    """Return the table's newest version, and the last micro-batch of the application in it."""
+    return _written(tables.snapshot(spark, path), of)
+
+
+def written_up_to(spark: SparkSession, path: str, of: str | None, batch: int | None) -> Written:
+    """Return the newest version that holds no later micro-batch of the application than `batch`."""
+    written = written_now(spark, path, of)
+    while written.batch is not None and (batch is None or written.batch > batch):
+        written = _written(tables.snapshot(spark, path, written.version - 1), of)
+    return written
+
+
+def positions(spark: SparkSession, lake: str, query: str, batch: int | None) -> dict[str, Position]:
+    """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
+    if batch is None:
+        return {}
+    return dict(_read_places(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
+
+
+def finished(spark: SparkSession, lake: str, query: str) -> int | None:
+    """Return the number of the last micro-batch that the query's checkpoint notes as done."""
+    return checkpoints.last_done(spark, checkpoints.path_of(lake, query))
+
+
+def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
+    """Return the rows that a reader of the table's appends has got up to the position, as they are now.
+
+    Commits that rewrite or remove rows, which such a reader passes over, count whether it has come to them
+    or not; the rows of appends that it has not come to are left out. What compaction has replaced is not
+    asked for: VACUUM removes it. Raises TableError where log retention has removed what was done since.
+    """
+    if position is None:
+        return tables.read(spark, path).where(F.lit(False))  # noqa: FBT003
+    newest = written_now(spark, path, None).version
+    later = _commits(spark, path, position.version, newest + 1)
+    if not any(_replaces_files(commit) for commit in later):
+        return _as_of(spark, path, position)
+    unread = [file for commit in later[1:] if not rewrites(commit) for file in _added(commit)]
+    if position.is_starting:
+        read = set(_first_files(spark, path, position))
+        started_with = tables.files(spark, path, position.version)
+        unread += [file.path for file in started_with if file.path not in read]
+    elif not rewrites(later[0]):
+        unread += _added(later[0])[position.index + 1 :]
+    rows = tables.read_version(spark, path, newest)
+    if not unread:
+        return rows
+    coming = _rows_of(spark, path, unread, rows.schema)
+    return rows.join(coming.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def read_appended(spark: SparkSession, path: str, first: int | None, end: int) -> Appended:
+    """Return what the versions from the first one on, null for all, and before the end have appended.
+
+    Raises TableError where log retention has removed what was done.
+    """
+    commits = _commits(spark, path, first or 0, end)
+    files = [file for commit in commits if not rewrites(commit) for file in _changing("add", commit)]
+    rows = tables.read(spark, path)
+    if files:
+        rows = _rows_of(spark, path, [str(file["path"]) for file in files], rows.schema)
+    counts = [json.loads(file.get("stats") or "{}").get("numRecords") for file in files]
+    return Appended(rows if files else rows.limit(0), None if None in counts else sum(counts))
+
+
+def _rows_of(spark: SparkSession, path: str, files: list[str], schema: StructType) -> DataFrame:
+    return spark.read.schema(schema).parquet(*(f"{path}/{file}" for file in files))
+
+
+def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:
+    """Tell whether appends before the version have not been read up to the position.
+
+    Whatever rows there are where log retention has removed what was done since count as such.
+    """
+    place = Position(0, -1, is_starting=False) if position is None else position
+    kept = tables.first_version(spark, path)
+    if place.version < kept:
+        return bool(tables.files(spark, path, kept))
+    commits = _commits(spark, path, place.version, version)
+    unread = [_added(commit) for commit in commits if not rewrites(commit)]
+    if place.is_starting:
+        read = len(_first_files(spark, path, place))
+        return read < len(tables.files(spark, path, place.version)) or any(unread[1:])
+    return any(files[place.index + 1 :] if not number else files for number, files in enumerate(unread))
+
+
+def place_behind(spark: SparkSession, path: str, position: Position, *, feed: bool) -> int | None:
+    """Return the first version of which nothing has been read; null where some of the one before waits.
+
+    `feed`: it is the change feed that is read, else the appends.
+    """
+    if position.index < 0 and not position.is_starting:
+        return position.version
+    if feed:
+        is_read = version_read(spark, path, position) == position.version
+    else:
+        is_read = not has_unread(spark, path, position, position.version + 1)
+    return position.version + 1 if is_read else None
+
+
+def next_place(spark: SparkSession, path: str, version: int | None, own: Transaction | None) -> int | None:
+    """Return the version that nobody has committed yet, where no row waits to be read but the transaction's.
+
+    `version` is the first one that has not been read, null for all. Null where other appends wait, or where
+    log retention has removed what was done.
+    """
+    newest = tables.version_of(spark, path)
+    if version is None and tables.size_bytes(spark, path) == 0:
+        return newest + 1
+    try:
+        commits = _commits(spark, path, version or 0, newest + 1)
+    except TableError:
+        return None
+    for commit in commits:
+        if _added(commit) and not rewrites(commit) and (own is None or not _is_of(commit, own)):
+            return None
+    return newest + 1
+
+
+def _is_of(commit: list[dict[str, Any]], transaction: Transaction) -> bool:
+    named = (action["txn"] for action in commit if "txn" in action)
+    return any(
+        (one["appId"], one["version"]) == (transaction.application, transaction.version) for one in named
+    )
+
+
+def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
+    if position.is_starting:
+        read = _first_files(spark, path, position)
+        rows = tables.read_version(spark, path, position.version)
+        all_of_it = len(read) == len(tables.files(spark, path, position.version))
+        return rows if all_of_it else rows.where(_in(read))
+    if position.index < 0:
+        return tables.read_version(spark, path, position.version - 1)
+    (commit,) = _commits(spark, path, position.version, position.version + 1)
+    unread = _added(commit)[position.index + 1 :]
+    rows = tables.read_version(spark, path, position.version)
+    return rows.where(~_in(unread)) if unread else rows
+
+
+def _first_files(spark: SparkSession, path: str, position: Position) -> list[str]:
+    files = sorted(
+        tables.files(spark, path, position.version), key=lambda file: (file.modified_ms, file.path)
+    )
+    return [file.path for file in files[: position.index + 1]]
+
+
+def _added(commit: list[dict[str, Any]]) -> list[str]:
+    """Return the files of new rows; those that compaction has written hold rows that were there before."""
+    return [str(file["path"]) for file in _changing("add", commit)]
+
+
+def rewrites(commit: list[dict[str, Any]]) -> bool:
+    """Tell whether a commit removes or changes rows that were there before."""
+    return bool(_changing("remove", commit))
+
+
+def _replaces_files(commit: list[dict[str, Any]]) -> bool:
+    return any("remove" in action for action in commit)
+
+
+def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[dict[str, Any]]]:
+    """Return what the versions from the first one on and before the end have done."""
+    try:
+        return [tables.read_commit(spark, path, number) for number in range(first, end)]
+    except Py4JJavaError as error:
+        kept = tables.first_version(spark, path)
+        if first >= kept:
+            raise
+        raise TableError(
+            f"the table at {path} was read up to version {first}, and its log begins at version {kept}: "
+            "log retention has removed what was done in between"
+        ) from error
+
+
+def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the commit's actions of a kind that change what rows there are."""
+    return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
+
+
+def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
+    """Return the last version of which a reader of the change feed has all; null for none.
+
+    Raises TableError where log retention has removed that version.
+    """
+    if position is None:
+        return None
+    read = position.index + 1
+    if position.is_starting:
+        return position.version if read >= len(tables.files(spark, path, position.version)) else None
+    if not read:
+        return position.version - 1
+    (commit,) = _commits(spark, path, position.version, position.version + 1)
+    changes = sum("cdc" in action for action in commit)
+    files = changes or len(_changing("add", commit)) + len(_changing("remove", commit))
+    return position.version if read >= files else position.version - 1
+
+
+def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
+    """Return the newest version that has the rows of this one, in whatever files.
+
+    Those of an older one may be gone: compaction has put others in their place, and VACUUM removes them.
+    """
+    newest = written_now(spark, path, None).version
+    while version < newest:
+        (commit,) = _commits(spark, path, version + 1, version + 2)
+        if _changing("add", commit) or _changing("remove", commit):
+            break
+        version += 1
+    return version
+
+
+def _in(paths: list[str]) -> Any:
+    return F.col("_metadata.file_name").isin(paths)
+
+
+def _written(snapshot: Any, of: str | None) -> Written:
+    batch = None if of is None else tables.last_batch(snapshot, of)
+    return Written(int(snapshot.version()), batch)
+
+
+def _read_places(plan: list[str]) -> Iterator[tuple[str, Position]]:
+    """Yield how far a plan, as its checkpoint has it, reads each Delta table, by table id."""
+    for line in plan:
+        if line == _NOTHING_YET:
+            continue
+        source = json.loads(line)
+        place = Position(
+            int(source["reservoirVersion"]), int(source["index"]), bool(source["isStartingVersion"])
+        )
+        yield str(source["reservoirId"]), place

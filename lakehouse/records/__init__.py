@@ -1,0 +1,1 @@
+"""Records one by one: fields, rules, dead letters, and where records lie in Kafka."""

@@ -1,0 +1,178 @@
+"""The dead letters of every stream: one table, one row for a record that a stage refused; how to find some.
+
+Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
+key, value and headers are the bytes that came. Times are UTC. A rerun of the micro-batch that wrote a row
+writes nothing. `status` is open until the record has been let into silver (replayed) or given up (discarded);
+`batch` is null where it was not a micro-batch that refused the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, reduce
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse import tables
+from lakehouse.errors import QueryError
+from lakehouse.records.validation import HEADERS, REASONS
+from lakehouse.settings import Settings
+from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import by_reference
+from lakehouse.tables import TableSpec
+
+SCHEMA = (
+    StructType()
+    .add("id", "string")
+    .add("stream", "string")
+    .add("stage", "string")
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("kafka_timestamp", "timestamp")
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("headers", HEADERS)
+    .add("reasons", REASONS)
+    .add("status", "string")
+    .add("attempts", "integer")
+    .add("first_seen", "timestamp")
+    .add("last_attempt", "timestamp")
+    .add("job", "string")
+    .add("batch", "long")
+    .add("code_version", "string")
+)
+
+OPEN, REPLAYED, DISCARDED = "open", "replayed", "discarded"
+STATUSES = (OPEN, REPLAYED, DISCARDED)
+
+DEAD_LETTERS = TableSpec(
+    "silver", "dead_letters", SCHEMA, stats=("stream", "partition", "offset", "first_seen")
+)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who found the dead letters: stream, stage, job, micro-batch (if any), code version, and when (UTC)."""
+
+    stream: str
+    stage: str
+    job: str
+    batch: int | None
+    code_version: str
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which dead letters are meant: those to which everything that is given applies.
+
+    `rule` is one of a letter's rules, `since` and `until` enclose [since, until) in which it was first seen
+    (UTC), `id` is the beginning of its id.
+    """
+
+    streams: tuple[str, ...] = ()
+    rule: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    id: str | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Tell whether nothing has been given."""
+        return self == Selection()
+
+    def condition(self) -> Column:
+        """Return the condition on rows of the dead-letter table."""
+        conditions = {
+            "streams": F.col("stream").isin(*self.streams),
+            "rule": F.array_contains("reasons.rule", self.rule or ""),
+            "since": F.col("first_seen") >= F.lit(self.since),
+            "until": F.col("first_seen") < F.lit(self.until),
+            "topic": F.col("topic") == F.lit(self.topic),
+            "partition": F.col("partition") == F.lit(self.partition),
+            "offset": F.col("offset") == F.lit(self.offset),
+            "id": F.col("id").startswith(self.id or ""),
+        }
+        given = (condition for name, condition in conditions.items() if getattr(self, name) not in (None, ()))
+        return reduce(Column.__and__, given, F.lit(True))  # noqa: FBT003
+
+
+def read_letters(spark: SparkSession, settings: Settings) -> DataFrame:
+    """Return the dead letters, none where nothing has been refused in this lake."""
+    path = tables.path_of(settings.lake, DEAD_LETTERS.layer, DEAD_LETTERS.name)
+    return tables.read(spark, path) if tables.exists(spark, path) else spark.createDataFrame([], SCHEMA)
+
+
+def count_letters(letters: DataFrame) -> list[Row]:
+    """Return how many letters there are by stream, rule and status; one with two rules counts under both."""
+    by_rule = letters.select("stream", "status", F.explode(F.array_distinct("reasons.rule")).alias("rule"))
+    return by_rule.groupBy("stream", "rule", "status").count().orderBy("stream", "rule", "status").collect()
+
+
+def count_by_rule(letters: DataFrame) -> dict[str, int]:
+    """Return how many letters each rule is in the reasons of; one with two rules counts under both."""
+    rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
+    return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
+
+
+def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
+    """Return the letters that were seen last, newest first.
+
+    `value` is the first `value_bytes` of the raw value, and the further column `length` how many it has.
+    """
+    newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
+    beginning = F.substring("value", 1, value_bytes)
+    return newest.withColumns({"value": beginning, "length": F.octet_length("value")}).collect()
+
+
+def find_letter(letters: DataFrame, beginning: str) -> Row:
+    """Return the one letter whose id begins so.
+
+    Raises QueryError where there is none, or more than one.
+    """
+    found = letters.where(F.col("id").startswith(beginning)).limit(2).collect()
+    if not found:
+        raise QueryError(
+            f"there is no dead letter whose id begins with {beginning!r}; "
+            f"`lakehouse dead-letters list --status all` shows what there is"
+        )
+    if len(found) > 1:
+        raise QueryError(f"several dead letters have an id that begins with {beginning!r}; give more of it")
+    return found[0]
+
+
+def to_dead_letters(dead: DataFrame, origin: Origin) -> DataFrame:
+    """Return refused records as rows of the dead-letter table, open, after one attempt."""
+    found_at = {
+        "_now": by_reference(F.lit(origin.now), F.col("topic")),
+        "_batch": by_reference(F.lit(origin.batch).cast("long"), F.col("topic")),
+    }
+    letter = _letter(origin.stream, origin.stage, origin.job, origin.code_version)
+    return letter.of(dead.withColumns(found_at))
+
+
+@cache
+def _letter(stream: str, stage: str, job: str, code_version: str) -> Columns:
+    identity = F.concat_ws(
+        "\n", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage)
+    )
+    own = {
+        "id": F.sha2(identity, 256),
+        "stream": F.lit(stream),
+        "stage": F.lit(stage),
+        "status": F.lit(OPEN),
+        "attempts": F.lit(1),
+        "first_seen": F.col("_now"),
+        "last_attempt": F.col("_now"),
+        "job": F.lit(job),
+        "batch": F.col("_batch"),
+        "code_version": F.lit(code_version),
+    }
+    return Columns({name: own.get(name, F.col(name)) for name in SCHEMA.names})

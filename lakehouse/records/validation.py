@@ -1,0 +1,328 @@
+"""From raw Kafka records to rows with reasons: parse once, keep everything that is wrong.
+
+`judge` turns bronze rows into one row each, with the contract's columns, the event time and an array of
+reasons. No reason: the row is clean. Any reason: it is a dead letter with all of them. The sum of both is
+the input, row for row.
+
+| rule | broken by |
+| --- | --- |
+| value_null | a Kafka record without a value, where the contract has no use for tombstones |
+| key_null, key_not_utf8, key_empty | the key of a tombstone, where it has |
+| not_utf8 | bytes that are not UTF-8 |
+| not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
+| not_an_object | JSON that is not an object |
+| missing_field, null_field, empty_string | a required field that is absent, null or empty |
+| wrong_type | a field of another JSON type than the contract's |
+| not_finite | a number too great for a double |
+| beyond_magnitude | a double beyond ±1e140, whose square would leave no room for sums |
+| beyond_decimal | a number that decimal(38,9) does not hold exactly, to the last digit that is written |
+| bad_timestamp | no instant of the years 1900 to 9998 in epoch milliseconds or ISO 8601 with an offset |
+| future | an event time ahead of the record's landing by more than the tolerance |
+| late | an event time before the stream's watermark |
+
+Where a key is there twice the last one counts. What the JSON parser cannot hold is not_json too: nesting
+deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
+contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
+
+from lakehouse.records import fields
+from lakehouse.records.fields import json_name, reason, type_column
+from lakehouse.settings import Settings
+from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import by_reference
+from lakehouse.stream import Contract, FieldType, Source
+from lakehouse.transforms.timestamps import shifted
+
+HEADERS = ArrayType(
+    StructType(
+        [StructField("key", StringType(), nullable=True), StructField("value", BinaryType(), nullable=True)]
+    )
+)
+REASONS = ArrayType(
+    StructType(
+        [
+            StructField("rule", StringType(), nullable=True),
+            StructField("column", StringType(), nullable=True),
+            StructField("message", StringType(), nullable=True),
+        ]
+    )
+)
+COORDINATES = ("topic", "partition", "offset")
+
+# The raw record steps aside, because a contract may well have a column `value` or `key`.
+_RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
+
+# Single quotes and bare NaN are not JSON, whatever Jackson can be talked into.
+_STRICT_JSON = {
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "columnNameOfCorruptRecord": "_corrupt_record",
+}
+
+# Years 1900 to 9998: every reader can print them, a window or a lateness further is still an instant, and
+# none of them is of another calendar or of a local mean time.
+_BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # what the variant of an integer beyond a long is
+_MIN_EPOCH_MS, _MAX_EPOCH_MS = -2_208_988_800_000, 253_370_764_799_999
+_ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # which ISO 8601 allows and Spark's cast does not
+
+
+def clean_schema(contract: Contract) -> StructType:
+    """Return the schema of the silver table of a contract: its columns, event_time, Kafka coordinates."""
+    columns = [
+        StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
+    ]
+    return (
+        StructType(columns)
+        .add("event_time", "timestamp")
+        .add("topic", "string")
+        .add("partition", "integer")
+        .add("offset", "long")
+    )
+
+
+def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings: Settings) -> DataFrame:
+    """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
+
+    `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
+    record. `raw` (key, value, headers, kafka_timestamp) is null for clean rows. "Now" is the record's own
+    landing time, so that judging again gives the same verdict.
+    """
+    marked = rows.withColumnsRenamed(_RAW).withColumn(
+        "_watermark", by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
+    )
+    verdict = _verdict(source, settings.future_tolerance_s)
+    judged = reduce(lambda frame, step: step.added_to(frame), verdict.steps, marked)
+    return verdict.result.of(judged)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The columns that judging adds to raw records, step by step, and those that are left at the end."""
+
+    steps: tuple[Columns, ...]
+    result: Columns
+
+
+@cache
+def _verdict(source: Source, future_tolerance_s: int) -> _Verdict:
+    contract = source.contract
+    in_time = (
+        _future_reason(future_tolerance_s),
+        late_reason(F.col("_watermark")),
+        *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
+    )
+    flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
+    reasons = F.array_compact(
+        F.when(F.col("_value").isNull(), _without_value(contract, in_time))
+        .when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
+        .when(~F.col("_json"), F.array(reason("not_json", None, F.lit("the value is not one JSON text"))))
+        .when(
+            F.col("_record").isNull(),
+            F.array(reason("not_an_object", None, F.lit("the JSON value is not an object"))),
+        )
+        .otherwise(
+            F.array(
+                *(fields.reason_of(field) for field in contract.fields),
+                _event_time_reason(contract),
+                *in_time,
+            )
+        )
+    )
+    none = F.array().cast(REASONS)
+    reasons = (
+        F.when(flawless, none).when(F.col("_proven"), F.array_compact(F.array(*in_time))).otherwise(reasons)
+    )
+    raw = F.struct(
+        F.col("_key").alias("key"),
+        F.col("_value").alias("value"),
+        F.col("_headers").alias("headers"),
+        F.col("_timestamp").alias("kafka_timestamp"),
+    )
+    columns = [*(field.column for field in contract.fields), "event_time", *COORDINATES, "reasons"]
+    return _Verdict(
+        tuple(
+            map(Columns, (*_proven(contract), *_parsed(contract), *_fields(contract), {"reasons": reasons}))
+        ),
+        Columns({name: F.col(name) for name in columns} | {"raw": F.when(F.size("reasons") > 0, raw)}),
+    )
+
+
+def filter_clean(judged: DataFrame) -> DataFrame:
+    """Keep the rows without a reason, in the silver table's columns."""
+    return judged.where(F.size("reasons") == 0).drop("reasons", "raw")
+
+
+def filter_dead(judged: DataFrame) -> DataFrame:
+    """Keep the rows with a reason: coordinates, raw record and reasons."""
+    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
+
+
+def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
+
+    The usual record is proven by one cheap parse. Of a text whose first closing brace is its last byte the
+    parser cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a
+    JSON string unless it reads like another JSON value. Everything else is looked at again, thoroughly, by
+    `_parsed` and `_fields`, which alone decide what is wrong.
+    """
+    text = F.col("_value").cast("string")
+    schema = StructType(
+        [StructField(field.name, fields.PARSED_TYPES[field.type]) for field in contract.fields]
+    )
+    schema = schema.add(contract.event_time, "long").add("_corrupt_record", "string")
+    stamp = F.col("_typed").getField(contract.event_time)
+    readable = F.is_valid_utf8(text) & _is_flat(text)
+    sound = (fields.is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
+    decimals = [field for field in contract.fields if field.type is FieldType.DECIMAL]
+    proven = reduce(
+        Column.__and__,
+        sound,
+        F.col("_typed._corrupt_record").isNull() & stamp.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
+    )
+    yield {"_typed": F.from_json(F.when(readable, text), schema, _STRICT_JSON)} | {
+        fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
+        for field in decimals
+    }
+    yield {"_proven": F.coalesce(proven, F.lit(False))}  # noqa: FBT003
+    yield {"_rest": F.when(~F.col("_proven"), F.col("_value"))}
+
+
+def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
+
+    Spark's parsers stop at the end of the first JSON value and ignore what follows, and pass over a field
+    that they cannot read. The text is therefore parsed inside an object that ends with the record's own
+    offset, which only a complete value lets the parser reach, and a field passed over is noticed by
+    `_corrupt_record`. What is left is a text that goes on with fields of the outer object, `{…},"more":1`:
+    unless its first closing brace is its last byte, it must also be the only element of an array.
+    """
+    text = F.col("_rest").cast("string")
+    wrapped = F.concat(
+        F.lit('{"record":'), text, F.lit(',"offset":'), F.col("offset").cast("string"), F.lit("}")
+    )
+    names = (*(field.name for field in contract.fields), contract.event_time)
+    record = StructType([StructField(name, VariantType(), nullable=True) for name in names])
+    schema = StructType().add("record", record).add("offset", "long").add("_corrupt_record", "string")
+    utf8 = F.is_valid_utf8(text)
+    complete = F.col("_envelope.offset") == F.col("offset")
+    unread = F.col("_envelope._corrupt_record").isNotNull()
+    alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~_is_flat(text), alone)
+    yield {"_utf8": utf8, "_envelope": F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON)}
+    yield {"_json": F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False))}  # noqa: FBT003
+    yield {"_record": F.when(F.col("_json"), F.col("_envelope.record"))}
+
+
+def _fields(contract: Contract) -> Iterator[dict[str, Column]]:
+    """Return the contract's columns, `event_time` and, behind an underscore, the JSON type of each field."""
+    columns: dict[str, Column] = {}
+    for field in contract.fields:
+        variant = F.col("_record").getField(field.name)
+        columns[type_column(field.column)] = F.schema_of_variant(variant)
+        proven = fields.proven(F.col("_typed").getField(field.name), field)
+        looked_up = fields.looked_up(variant, F.col("_rest").cast("string"), field)
+        value = F.when(F.col("_proven"), proven).otherwise(looked_up)
+        if field.name == contract.tombstone:
+            value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
+        columns[field.column] = value
+    stamp = F.col("_record").getField(contract.event_time)
+    columns["_type_event_time"] = F.schema_of_variant(stamp)
+    proven_time = F.timestamp_millis(F.col("_typed").getField(contract.event_time))
+    event_time = F.when(F.col("_proven"), proven_time).otherwise(_event_time(stamp))
+    yield columns
+    yield {"event_time": event_time}
+
+
+def _is_flat(text: Column) -> Column:
+    """Tell whether the text begins with a brace and its first closing brace is its last byte."""
+    to_first_brace = F.octet_length(F.substring_index(text, "}", 1))
+    return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
+
+
+def _event_time(stamp: Column) -> Column:
+    kind = F.col("_type_event_time")
+    millis = F.try_variant_get(stamp, "$", "bigint")
+    text = F.try_variant_get(stamp, "$", "string")
+    iso = F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp")
+    of_record = F.unix_millis("_timestamp").between(_MIN_EPOCH_MS, _MAX_EPOCH_MS)
+    return (
+        F.when(kind.isNull() | (kind == "VOID"), F.when(of_record, F.col("_timestamp")))
+        .when((kind == "BIGINT") & millis.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS), F.timestamp_millis(millis))
+        .when(
+            (kind == "STRING")
+            & text.rlike(_ISO_8601)
+            & F.unix_millis(iso).between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
+            iso,
+        )
+    )
+
+
+def _without_value(contract: Contract, in_time: tuple[Column, ...]) -> Column:
+    """Return the reasons against a record without a value."""
+    if contract.tombstone is None:
+        return F.array(reason("value_null", None, F.lit("the Kafka record has no value")))
+    column = next(field.column for field in contract.fields if field.name == contract.tombstone)
+    key, text = F.col("_key"), F.col("_key").cast("string")
+    wrong_key = (
+        F.when(key.isNull(), reason("key_null", column, F.lit("a tombstone has no key")))
+        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a tombstone's key is not UTF-8")))
+        .when(text == "", reason("key_empty", column, F.lit("a tombstone's key is empty")))
+    )
+    return F.array(wrong_key, _event_time_reason(contract), *in_time)
+
+
+def _event_time_reason(contract: Contract) -> Column:
+    kind = F.col("_type_event_time")
+    stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
+    kinds = "epoch milliseconds (an integer) or ISO 8601 with an offset"
+    message = f"{contract.event_time} must be {kinds}, of the years 1900 to 9998"
+    of_record = f"without {contract.event_time} the Kafka record's own must be of the years 1900 to 9998"
+    wrong = F.concat(F.lit(f"{contract.event_time} must be {kinds}, not "), json_name(kind))
+    return F.when(
+        F.col("event_time").isNull(),
+        F.when(stamp_like, reason("bad_timestamp", "event_time", F.lit(message)))
+        .when(kind.isNull() | (kind == "VOID"), reason("bad_timestamp", "event_time", F.lit(of_record)))
+        .otherwise(reason("wrong_type", "event_time", wrong)),
+    )
+
+
+def _future_reason(tolerance_s: int) -> Column:
+    latest = F.col("ingested_at") + F.expr(f"INTERVAL {tolerance_s} SECONDS")
+    message = F.concat(
+        F.lit("event time "),
+        F.col("event_time").cast("string"),
+        F.lit(f" is more than {tolerance_s} s ahead of the landing at "),
+        F.col("ingested_at").cast("string"),
+    )
+    return F.when(F.col("event_time") > latest, reason("future", "event_time", message))
+
+
+def late_reason(watermark: Column) -> Column:
+    """Return the reason against a row whose event_time lies before the watermark, null for one in time.
+
+    Before a null watermark nothing lies.
+    """
+    message = F.concat(
+        F.lit("event time "),
+        F.col("event_time").cast("string"),
+        F.lit(" is before the watermark "),
+        F.date_format(watermark, "yyyy-MM-dd HH:mm:ss.SSSSSS"),
+    )
+    return F.when(F.col("event_time") < watermark, reason("late", "event_time", message))
+
+
+def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
+    """Return the watermark of a stream whose greatest accepted event time is `front`; none has none."""
+    return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

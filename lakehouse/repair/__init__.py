@@ -1,0 +1,1 @@
+"""What is done to tables afterwards: replays, rebuilds, and the care of files."""

@@ -1,0 +1,78 @@
+"""Maintenance: what keeps the tables small without changing a row that anybody reads.
+
+The state that a gold row is folded with (sketches, moments) is cleared once no record can change the row any
+more. Silver refuses records before its watermark, so a row is out of reach when its time ends before the
+watermark that every record still to be merged was judged by: that of the last silver version whose rows gold
+has merged completely. It may run beside the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.layers import gold, silver
+from lakehouse.progress import snapshots
+from lakehouse.records.validation import watermark_of
+from lakehouse.settings import Settings
+from lakehouse.stream import GoldTable, Stream
+from lakehouse.tables import from_micros
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What was cleared of a table: rows, and the time (UTC) before which theirs ends; null: nothing known."""
+
+    table: str
+    rows: int
+    before: datetime | None
+
+
+def clear_state(spark: SparkSession, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
+    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing more."""
+    return [
+        _clear(spark, stream, table, settings)
+        for stream in streams
+        for table in stream.gold
+        if table.state is not None
+    ]
+
+
+def _clear(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
+    name = f"gold.{table.name}"
+    before = _out_of_reach(spark, stream, table, settings)
+    if before is None or table.state is None:
+        return Cleared(name, 0, None)
+    path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
+    ended = table.state.settled() & (F.col(table.state.until) <= F.lit(before))
+    return Cleared(name, tables.clear(spark, path, table.state.columns, ended), before)
+
+
+def _out_of_reach(
+    spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings
+) -> datetime | None:
+    """Return the time before which no record that is still to be merged can lie."""
+    query = f"gold.{table.name}"
+    merged = snapshots.positions(spark, settings.lake, query, snapshots.finished(spark, settings.lake, query))
+    watermarks = []
+    for name in table.reads:
+        source = next(source for source in stream.sources if source.table == name)
+        path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
+        position = merged.get(tables.table_id(spark, path))
+        if position is None or position.is_starting:
+            return None
+        # The place is the first version with rows that may not have been read. Where all have been, it may be
+        # an old one, whose files compaction has replaced and VACUUM removed.
+        newest = tables.version_of(spark, path)
+        has_all = not snapshots.has_unread(spark, path, position, newest + 1)
+        rows = tables.read_version(spark, path, newest if has_all else position.version - 1)
+        greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
+        if greatest is None or greatest.micros is None:
+            return None
+        watermarks.append(watermark_of(from_micros(greatest.micros), settings.allowed_lateness_s))
+    return min((moment for moment in watermarks if moment is not None), default=None)

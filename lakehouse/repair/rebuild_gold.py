@@ -1,0 +1,182 @@
+"""Gold rebuilt: rows that are not what silver makes them are put right, and no other row is touched.
+
+A rebuild holds the micro-batches of the table back (`lakehouse.tables.leases`), makes the rows anew from the
+very rows of silver that the table has merged, and upserts those that differ. That is looked at again until
+nothing differs, so a micro-batch that was still under way does no harm. A rebuild that is killed has upserted
+or has not; the next one finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.layers import gold
+from lakehouse.progress import snapshots
+from lakehouse.repair import recompute
+from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
+from lakehouse.settings import Settings
+from lakehouse.stream import DELETED, GoldTable, KeptTable, Stream
+from lakehouse.tables import leases
+
+MOST_TAKEN_AWAY = 0.2
+"""The share of a table's rows that a rebuild takes away without being forced to."""
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Span:
+    """Times from `first` on and before `end`, UTC; null: without a bound."""
+
+    first: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it has no bound."""
+        return self.first is None and self.end is None
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did to a table: rows of the span there are now, rows put right, and rows taken away."""
+
+    table: str
+    rows: int
+    changed: int
+    deleted: int
+
+    def and_then(self, more: Rebuilt) -> Rebuilt:
+        """Return what this and a later look have done together."""
+        return Rebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
+
+
+def rebuild_gold(
+    spark: SparkSession, table: GoldTable, settings: Settings, span: Span, *, force: bool = False
+) -> list[Rebuilt]:
+    """Put the rows of the table, and of those beside it, right; a rerun finds nothing to do.
+
+    `span` is of the row's first time (window_start, ts). Raises TableError where the table's rows have none
+    and a span is asked for, where the table does not come to rest, and, unless `force`, before anything is
+    written where more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
+    """
+    kept = (table, *table.sides)
+    if not span.is_whole and any(one.extent is None for one in kept):
+        raise TableError(
+            f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
+        )
+    path = tables.path_of(settings.lake, "gold", table.name)
+    for one in kept:
+        tables.ensure(spark, settings.lake, gold.spec(one, settings))
+    done = {one.name: Rebuilt(one.name, 0, 0, 0) for one in kept}
+    with leases.held(spark, path, f"gold.{table.name}"):
+        for _ in range(_ROUNDS):
+            once = _put_right(spark, table, settings, span, force=force)
+            done = {name: done[name].and_then(more) for name, more in once.items()}
+            if not any(more.changed or more.deleted for more in once.values()):
+                return list(done.values())
+    raise TableError(f"gold.{table.name} went on changing while it was rebuilt: does a second job write it?")
+
+
+def _put_right(
+    spark: SparkSession, table: GoldTable, settings: Settings, span: Span, *, force: bool
+) -> dict[str, Rebuilt]:
+    """Write what differs, to the tables beside it first, as micro-batches do."""
+    cut = recompute.cut_of(spark, table, settings)
+    anew = recompute.made_anew(cut, settings)
+    kept = (*table.sides, table)
+    looks = [_Look(cut.found[one.name], anew[one.name], one, settings, span) for one in kept]
+    try:
+        if not force:
+            for look in looks:
+                look.refuse_to_take_away_many()
+        return {look.table.name: look.write() for look in looks}
+    finally:
+        for look in looks:
+            look.wrong.unpersist()
+
+
+class _Look:
+    """What differs between a table's rows and those made anew, in a span; `wrong` are its keys, persisted."""
+
+    def __init__(
+        self, found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings, span: Span
+    ) -> None:
+        within = _within(table, span)
+        self.table = table
+        self._settings = settings
+        self._standing = found
+        self._found, self._anew = found.where(within), anew.where(within)
+        self.wrong = recompute.differences(self._found, self._anew, table, settings).persist()
+        counts = (F.count_if(F.col("what") == what) for what in (NO_SUCH_ROW, DOUBLED))
+        found_wrong: Sequence[int] = self.wrong.agg(F.count("*"), *counts).first() or (0, 0, 0)
+        every, self._invented, self._doubled = found_wrong
+        self._changed = every - self._invented - self._doubled
+
+    def refuse_to_take_away_many(self) -> None:
+        """Raise TableError where the rows that silver has no record of are many of the table's."""
+        rows = self._standing.count() if self._invented else 0
+        if self._invented > MOST_TAKEN_AWAY * rows:
+            raise TableError(
+                f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
+                f"has no record that they are made from; more than {MOST_TAKEN_AWAY:.0%} are only taken away "
+                "with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
+            )
+
+    def write(self) -> Rebuilt:
+        """Put what differs right; a key that is there twice leaves first, the next look finds it missing."""
+        deleted, keys = self._invented + self._doubled, list(self.table.keys)
+        if self._changed or deleted:
+            leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
+            gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))  # noqa: FBT003
+            right = recompute.settled(self._found, self._anew, self.table, self._settings)
+            right = right.join(self.wrong.where(~leaves), keys, "left_semi")
+            path = tables.path_of(self._settings.lake, "gold", self.table.name)
+            rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)  # noqa: FBT003
+            rows.persist()
+            try:
+                tables.replace(rows, path, keys, within=F.lit(True))  # noqa: FBT003
+            finally:
+                rows.unpersist()
+        return Rebuilt(self.table.name, self._anew.count(), self._changed, deleted)
+
+
+def _within(table: KeptTable, span: Span) -> Column:
+    within = F.lit(True)  # noqa: FBT003
+    if table.extent is not None and span.first is not None:
+        within &= F.col(table.extent[0]) >= F.lit(span.first)
+    if table.extent is not None and span.end is not None:
+        within &= F.col(table.extent[0]) < F.lit(span.end)
+    return within
+
+
+def silver_versions(spark: SparkSession, stream: Stream, settings: Settings) -> dict[str, int]:
+    """Return the newest version of each silver table of the stream, by name."""
+    paths = {one.table: tables.path_of(settings.lake, "silver", one.table) for one in stream.sources}
+    return {name: snapshots.written_now(spark, path, None).version for name, path in paths.items()}
+
+
+def behind(spark: SparkSession, stream: Stream, settings: Settings, versions: Mapping[str, int]) -> list[str]:
+    """Return the gold tables that have not read every append to silver before the versions."""
+    return [
+        f"gold.{table.name}"
+        for table in stream.gold
+        if tables.exists(spark, tables.path_of(settings.lake, "gold", table.name))
+        and any(_is_behind(spark, table, name, settings, versions[name]) for name in table.reads)
+    ]
+
+
+def _is_behind(spark: SparkSession, table: GoldTable, name: str, settings: Settings, version: int) -> bool:
+    query = f"gold.{table.name}"
+    path = tables.path_of(settings.lake, "silver", name)
+    positions = snapshots.positions(
+        spark, settings.lake, query, snapshots.finished(spark, settings.lake, query)
+    )
+    return snapshots.has_unread(spark, path, positions.get(tables.table_id(spark, path)), version)

@@ -1,0 +1,254 @@
+"""Silver made anew: everything that it has finished with is judged again under today's rules and settings.
+
+A rebuild writes newly refused records to the dead letters, then changes silver in one commit, then closes the
+letters of records that are in silver now. So a record is in at least one of both at every moment, and a
+second run finishes what a killed one has left. A record that silver has finished with, and that somebody has
+deleted, comes back, and of one that is there twice, because a RESTORE of bronze had it read again, one row
+stays. Those of a micro-batch that silver is still writing are left alone. Gold does not follow by its stream,
+which passes over commits that rewrite. A rebuild holds the letters of the source alone meanwhile
+(`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from importlib.metadata import version
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.layers import silver
+from lakehouse.progress import snapshots
+from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, to_dead_letters
+from lakehouse.records.offsets import OffsetRange, ranges_of, within
+from lakehouse.records.validation import (
+    COORDINATES,
+    clean_schema,
+    filter_dead,
+    judge,
+    late_reason,
+    watermark_of,
+)
+from lakehouse.settings import Settings
+from lakehouse.stream import DELETED, Source, Stream
+from lakehouse.tables import Greatest, from_micros, leases
+
+_KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class Landed:
+    """The Kafka records with a timestamp in [since, until), UTC; null: no end on that side."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> Column:
+        """Return the condition on bronze rows."""
+        ends = {
+            "since": F.col("timestamp") >= F.lit(self.since),
+            "until": F.col("timestamp") < F.lit(self.until),
+        }
+        given = (end for name, end in ends.items() if getattr(self, name) is not None)
+        return reduce(Column.__and__, given, F.lit(True))  # noqa: FBT003
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild did: records judged, silver's rows by what became of them, letters.
+
+    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are replayed now.
+    `first` and `last` are the least and the greatest event time (UTC), old or new, of the rows that came,
+    left or changed; null where none did.
+    """
+
+    judged: int = 0
+    inserted: int = 0
+    changed: int = 0
+    removed: int = 0
+    newly_refused: int = 0
+    newly_accepted: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def __add__(self, other: Rebuilt) -> Rebuilt:
+        """Return both together."""
+        return Rebuilt(
+            self.judged + other.judged,
+            self.inserted + other.inserted,
+            self.changed + other.changed,
+            self.removed + other.removed,
+            self.newly_refused + other.newly_refused,
+            self.newly_accepted + other.newly_accepted,
+            min((at for at in (self.first, other.first) if at is not None), default=None),
+            max((at for at in (self.last, other.last) if at is not None), default=None),
+        )
+
+
+def rebuild_silver(
+    spark: SparkSession,
+    stream: Stream,
+    settings: Settings,
+    span: Landed,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Rebuilt:
+    """Judge what silver has finished with again, and let silver and the dead letters follow.
+
+    What silver has came in time and is not late. A letter that is there for being late stays, and one that
+    today's rules would let in, but that lies before the watermark, is late now; unless `allow_late`.
+    Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
+    Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
+    """
+    places = (_Place(spark, stream, source, settings, now) for source in stream.sources)
+    done = (place.rebuild(span, allow_late=allow_late) for place in places)
+    return reduce(Rebuilt.__add__, done, Rebuilt())
+
+
+class _Place:
+    """The records of one source, and the tables that they are in."""
+
+    def __init__(
+        self, spark: SparkSession, stream: Stream, source: Source, settings: Settings, now: datetime
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._settings = settings
+        self._now = now
+        self._origin = Origin(
+            stream.name, silver.STAGE, silver.query_name(source), None, version("lakehouse"), now
+        )
+        self._paths = silver.ensure(spark, source, settings)
+
+    def rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
+        what = f"rebuild of {self._origin.job}"
+        with leases.held_part(self._spark, self._paths.dead, self._source.table, what, alone=True):
+            return self._rebuild(span, allow_late=allow_late)
+
+    def _rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
+        landed = tables.read(self._spark, self._paths.bronze).where(span.condition())
+        ranges = ranges_of(landed)
+        if not ranges:
+            return Rebuilt()
+        again = tables.keep_one(self._spark, self._paths.clean, _KEYS, within(ranges))
+        tables.keep_one(self._spark, self._paths.dead, ("id",), within(ranges))
+        judged = self._judged(landed, ranges, allow_late=allow_late)
+        work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
+        try:
+            found = _found(work)
+            self._write(work, found, within(ranges_of(work)))
+            return Rebuilt(
+                judged=judged.count(),
+                inserted=found.inserted,
+                changed=found.changed,
+                removed=found.removed + again,
+                newly_refused=found.refused + found.reopened,
+                newly_accepted=found.accepted,
+                first=None if found.first is None else from_micros(found.first),
+                last=None if found.last is None else from_micros(found.last),
+            )
+        finally:
+            work.unpersist()
+
+    def _judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        """Return the verdicts on records that silver has finished with, beside the row and letter of each.
+
+        `standing` is silver's row, null where it has none; `id`, `status` and `said` are the letter's.
+        """
+        names = clean_schema(self._source.contract).names
+        done = self._done().where(within(ranges))  # looked up first: what it says is done is in the tables
+        clean = tables.read(self._spark, self._paths.clean).where(within(ranges))
+        standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
+        dead = tables.read(self._spark, self._paths.dead).where(within(ranges))
+        letters = dead.where(F.col("job") == self._origin.job).select(
+            *_KEYS, "id", "status", F.col("reasons").alias("said")
+        )
+        is_lost = F.col("_done") & F.col("status").isNull()
+        finished = F.col("standing").isNotNull() | (F.col("status") != DISCARDED) | is_lost
+        judged = judge(landed, self._source, None, self._settings)
+        known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
+        known = known.where(finished)
+        row = F.struct(*(F.col(name) for name in names))
+        return known.withColumn("row", row).withColumn("reasons", self._reasons(allow_late=allow_late))
+
+    def _done(self) -> DataFrame:
+        """Return the records of silver's finished micro-batches."""
+        lake, query, path = self._settings.lake, silver.query_name(self._source), self._paths.bronze
+        read = snapshots.positions(self._spark, lake, query, snapshots.finished(self._spark, lake, query))
+        rows = snapshots.read_up_to(self._spark, path, read.get(tables.table_id(self._spark, path)))
+        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))  # noqa: FBT003
+
+    def _reasons(self, *, allow_late: bool) -> Column:
+        """Return what is against a record, being late included where it is not in silver."""
+        reasons = F.col("reasons")
+        if allow_late:
+            return reasons
+        front = Greatest(self._paths.clean, "event_time").value(self._spark)
+        watermark = watermark_of(front, self._settings.allowed_lateness_s)
+        was_late = F.filter("said", lambda one: one.getField("rule") == "late")
+        late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
+        return (
+            F.when(F.col("standing").isNotNull(), reasons)
+            .when(F.size(was_late) > 0, F.concat(reasons, was_late))
+            .when(F.size(reasons) == 0, late_now)
+            .otherwise(reasons)
+        )
+
+    def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
+        """Write newly refused letters, then silver, then the letters of what silver has now."""
+        if found.refused:
+            letters = to_dead_letters(filter_dead(work.where("refused")), self._origin)
+            tables.insert_missing(letters, self._paths.dead, ("id",), lie)
+        if found.reopened or found.reworded:
+            again = work.where("reopened OR reworded").select("id", "reasons")
+            values = {"status": F.lit(OPEN), "reasons": F.col("s.reasons")}
+            self._amend(again, F.col("t.status") != DISCARDED, values, lie)
+        if found.inserted or found.changed or found.removed:
+            rows = work.where("inserted OR changed OR removed").select(
+                "row.*", F.col("removed").alias(DELETED)
+            )
+            tables.replace(rows, self._paths.clean, _KEYS, within=lie)
+        if found.accepted:
+            closed = work.where("accepted").select("id")
+            self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
+
+    def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
+        attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
+        tables.amend(rows, self._paths.dead, ("id",), where, {**values, **attempt}, within=lie)
+
+
+def _work() -> dict[str, Column]:
+    """Return what there is to do for a record: of its row, inserted to removed; of its letter, the others."""
+    stands, passes, has_letter = (
+        F.col("standing").isNotNull(),
+        F.size("reasons") == 0,
+        F.col("id").isNotNull(),
+    )
+    same_reasons = F.sort_array("reasons").eqNullSafe(F.sort_array("said"))
+    work = {
+        "inserted": ~stands & passes,
+        "changed": stands & passes & ~F.col("row").eqNullSafe(F.col("standing")),
+        "removed": stands & ~passes,
+        "refused": ~passes & ~has_letter,
+        "reopened": ~passes & (F.col("status") == REPLAYED),
+        "reworded": ~passes & (F.col("status") == OPEN) & ~same_reasons,
+        "accepted": passes & has_letter & (F.col("status") != REPLAYED),
+    }
+    return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}  # noqa: FBT003
+
+
+def _found(work: DataFrame) -> Row:
+    """Return how much there is to do of each kind, and the span of event times (in microseconds) touched."""
+    moves = F.col("inserted") | F.col("changed") | F.col("removed")
+    old, new = F.col("standing.event_time"), F.when(~F.col("removed"), F.col("event_time"))
+    (found,) = work.agg(
+        *(F.count_if(name).alias(name) for name in _work()),
+        F.unix_micros(F.min(F.when(moves, F.least(old, new)))).alias("first"),
+        F.unix_micros(F.max(F.when(moves, F.greatest(old, new)))).alias("last"),
+    ).collect()
+    return found

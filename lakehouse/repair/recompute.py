@@ -1,0 +1,201 @@
+"""Gold made anew: what a gold table and those beside it must hold by the rows of silver that they stand for.
+
+All rows of one cut of silver go through the table's own `partial` and `fold` in one batch, onto an empty
+table. What stands in the table must be the same, but for what its Comparison says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, MapType
+
+from lakehouse import tables
+from lakehouse.progress import snapshots
+from lakehouse.settings import Settings
+from lakehouse.stream import EventClock, Front, GoldTable, KeptTable, Quantiles, WallClock
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+RELATIVE = 1e-9
+NO_SUCH_ROW = "made from no row of silver"
+MISSING = "missing"
+DOUBLED = "there more than once"
+
+
+@dataclass(frozen=True)
+class GoldCut:
+    """One gold table, those beside it, and the rows of silver that they stand for.
+
+    `found` are the rows of each table by its name, `versions` its version, `merged` the rows of silver.
+    """
+
+    table: GoldTable
+    found: Mapping[str, DataFrame]
+    versions: Mapping[str, int]
+    merged: Mapping[str, DataFrame]
+
+
+def cut_of(spark: SparkSession, table: GoldTable, settings: Settings) -> GoldCut:
+    """Return the table as it is now, and what belongs to it.
+
+    Tables beside it are written before it, so one may be a micro-batch ahead: it is taken as it was then.
+    """
+    lake, query = settings.lake, f"gold.{table.name}"
+    application = snapshots.application(spark, lake, query)
+    path = tables.path_of(lake, "gold", table.name)
+    written = snapshots.written_now(spark, path, application)
+    versions = {table.name: written.version}
+    for side in table.sides:
+        side_path = tables.path_of(lake, "gold", side.name)
+        versions[side.name] = snapshots.written_up_to(spark, side_path, application, written.batch).version
+    positions = snapshots.positions(spark, lake, query, written.batch)
+    merged = {}
+    for name in table.reads:
+        silver_path = tables.path_of(lake, "silver", name)
+        position = positions.get(tables.table_id(spark, silver_path))
+        merged[name] = snapshots.read_up_to(spark, silver_path, position)
+    found = {}
+    for one in (table, *table.sides):
+        standing = tables.read_version(spark, tables.path_of(lake, "gold", one.name), versions[one.name])
+        found[one.name] = tables.as_declared(standing, one.schema)
+    return GoldCut(table, found, versions, merged)
+
+
+def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
+    """Return the rows that the cut's tables must hold, by table; nothing is closed by the wall clock."""
+    table = cut.table
+    partials = table.partial(table.combine(cut.merged), settings)
+    nothing = cut.found[table.name].where(F.lit(False))  # noqa: FBT003
+    folded = table.fold(partials, nothing, _front(partials, table), settings)
+    rows = {side.name: side.rows(folded) for side in table.sides}
+    return {table.name: folded.select(*table.schema.names), **rows}
+
+
+def differences(found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings) -> DataFrame:
+    """Return the keys of rows that are not what silver makes them, each with `what`: one row a key.
+
+    Quantiles that are estimates are left to `rank_errors`.
+    """
+    keys, clock = list(table.keys), _wall_clock(table)
+    waits = F.lit(True) if clock is None else clock.waits()  # noqa: FBT003
+    standing = found.withColumn("_waits", waits).groupBy(*keys)
+    counted = standing.agg(
+        F.count(F.lit(1)).alias("times"), F.first(F.struct(*found.columns, "_waits")).alias("f")
+    )
+    expected = anew.select(
+        *keys,
+        F.struct(*anew.columns).alias("e"),
+        _struct(table.comparison.slack()).alias("slack"),
+        _struct({} if clock is None else clock.becomes(settings)).alias("becomes"),
+    )
+    both = counted.join(expected, keys, "full_outer")
+    return both.select(*keys, _what(table, settings).alias("what")).where(F.col("what").isNotNull())
+
+
+def settled(found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings) -> DataFrame:
+    """Return the rows made anew as they are to stand: what the wall clock has closed stays closed."""
+    clock = _wall_clock(table)
+    if clock is None:
+        return anew
+    keys = list(table.keys)
+    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()  # noqa: FBT003
+    becomes = {
+        name: F.when(F.col("_closed"), column).otherwise(F.col(name))
+        for name, column in clock.becomes(settings).items()
+    }
+    return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
+
+
+def rank_errors(
+    found: DataFrame, merged: DataFrame, table: KeptTable, quantiles: Quantiles, settings: Settings
+) -> DataFrame:
+    """Return the keys of rows whose quantiles are not within the stated rank error, each with `what`."""
+    keys, value = list(table.keys), F.col(quantiles.value)
+    estimated = found.where(F.col("count") > quantiles.exact_to(settings)).select(*keys, *quantiles.ranks)
+    rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
+    counts = {"_rows": F.count(F.lit(1))}
+    for name in quantiles.ranks:
+        counts[f"_below_{name}"] = F.count_if(F.col("_value") < F.col(name))
+        counts[f"_up_to_{name}"] = F.count_if(F.col("_value") <= F.col(name))
+    ranked = rows.join(estimated, keys)
+    ranked = ranked.groupBy(*keys).agg(*(count.alias(name) for name, count in counts.items()))
+    limit = quantiles.limit(settings)
+    errors = (_rank_error(name, rank, limit) for name, rank in quantiles.ranks.items())
+    wrong = F.array_compact(F.array(*errors))
+    return ranked.select(*keys, F.array_join(wrong, ", ").alias("what")).where(F.size(wrong) > 0)
+
+
+def _front(partials: DataFrame, table: GoldTable) -> Front:
+    if not isinstance(table.clock, EventClock):
+        return Front(None, NEVER)
+    reached = partials.agg(F.unix_micros(F.max(table.clock.column)).alias("micros")).first()
+    return Front(None, NEVER if not reached or reached.micros is None else tables.from_micros(reached.micros))
+
+
+def _wall_clock(table: KeptTable) -> WallClock | None:
+    clock = table.clock if isinstance(table, GoldTable) else None
+    return clock if isinstance(clock, WallClock) else None
+
+
+def _struct(columns: Mapping[str, Column]) -> Column:
+    return F.struct(F.lit(0).alias("_"), *(column.alias(name) for name, column in columns.items()))
+
+
+def _what(table: KeptTable, settings: Settings) -> Column:
+    wrong = F.array_compact(F.array(*_wrong_columns(table, settings)))
+    return (
+        F.when(F.col("f").isNull(), F.lit(MISSING))
+        .when(F.col("e").isNull(), F.lit(NO_SUCH_ROW))
+        .when(F.col("times") > 1, F.lit(DOUBLED))
+        .when(F.size(wrong) > 0, F.array_join(wrong, ", "))
+    )
+
+
+def _wrong_columns(table: KeptTable, settings: Settings) -> list[Column]:
+    clock, comparison = _wall_clock(table), table.comparison
+    becomes = {} if clock is None else clock.becomes(settings)
+    slack, quantiles = comparison.slack(), comparison.quantiles
+    cleared = table.state.columns if isinstance(table, GoldTable) and table.state else ()  # by maintenance
+    wrong = []
+    for column in table.schema:
+        name = column.name
+        if name in table.keys or name in comparison.ignored:
+            continue
+        found, expected = F.col(f"f.{name}"), F.col(f"e.{name}")
+        if name in becomes:
+            expected = F.when(F.col("f._waits"), expected).otherwise(F.col(f"becomes.{name}"))
+        more = F.col(f"slack.{name}") if name in slack else F.lit(0.0)
+        different = _different(found, expected, column.dataType, more)
+        if quantiles is not None and name in quantiles.ranks:
+            different &= F.col("f.count") <= quantiles.exact_to(settings)
+        if name in cleared:
+            different &= found.isNotNull()
+        says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", silver makes it "), _text(expected))
+        wrong.append(F.when(different, says))
+    return wrong
+
+
+def _different(found: Column, expected: Column, type_: DataType, slack: Column) -> Column:
+    if isinstance(type_, MapType):
+        found, expected = (F.sort_array(F.map_entries(side)) for side in (found, expected))
+    same = found.eqNullSafe(expected)
+    if isinstance(type_, DoubleType):
+        within = RELATIVE * F.greatest(F.abs(found), F.abs(expected)) + slack
+        same |= F.coalesce(F.abs(found - expected) <= within, F.lit(False))  # noqa: FBT003
+    return ~same
+
+
+def _text(value: Column) -> Column:
+    return F.coalesce(value.cast("string"), F.lit("null"))
+
+
+def _rank_error(name: str, rank: float, limit: float) -> Column:
+    """Say how far a quantile is from its rank, null where that is within the limit."""
+    below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
+    error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
+    says = F.format_string(f"the rank of {name} is %.4f off, beyond {limit:.4f}", error)
+    return F.when(error > limit, says)

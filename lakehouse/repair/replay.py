@@ -1,0 +1,323 @@
+"""Dead letters let into silver after all, or given up.
+
+Replay takes the bronze rows of open letters through silver's own judging, under today's rules and settings.
+Rows that pass are inserted into silver where they are not there yet, and only then their letters become
+`replayed`. One that is killed in between leaves letters that are open though their rows are in silver, which
+the next replay or discard recognises first. Silver appends blindly and is not disturbed; of two replays that
+insert at once one comes first and the other looks again. However often it is asked, silver has a record once.
+A rebuild of silver judges the same letters, so replays and discards of a source share a lease on them
+(`lakehouse.tables.leases`), which a rebuild takes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.layers import silver
+from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Selection, count_by_rule, read_letters
+from lakehouse.records.offsets import OffsetRange, ranges_of, within
+from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
+from lakehouse.settings import Settings
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import Greatest, leases
+
+_KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of letters.
+
+    `passed` are in silver now, `there_already` had been before, `failed` stay open, and so do those that are
+    `gone`: they have no bronze row any more. `failing` counts by rule, a letter with two under both.
+    """
+
+    passed: int = 0
+    there_already: int = 0
+    failed: int = 0
+    gone: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Replayed) -> Replayed:
+        """Return both together."""
+        return Replayed(
+            self.passed + other.passed,
+            self.there_already + other.there_already,
+            self.failed + other.failed,
+            self.gone + other.gone,
+            _added(self.failing, other.failing),
+        )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What would become of letters if they were replayed now.
+
+    `asked` is how many there are. Of these `would_pass`; `there_already` are in silver, and would only be
+    closed; `would_fail`, `failing` by rule, a letter with two under both; `gone` have no bronze row any more.
+    """
+
+    asked: int = 0
+    would_pass: int = 0
+    there_already: int = 0
+    would_fail: int = 0
+    gone: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Tried) -> Tried:
+        """Return both together."""
+        return Tried(
+            self.asked + other.asked,
+            self.would_pass + other.would_pass,
+            self.there_already + other.there_already,
+            self.would_fail + other.would_fail,
+            self.gone + other.gone,
+            _added(self.failing, other.failing),
+        )
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """How many letters were given up, in all and by rule (a letter with two counts under both).
+
+    `there_already` turned out to be in silver, by a replay that was killed, and are `replayed` now.
+    """
+
+    count: int = 0
+    there_already: int = 0
+    by_rule: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Discarded) -> Discarded:
+        """Return both together."""
+        return Discarded(
+            self.count + other.count,
+            self.there_already + other.there_already,
+            _added(self.by_rule, other.by_rule),
+        )
+
+
+def replay(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    settings: Settings,
+    selection: Selection,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Replayed:
+    """Judge the selected open letters again and let into silver what passes, each record once.
+
+    With `allow_late` no record is late. A rerun finds only those that still fail. Raises TableError while a
+    rebuild of silver judges letters of one of the sources.
+    """
+    places = _places(spark, streams, settings, selection, now)
+    return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
+
+
+def try_replay(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    settings: Settings,
+    selection: Selection,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Tried:
+    """Judge the selected open letters as `replay` would now, and write nothing."""
+    places = _places(spark, streams, settings, selection, now)
+    return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
+
+
+def discard(
+    spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
+) -> Discarded:
+    """Give the selected open letters up; a rerun finds none.
+
+    Raises TableError while a rebuild of silver judges letters of one of the sources.
+    """
+    places = _places(spark, streams, settings, selection, now)
+    return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
+
+
+def _places(
+    spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
+) -> list[_Place]:
+    """Return the sources that have selected letters."""
+    letters = read_letters(spark, settings).where(selection.condition() & (F.col("status") != REPLAYED))
+    jobs = {row.job for row in letters.select("job").distinct().collect()}
+    return [
+        _Place(spark, source, settings, selection, now)
+        for stream in streams
+        for source in stream.sources
+        if silver.query_name(source) in jobs
+    ]
+
+
+class _Place:
+    """The selected letters of one source, and the tables that its records are in."""
+
+    def __init__(
+        self, spark: SparkSession, source: Source, settings: Settings, selection: Selection, now: datetime
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._settings = settings
+        self._selected = (
+            selection.condition()
+            & (F.col("job") == silver.query_name(source))
+            & (F.col("status") != REPLAYED)
+        )
+        self._now = now
+        self._paths = silver.paths_of(source, settings.lake)
+
+    def replay(self, *, allow_late: bool) -> Replayed:
+        with self._sharing("replay"):
+            return self._replay(allow_late=allow_late)
+
+    def discard(self) -> Discarded:
+        with self._sharing("discard"):
+            return self._discard()
+
+    def tried(self, *, allow_late: bool) -> Tried:
+        letters = self._letters().persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._apart(letters, ranges)
+            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            try:
+                (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
+                return Tried(
+                    asked=in_silver + open_,
+                    would_pass=found - failed,
+                    there_already=in_silver,
+                    would_fail=failed,
+                    gone=open_ - found,
+                    failing=count_by_rule(judged),
+                )
+            finally:
+                judged.unpersist()
+        finally:
+            letters.unpersist()
+
+    def _sharing(self, what: str) -> AbstractContextManager[None]:
+        """Make the source's tables what they must be, and let no rebuild of silver judge its letters."""
+        silver.ensure(self._spark, self._source, self._settings)
+        name = silver.query_name(self._source)
+        return leases.held_part(
+            self._spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
+        )
+
+    def _replay(self, *, allow_late: bool) -> Replayed:
+        letters = self._letters().persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._settle(letters, ranges)
+            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            try:
+                found, failed = _count(judged)
+                passed = self._insert(judged, ranges) if found > failed else 0
+                if found:
+                    self._note_attempt(judged, ranges)
+                return Replayed(
+                    passed=passed,
+                    there_already=there + found - failed - passed,
+                    failed=failed,
+                    gone=waiting.count() - found,
+                    failing=count_by_rule(judged),
+                )
+            finally:
+                judged.unpersist()
+        finally:
+            letters.unpersist()
+
+    def _discard(self) -> Discarded:
+        letters = self._letters().persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._settle(letters, ranges)
+            by_rule = count_by_rule(waiting)
+            count = self._give_up(waiting, ranges) if by_rule else 0
+            return Discarded(count, there, by_rule)
+        finally:
+            letters.unpersist()
+
+    def _letters(self) -> DataFrame:
+        letters = tables.read(self._spark, self._paths.dead).where(self._selected)
+        return letters.select("id", *_KEYS, "status", "reasons")
+
+    def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
+        """Close the letters whose rows are in silver; return how many these are, and the open others."""
+        there, waiting = self._apart(letters, ranges)
+        count = there.count()
+        if count:
+            self._amend(there, ranges, {"status": F.lit(REPLAYED)})
+        return count, waiting
+
+    def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
+        """Return the letters whose rows are in silver, and the open ones of the others."""
+        clean = tables.read(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
+        there = letters.join(clean, _KEYS, "left_semi")
+        return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
+
+    def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
+        given_up = {"status": F.lit(DISCARDED)}
+        is_open = F.col("t.status") == OPEN
+        return tables.amend(letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges))
+
+    def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        rows = tables.read(self._spark, self._paths.bronze).where(within(ranges))
+        front = None if allow_late else Greatest(self._paths.clean, "event_time").value(self._spark)
+        watermark = watermark_of(front, self._settings.allowed_lateness_s)
+        chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
+        judged = judge(chosen, self._source, watermark, self._settings)
+        return judged.join(waiting.select("id", *_KEYS), _KEYS)
+
+    def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
+        rows = filter_clean(judged).drop("id")
+        return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
+
+    def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+        """Close the letters of rows that passed, and say in the others why they still do not."""
+        passed = F.size("s.reasons") == 0
+        verdicts = {
+            "status": F.when(passed, REPLAYED).otherwise(F.col("t.status")),
+            "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
+        }
+        self._amend(judged.select("id", "reasons"), ranges, verdicts, passed | (F.col("t.status") == OPEN))
+
+    def _amend(
+        self,
+        letters: DataFrame,
+        ranges: Sequence[OffsetRange],
+        values: Mapping[str, Column],
+        where: Column | None = None,
+    ) -> None:
+        """Change letters that have not been replayed; it counts as an attempt."""
+        attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
+        pending = F.col("t.status") != REPLAYED
+        tables.amend(
+            letters,
+            self._paths.dead,
+            ("id",),
+            pending if where is None else pending & where,
+            {**values, **attempt},
+            within=within(ranges),
+        )
+
+
+def _count(judged: DataFrame) -> tuple[int, int]:
+    """Return how many rows there are and how many of them have a reason."""
+    found, failed = judged.agg(F.count(F.lit(1)), F.count_if(F.size("reasons") > 0)).first() or (0, 0)
+    return found, failed
+
+
+def _added(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    return {name: left.get(name, 0) + right.get(name, 0) for name in sorted({*left, *right})}

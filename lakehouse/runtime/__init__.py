@@ -1,0 +1,1 @@
+"""An application that runs layers: queries beside each other, failures, signals, guards."""

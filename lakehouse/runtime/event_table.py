@@ -1,0 +1,118 @@
+"""ops.events: what has happened to the pipeline, appended by every process and read without Spark too.
+
+Grain: one row an event; key: id. The columns are those of `lakehouse.events.Event`. `at` is UTC, to the
+microsecond, by the clock of the process's host. Rows are only appended; a batch is there once, though a
+try to append it has failed after it had been written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+
+from pyspark.sql.types import StructType
+from rich.console import Console
+
+from lakehouse.events import Event, EventLog, Kind, kind_of, note, noting
+from lakehouse.settings import Settings
+from lakehouse.spark.query_errors import what_of
+from lakehouse.tables import TableSpec, direct
+
+SCHEMA = (
+    StructType()
+    .add("id", "string")
+    .add("at", "timestamp")
+    .add("kind", "string")
+    .add("stream", "string")
+    .add("layer", "string")
+    .add("table", "string")
+    .add("actor", "string")
+    .add("host", "string")
+    .add("pid", "long")
+    .add("code_version", "string")
+    .add("message", "string")
+    .add("details", "string")
+)
+EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",))
+
+
+@contextmanager
+def recorded(settings: Settings, actor: str) -> Iterator[None]:
+    """Keep what is noted within the block in ops.events, and what the block fails with.
+
+    Where the table cannot be written, that is said once on standard error and nothing else comes of it.
+    """
+    with noting(EventLog(actor, partial(append, settings.lake), _warn)):
+        try:
+            yield
+        except Exception as failure:
+            note(
+                kind_of(failure),
+                f"{actor} ended: {what_of(failure)}",
+                details={"error": type(failure).__name__},
+            )
+            raise
+
+
+def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
+    """Append events; `again`: without those that are there from a try that seemed to fail."""
+    if again:
+        earliest = min(event.at for event in events)
+        there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
+        events = [event for event in events if event.id not in there]
+    if events:
+        direct.append(lake, EVENTS, [asdict(event) for event in events])
+
+
+def newest(
+    lake: str,
+    *,
+    limit: int,
+    since: datetime | None = None,
+    kinds: Collection[Kind] = (),
+    streams: Collection[str] = (),
+) -> list[Event]:
+    """Return the newest events of these kinds and streams (none: all), the oldest of them first.
+
+    Events that concern no stream alone are left out where streams are named. No more files are read than that
+    takes. Raises TableError where the table cannot be read.
+    """
+    found: list[Event] = []
+    for upto, read in direct.newest_first(lake, EVENTS, "at"):
+        if upto is not None and (_is_before(upto, since) or (len(found) == limit and upto < found[0].at)):
+            break
+        events = [Event(**row) for row in read()]
+        found += [
+            event
+            for event in events
+            if not _is_before(event.at, since)
+            and (not kinds or event.kind in kinds)
+            and (not streams or event.stream in streams)
+        ]
+        found = sorted(found, key=lambda event: (event.at, event.id))[-limit:]
+    return found
+
+
+def compact(lake: str) -> str | None:
+    """Make few files of the many small ones that batches leave, and say so; null where there are few.
+
+    Where that fails, it is said on standard error: the events are there all the same.
+    """
+    try:
+        before, after = direct.compact(lake, EVENTS)
+    except Exception as failure:  # noqa: BLE001 - deltalake's, of whatever file system it is
+        _warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
+        return None
+    return f"{EVENTS.qualified_name}: {before:,} files became {after:,}" if after < before else None
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _is_before(moment: datetime, bound: datetime | None) -> bool:
+    return bound is not None and moment < bound

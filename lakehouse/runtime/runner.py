@@ -1,0 +1,136 @@
+"""Runs layers: their queries take turns in one application, and leave between two micro-batches.
+
+With `available-now` the layers run one after the other, each until it has caught up, and as many
+micro-batches work side by side as the run is told. With an interval all queries stay up and one micro-batch
+works at a time. Either way turns are given in the order in which they are asked for.
+
+A query that fails goes down alone, and is made and started again after a pause. The run ends at once where no
+stream is left whose queries are all well, so that a run of one stream fails at its first failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from lakehouse.layers import bronze, export, gold, silver
+from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName, QueryMaker
+from lakehouse.runtime.groups import Alone, BatchDone, Clock, Common, Group, OnBatch, utc_now
+from lakehouse.runtime.guards import Guards
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
+from lakehouse.runtime.trips import TripGroup
+from lakehouse.runtime.troubles import RETRIES, Troubles
+from lakehouse.runtime.watch import Watch
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+
+__all__ = ["BatchDone", "run", "utc_now"]
+
+_MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
+
+
+def run(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    *,
+    trigger: str,
+    on_batch: OnBatch = lambda _done: None,
+    stop: Stop | None = None,
+    clock: Clock = utc_now,
+    allow: Collection[Allow] = (),
+    on_notice: Callable[[str], None] = lambda _text: None,
+    gate: Gate | None = None,
+    at_once: int = 1,
+    watch: Watch | None = None,
+    trips: bool = False,
+) -> None:
+    """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
+
+    `clock` says what time it is, UTC. `allow` is what the guards do not refuse. `on_notice` gets a line for
+    what they let through, for a query that starts again because a table of its has another schema, and for
+    what fails or works again. What the wall clock makes due is done once after catching up, and within one
+    trigger of its time while an interval runs. With a `gate` a stream is exported only while its gate is
+    open: after catching up, and every `gate_interval_s` while an interval runs, between two micro-batches, so
+    that what leaves is what was looked at. While catching up `at_once` micro-batches of a layer work side by
+    side, which pays where rows are few; `on_batch` is then called from several threads. `watch` is told of
+    what fails, starts again and works again. With `trips` all layers are wanted, and what is new in a
+    stream's topics goes through them at once (`lakehouse.layers.trip`).
+
+    A query that fails, or whose start is refused, is tried again with a growing pause (`runtime.troubles`)
+    while the others go on. A rerun goes on where the last run's checkpoints say. Raises what still fails at
+    the end, and what fails when no stream is left without a failure, after all queries have been stopped:
+    the LakehouseError, such as a CheckpointError where a checkpoint, its tables and its topic do not belong
+    together (`lakehouse.runtime.guards`), or else a StreamError that names the query.
+    """
+    stop, watch = stop or Stop(), watch or Watch()
+    check_trigger(trigger)
+    catches_up = trigger == AVAILABLE_NOW
+    names = [stream.name for stream in streams]
+    troubles = Troubles(names, on_notice, retries=RETRIES if catches_up else None, watch=watch)
+    guards = Guards(spark, settings, allow, on_notice)
+    common = Common(spark, settings, trigger, on_batch, clock, guards, at_once, stop, troubles, watch)
+    ordered = [layer for layer in LAYERS if layer in layers]
+    gated = gate if "export" in ordered else None
+    if gated is not None:
+        ordered.remove("export")
+        common = replace(common, export=lambda alone: _export_open(common, streams, gated, alone))
+    left = list(streams)
+    if trips:
+        by_layer = {layer: list(_makers(common, streams, [layer])) for layer in ordered}
+        group = TripGroup(common, by_layer)
+        group.run()
+        behind = group.left_behind() if catches_up else frozenset()
+        left = [stream for stream in streams if stream.name in behind]
+        ordered = ordered[1:] if left else []
+    groups = [[layer] for layer in ordered] if catches_up else [ordered]
+    for together in groups:
+        if not stop.requested:
+            Group(common, _makers(common, left, together)).run()
+    if catches_up and common.export is not None and not stop.requested:
+        common.export(nullcontext)
+    troubles.raise_any()
+
+
+def _makers(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[QueryMaker]:
+    for layer in layers:
+        for stream in streams:
+            yield from _MODULES[layer].queries(common.spark, stream, common.settings)
+
+
+def _export_open(common: Common, streams: Sequence[Stream], gate: Gate, alone: Alone) -> None:
+    """Export what has come of the streams whose gates are open; nothing else writes gold while `alone`.
+
+    Most of what there is to look at is looked at before that, and what has come since again. In a live run
+    what fails waits for a later round, as the others wait for their turns.
+    """
+    round_ = replace(common, trigger=AVAILABLE_NOW, export=None)
+    for stream in streams:
+        if common.stop.requested or not _is_open(common, stream, gate):
+            continue
+        with alone():
+            if _is_open(common, stream, gate):
+                makers = _makers(round_, [stream], ["export"])
+                due = [maker for maker in makers if common.troubles.is_due(maker.name)]
+                Group(round_, due, tries_again=not common.is_live).run()
+
+
+def _is_open(common: Common, stream: Stream, gate: Gate) -> bool:
+    name, troubles = f"gate of {stream.name}", common.troubles
+    if not troubles.is_due(name):
+        return False
+    try:
+        is_open = gate.is_open(stream, common.clock())
+    except Exception as failure:  # noqa: BLE001 - raised by the run's end
+        if common.is_live:
+            common.note(name, stream.name, failure)
+        else:
+            troubles.add_last(name, stream.name, failure)
+        return False
+    troubles.is_over(name)
+    return is_open

@@ -1,0 +1,143 @@
+"""A query of a run: when it takes its turn among the others, and how it leaves between two micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from lakehouse.layers.query import LayerQuery, QueryMaker
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.turns import Turns
+from lakehouse.spark.query_errors import is_table_change
+
+_POLL_S = 0.025
+_LONGEST_WAIT_S = 6.0
+_RESTARTS = 5  # of a query that has written nothing in between
+
+
+@dataclass(eq=False)
+class Running:
+    """A query of a run, with the number of the last micro-batch whose writes are complete.
+
+    While it is down it has neither `query` nor `handle`. `before` are the queries whose turns come before
+    this one's: those it reads from, and for the first of a chain those at its ends. `rounds` counts turns,
+    `rounds_seen` those of `before` at the last look. Since its last start it `has_begun` a micro-batch, and
+    `has_progressed` once it has written one that the run had not written before. `was_refused` says that what
+    failed last was its start. `measured` is the last micro-batch whose phases have been told.
+    """
+
+    maker: QueryMaker
+    query: LayerQuery | None = None
+    handle: StreamingQuery | None = None
+    written: int = -1
+    furthest: int = -1
+    rounds: int = 0
+    before: list[Running] = field(default_factory=list)
+    rounds_seen: int = 0
+    restarts: int = 0
+    measured: int = -1
+    failure: BaseException | None = None
+    started_at: float = 0.0
+    has_begun: bool = False
+    has_progressed: bool = False
+    was_refused: bool = False
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What ended the query, null while it goes on and after it was stopped."""
+        return self.failure or (self.handle.exception() if self.handle is not None else None)
+
+    @property
+    def rounds_before(self) -> int:
+        """Turns that the queries before this one have had."""
+        return sum(one.rounds for one in self.before)
+
+    @property
+    def may_start_again(self) -> bool:
+        """Tell whether it has met a table's new schema, with which it can go on at once."""
+        ended = self.handle is not None and self.handle.exception() is not None
+        return ended and self.cause is not None and is_table_change(self.cause) and self.restarts < _RESTARTS
+
+    def begin(self) -> None:
+        """Forget what was of the last start; what has been written is in the checkpoint, or comes again."""
+        self.failure = None
+        self.written = -1
+        self.started_at = time.monotonic()
+        self.has_begun = self.has_progressed = False
+
+    def progress(self, number: int) -> None:
+        """Note a micro-batch that is written and told of; one that runs again is no progress."""
+        if number > self.furthest:
+            self.furthest = number
+            self.has_progressed = True
+
+    def close(self) -> None:
+        """Let go of the query's connections."""
+        if self.query is not None:
+            self.query.close()
+
+    def take_down(self) -> None:
+        """Give the ended query up: the next one is made anew, as after a new start."""
+        self.close()
+        self.query = self.handle = None
+        self.was_refused = False
+        self.begin()
+
+
+def form_ring(queries: Sequence[Running]) -> None:
+    """Let every query's turn come after those it reads from, and a first one's after its chain's ends.
+
+    One that is down is waited for by nobody.
+    """
+    up = [(one, one.query) for one in queries if one.query is not None]
+    by_name = {query.name: one for one, query in up}
+    for one, query in up:
+        one.before = [by_name[name] for name in query.reads if name in by_name]
+    read = {name for _, query in up for name in query.reads}
+    ends = [one for one, query in up if query.name not in read]
+    firsts = [one for one, _ in up if not one.before]
+    closing = [[end for end in ends if end is not first and _leads_to(first, end)] for first in firsts]
+    for first, its_ends in zip(firsts, closing, strict=True):
+        first.before = its_ends
+
+
+def _leads_to(first: Running, end: Running) -> bool:
+    return any(one is first or _leads_to(first, one) for one in end.before)
+
+
+def await_predecessor(one: Running, stop: Stop) -> None:
+    """Hold a written micro-batch until there is something new to plan the next one with.
+
+    A query plans as soon as its micro-batch returns. If it did so at once it would choose its input a whole
+    round before its turn, and an event would take a round for every layer. The wait is bounded, so that a
+    silent predecessor costs little.
+    """
+    deadline = time.monotonic() + _LONGEST_WAIT_S
+    while one.before and one.rounds_before == one.rounds_seen:
+        if time.monotonic() >= deadline or stop.requested:
+            return
+        time.sleep(_POLL_S / 2.5)
+
+
+def leave(queries: Sequence[Running], turns: Turns) -> None:
+    """Stop every query between two micro-batches.
+
+    Once all turns are ours no micro-batch is writing and none can begin; one that has just written still
+    has to note so in its checkpoint, which is waited for. What waits for its turn has done nothing yet.
+    """
+    with turns.all():
+        for one in queries:
+            handle = one.handle
+            if handle is None:
+                continue
+            while handle.isActive and _last_committed(handle) < one.written:
+                time.sleep(_POLL_S)
+            handle.stop()
+
+
+def _last_committed(handle: StreamingQuery) -> int:
+    progress = handle.lastProgress
+    return -1 if progress is None else int(progress["batchId"])

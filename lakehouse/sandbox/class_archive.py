@@ -1,0 +1,71 @@
+"""An archive of the classes that a start of Spark loads, made once, at set-up.
+
+    python -m lakehouse.sandbox.class_archive
+
+A JVM reads, checks and links some twenty thousand classes before Spark does anything of use; from an archive
+of its own making (class data sharing) it maps them into memory instead. A JVM of another version, or with
+other jars, takes no notice of the archive.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.catalog import ask, register
+from lakehouse.layers import bronze
+from lakehouse.runtime.runner import run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load
+from lakehouse.settings import Settings
+from lakehouse.spark.jars import class_archive
+from lakehouse.spark.session import build_session
+from lakehouse.streams import STREAMS, read_settings
+
+_EVENTS = 200
+
+
+def make_archive(archive: Path) -> None:
+    """Run silver and gold of every stream over a few samples, and archive the classes that took."""
+    with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
+        settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
+        options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"}
+        spark = build_session(settings, "lakehouse classes", options=options)
+        _land(spark, settings)
+        run(spark, STREAMS, ["silver", "gold"], settings, trigger=AVAILABLE_NOW)
+        register(spark, settings)
+        ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
+        gateway: Any = SparkContext._gateway
+        spark.stop()
+        with suppress(OSError):
+            gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def _land(spark: SparkSession, settings: Settings) -> None:
+    now = datetime.now(UTC)
+    for stream in STREAMS:
+        samples = list(Load(stream.name, _EVENTS, malformed=0.05).samples(settings))
+        for place, source in enumerate(stream.sources):
+            path = tables.ensure(spark, settings.lake, bronze.spec(source))
+            rows = [
+                (sample.key, sample.value, None, source.topic, 0, number, now, 0, now)
+                for number, sample in enumerate(samples)
+                if sample.source == place
+            ]
+            frame = spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
+            tables.append(frame, path, tables.Transaction("classes", 0))
+
+
+if __name__ == "__main__":
+    make_archive(class_archive())
+    sys.exit(not class_archive().exists())

@@ -1,0 +1,152 @@
+"""All four streams, end to end on embedded services: what `make demo` runs.
+
+Everything lies under `<home>/demo` and is made anew by each run. The services are stopped at the end, with
+`--serve` only once that is asked for; the tables stay, for `lakehouse sql` and `lakehouse serve`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from lakehouse.application import noted_run
+from lakehouse.errors import LakehouseError
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.signals import Stop, stopping_on_signals
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.demo_report import Done, summarise, what_next
+from lakehouse.sandbox.demo_serving import serve_until_stopped
+from lakehouse.sandbox.loads import Load, send
+from lakehouse.sandbox.services import local_services
+from lakehouse.sandbox.services import stop as stop_services
+from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
+from lakehouse.streams import STREAMS
+from lakehouse.topics import create_topics
+
+EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
+_SHAPES: Mapping[str, Mapping[str, float]] = {
+    "sales": {"tombstones": 0.002},
+    "transactions": {"hot_user": 0.1},
+}
+_STEPS = {
+    "bronze": "land Kafka records as they came",
+    "silver": "clean them, quarantine the rest",
+    "gold": "merge them into tables",
+    "export": "push changed rows to Kafka and Redis",
+}
+
+
+def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
+    """Run every stream end to end and print what came out.
+
+    `serve_at`: leave services, layers and a server at that port running until SIGTERM or Ctrl-C.
+    Raises LakehouseError for what a user can mend, and where the books do not balance.
+    """
+    home = settings.home / "demo"
+    update = {
+        "home": home,
+        "lake": str(home / "lake"),
+        "topics": {},
+        # Small micro-batches, so that there are several to see and later ones have a watermark.
+        "max_records_per_batch": max(1, max(EVENTS.values()) // 4),
+        "max_bytes_per_batch": "2m",
+    }
+    settings = settings.model_copy(update=update)
+    stop_services(settings)  # those of a run before, which would go on without their files
+    shutil.rmtree(home, ignore_errors=True)
+    console.rule("lakehouse demo: four streams from Kafka to gold and out again")
+    console.print(f"everything lies under {home}", highlight=False, markup=False)
+    began = time.monotonic()
+    with local_services(
+        settings, brief=True, on_progress=lambda message: console.print(f"  {message}", highlight=False)
+    ) as at:
+        update = {"kafka_bootstrap_servers": at.kafka, "redis_url": SecretStr(at.redis)}
+        settings = settings.model_copy(update=update)
+        topics = (topic for stream in STREAMS for topic in stream.topics)
+        create_topics(at.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        done = Done()
+        _produce(settings, done, console)
+        console.print("  starting Spark", highlight=False)
+        with (
+            recorded(settings, "lakehouse demo"),
+            start_session(settings, "lakehouse demo") as spark,
+            stopping_on_signals(spark) as stop,
+        ):
+            with noted_run(STREAMS, LAYERS, AVAILABLE_NOW, stop):
+                _run_layers(spark, settings, done, console, stop)
+            if stop.requested:
+                console.print("stopped; the demo can be run again")
+                return
+            summarise(spark, settings, done, console)
+        took_s = time.monotonic() - began
+        if serve_at is not None:
+            serve_until_stopped(settings, serve_at, console)
+    console.print(f"services stopped; the demo took {took_s:.0f} s\n", highlight=False)
+    what_next(settings, console)
+
+
+def _produce(settings: Settings, done: Done, console: Console) -> None:
+    with _progress(console) as progress:
+        for stream, events in EVENTS.items():
+            load = Load(
+                stream, events, malformed=0.01, late=0.02, duplicates=0.01, shape=_SHAPES.get(stream, {})
+            )
+            topics = " and ".join(load.topics(settings))
+            task = progress.add_task(f"produce: {topics}", total=events)
+            summary = send(load, settings, on_progress=partial(_sent, progress, task))
+            if summary.failed:
+                raise LakehouseError(
+                    f"{summary.failed:,} of {events:,} events for {topics} were not delivered: "
+                    f"{summary.first_error}"
+                )
+            done.produced[stream] = summary
+
+
+def _sent(progress: Progress, task: TaskID, state: object) -> None:
+    progress.update(task, completed=getattr(state, "sent", 0))
+
+
+def _run_layers(spark: SparkSession, settings: Settings, done: Done, console: Console, stop: Stop) -> None:
+    expected = sum(summary.acknowledged for summary in done.produced.values())
+    with _progress(console) as progress:
+        for layer in LAYERS:
+            task = progress.add_task(f"{layer}: {_STEPS[layer]}", total=expected or None)
+            began, before = time.monotonic(), len(done.batches)
+            run(
+                spark,
+                STREAMS,
+                [layer],
+                settings,
+                trigger=AVAILABLE_NOW,
+                on_batch=partial(_advance, progress, task, done),
+                stop=stop,
+            )
+            done.layer_s[layer] = time.monotonic() - began
+            batches = done.batches[before:]
+            rows = sum(batch.result.rows for batch in batches)
+            progress.update(task, total=rows, completed=rows)
+            # What a layer passes on is the most that the next one can get.
+            expected = sum(next(iter(batch.result.written.values()), 0) for batch in batches)
+
+
+def _advance(progress: Progress, task: TaskID, done: Done, batch: BatchDone) -> None:
+    done.batches.append(batch)
+    progress.advance(task, batch.result.rows)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    columns = (TextColumn("  {task.description:<46}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield progress

@@ -1,0 +1,116 @@
+"""What `lakehouse demo --serve` leaves running: all layers and the server, until it is asked to stop.
+
+Both are the ordinary commands, as processes of their own, with their output in files of the demo's home. One
+that ends by itself ends the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from lakehouse.errors import ServiceError
+from lakehouse.sandbox.processes import dying_with_parent
+from lakehouse.settings import Settings
+
+_POLL_S = 0.2
+_PATIENCE_S = 120.0  # a micro-batch is finished
+_ADDRESS = re.compile(r"running on (http://\S+:\d+)")
+
+
+def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
+    """Run every layer and the server until SIGTERM or Ctrl-C; both have ended when this returns.
+
+    `port` 0 takes a free one. Raises ServiceError where one of them ends by itself, with where it says why.
+    """
+    with ExitStack() as stack:
+        stopping = stack.enter_context(_stopping())
+        # The server first, and so the last to be stopped.
+        serve = ["serve", "--port", str(port), "--enable-produce"]
+        server = stack.enter_context(_started("server", serve, settings))
+        jobs = stack.enter_context(_started("jobs", ["run", "all"], settings))
+        address = None
+        while not stopping.wait(_POLL_S):
+            for child in (server, jobs):
+                child.require()
+            found = None if address else _ADDRESS.search(server.log.read_text(encoding="utf-8"))
+            if found:
+                address = found[1]
+                console.print(f"\n{address} answers, and all layers run; Ctrl-C stops both", highlight=False)
+                send = f"curl -X POST '{address}/produce?events=1000&stream=metrics'"
+                console.print(f"events to look at: {send}", highlight=False, soft_wrap=True, markup=False)
+        console.print("stopping: what is under way is finished", highlight=False)
+
+
+class _Child:
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    def require(self) -> None:
+        """Raise ServiceError where it has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise ServiceError(f"the {self.name} ended with exit code {code}; {self.log} says why")
+
+
+@contextmanager
+def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
+    """Have a command running in the block, out of reach of the terminal's Ctrl-C."""
+    log = settings.home / f"{name}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            dying_with_parent([sys.executable, "-m", "lakehouse", *command]),
+            env=os.environ | _environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield _Child(name, process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _environment(settings: Settings) -> Mapping[str, str]:
+    own = {
+        "HOME": str(settings.home),
+        "LAKE": settings.lake,
+        "TOPICS": "{}",
+        "KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+    return {f"LAKEHOUSE_{name}": value for name, value in own.items()}
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Turn SIGTERM and Ctrl-C into an event."""
+    stopping = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

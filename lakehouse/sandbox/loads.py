@@ -1,0 +1,106 @@
+"""Loads of sample events: what to send of a stream, how much, how fast and with which faults.
+
+send(Load("metrics", events=100_000, malformed=0.01), settings)
+send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lakehouse.sandbox import producing
+from lakehouse.sandbox.producing import Progress, Summary
+from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
+from lakehouse.settings import Settings
+from lakehouse.topics import create_topics
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Where a stream's samples go and what makes them; `settings` are its arguments that settings decide."""
+
+    topics: tuple[str, ...]
+    samples: Callable[..., Iterator[Sample]]
+    settings: Callable[[Settings], Mapping[str, float]] = lambda _settings: {}
+
+
+GENERATORS: Mapping[str, Generator] = {
+    "metrics": Generator(metrics.TOPICS, metrics.samples),
+    "calls": Generator(calls.TOPICS, calls.samples, lambda settings: {"gap_s": float(settings.call_gap_s)}),
+    "sales": Generator(sales.TOPICS, sales.samples),
+    "transactions": Generator(transactions.TOPICS, transactions.samples),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Events of a stream to send, all at once (no `rate`) or so many a second.
+
+    Without a rate event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
+    are shares of the events; `shape` are shares that only this stream's samples know. The same seed gives
+    the same events but for their times.
+    """
+
+    stream: str
+    events: int
+    rate: float | None = None
+    span_s: float = 600.0
+    seed: int = 1
+    malformed: float = 0.0
+    late: float = 0.0
+    duplicates: float = 0.0
+    shape: Mapping[str, float] = field(default_factory=dict)
+
+    def topics(self, settings: Settings) -> tuple[str, ...]:
+        """Return the topics that the events go to."""
+        return tuple(map(settings.topic, GENERATORS[self.stream].topics))
+
+    def samples(self, settings: Settings) -> Iterator[Sample]:
+        """Return the events; raises SettingsError for shares that do not fit into one whole."""
+        generator = GENERATORS[self.stream]
+        if self.rate is None:
+            times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
+        else:
+            times = paced_times(self.rate)
+        # A malformed event from the future must be one when it lands, however early its place in the span.
+        ahead_s = settings.future_tolerance_s + _HOUR_S + (0 if self.rate else self.span_s)
+        return generator.samples(
+            self.events,
+            times,
+            seed=self.seed,
+            malformed=self.malformed,
+            late=self.late,
+            duplicates=self.duplicates,
+            allowed_lateness_s=settings.allowed_lateness_s,
+            ahead_s=ahead_s,
+            **generator.settings(settings),
+            **self.shape,
+        )
+
+
+def send(
+    load: Load,
+    settings: Settings,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Make the topics where they are missing, send the load and wait for the last acknowledgement.
+
+    Raises what `producing.produce` raises, and SettingsError for shares that do not fit into one whole.
+    """
+    samples, topics = load.samples(settings), load.topics(settings)
+    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+    return producing.produce(
+        settings.kafka_bootstrap_servers,
+        topics,
+        samples,
+        rate=load.rate,
+        total=load.events,
+        on_progress=on_progress,
+        stop=stop,
+    )

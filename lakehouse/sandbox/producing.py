@@ -1,0 +1,273 @@
+"""Send samples to Kafka topics, as fast as they come or at a steady rate.
+
+    summary = produce("127.0.0.1:9092", "metrics-events", samples, rate=10_000, total=600_000)
+    summary = produce("127.0.0.1:9092", ("analyticsTopic", "metricsTopic"), samples)
+
+Delivery is acks=all with an idempotent producer: what is counted as acknowledged is in the log once, and
+records of one key are in the order they were sent. What is counted as failed was refused by the broker or
+not acknowledged in time; in the second case it may be in the log all the same.
+
+The pace is kept against an absolute schedule, event n (from 0) being due (n + 1) / rate seconds after the
+start, and sent in bursts of ten milliseconds. A burst never leaves before its last event is due; one that
+is held up leaves at once, so that a delay is caught up with and errors do not add up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from lakehouse.errors import ProduceError, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from lakehouse.sandbox.samples import Sample
+
+_BURST_S = 0.010
+_UNPACED_BURST = 500
+_TURN_S = 0.2  # how long a wait goes on before its caller gets a turn
+_PROGRESS_S = 0.25
+_METADATA_TIMEOUT_S = 10.0
+
+_CONFIG: Mapping[str, Any] = MappingProxyType(
+    {
+        "acks": "all",
+        "enable.idempotence": True,
+        # Twice a burst: the broker's work goes by the number of requests, and at 10,000/s it has about a
+        # third less of it than with 5 ms.
+        "linger.ms": 20,
+        # lz4 costs the producer and the broker the same CPU together, and Python clients cannot read it
+        # without a library that they do not bring.
+        "compression.type": "none",
+        "partitioner": "murmur2_random",  # Java's: a key has the same partition whoever produces it
+        "queue.buffering.max.messages": 100_000,
+        "delivery.timeout.ms": 30_000,
+        "log_level": 2,  # what goes wrong is in the summary; librdkafka would also write it to stderr
+    }
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come. `total` is None where it is not known."""
+
+    sent: int
+    acknowledged: int
+    failed: int
+    total: int | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of a run: every sample sent is either acknowledged or failed.
+
+    `duration_s` is from the start to the last acknowledgement, `actual_rate` is sent / duration_s, and
+    `kinds` counts the samples sent by Sample.kind. `stopped` says that `stop` ended the run.
+    """
+
+    sent: int
+    acknowledged: int
+    failed: int
+    duration_s: float
+    actual_rate: float
+    first_error: str | None
+    kinds: Mapping[str, int]
+    stopped: bool = False
+
+
+def produce(
+    bootstrap_servers: str,
+    topics: str | tuple[str, ...],
+    samples: Iterable[Sample],
+    *,
+    rate: float | None = None,
+    total: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Send `samples` to `topics` and wait until every one is acknowledged or failed.
+
+    `topics` is the name of one, or of several, of which each sample goes to the one at its `source`.
+    `rate` is in events a second, None for as fast as possible; `total` ends the run before the samples
+    do. `on_progress` is called about four times a second. `stop` is asked between bursts, several times a
+    second: once it returns true nothing more is sent, and what was sent is waited for.
+
+    Raises ServiceError where no broker answers, ProduceError where a topic does not exist. A sample that
+    cannot be delivered raises nothing: it is counted in `failed`, the first one's reason is `first_error`.
+    """
+    names = (topics,) if isinstance(topics, str) else topics
+    if rate is not None and not 0 < rate < math.inf:
+        raise ProduceError(
+            f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events a second"
+        )
+    deliveries = _Deliveries()
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "on_delivery": deliveries.count, **_CONFIG})
+    for topic in names:
+        _require_topic(producer, bootstrap_servers, topic)
+    run = _Run(
+        producer=producer,
+        topics=names,
+        deliveries=deliveries,
+        total=total,
+        on_progress=on_progress,
+        stop=stop,
+    )
+    source = iter(samples)
+    for size in bursts(rate, total):
+        burst = list(islice(source, size))
+        run.send(burst)
+        if run.over() or len(burst) < size:
+            break
+    return run.finish()
+
+
+def bursts(
+    rate: float | None,
+    total: int | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[int]:
+    """Yield how many events to send now, sleeping until they are due; in the end `total` of them.
+
+    In a long wait 0 is yielded now and then, so that the caller can do other things.
+    """
+    start = clock()
+    size = _UNPACED_BURST if rate is None else max(1, round(rate * _BURST_S))
+    sent = 0
+    while total is None or sent < total:
+        burst = size if total is None else min(size, total - sent)
+        if rate is not None:
+            due = start + (sent + burst) / rate
+            while (wait := due - clock()) > _TURN_S:
+                sleep(_TURN_S)
+                yield 0
+            if wait > 0:
+                sleep(wait)
+        yield burst
+        sent += burst
+
+
+class _Deliveries:
+    """Counts what the broker says of each message."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.failed = 0
+        self.first_error: str | None = None
+
+    def count(self, error: KafkaError | None, _message: object) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.fail(error)
+
+    def fail(self, error: KafkaError) -> None:
+        self.failed += 1
+        if self.first_error is None:
+            self.first_error = error.str()
+
+
+class _Run:
+    """One call of `produce`: what was sent so far, and the waiting for the rest."""
+
+    def __init__(
+        self,
+        *,
+        producer: Producer,
+        topics: tuple[str, ...],
+        deliveries: _Deliveries,
+        total: int | None,
+        on_progress: Callable[[Progress], None] | None,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._producer = producer
+        self._topics = topics
+        self._deliveries = deliveries
+        self._total = total
+        self._on_progress = on_progress
+        self._stop = stop
+        self._kinds: Counter[str] = Counter()
+        self._sent = 0
+        self._stopped = False
+        self._broken = False
+        self._start = time.monotonic()
+        self._next_progress = self._start + _PROGRESS_S
+
+    def send(self, burst: list[Sample]) -> None:
+        """Hand a burst to the client, then take the acknowledgements that have come meanwhile."""
+        send, topics = self._producer.produce, self._topics
+        done = 0
+        while done < len(burst) and not self._broken:
+            try:
+                for key, value, _, source, timestamp_ms in islice(burst, done, None):
+                    send(topics[source], value, key, timestamp=timestamp_ms)
+                    done += 1
+            except BufferError:  # the client's queue is full: the broker sets the pace
+                self._producer.poll(_BURST_S)
+                self._report()
+                if self.over():
+                    break
+            except KafkaException as refusal:
+                error: KafkaError = refusal.args[0]
+                self._deliveries.fail(error)
+                self._broken = error.fatal()
+                done += 1
+        self._sent += done
+        self._kinds.update([sample.kind for sample in burst[:done]])
+        self._producer.poll(0)
+        self._report()
+
+    def over(self) -> bool:
+        """Whether to send no more: asked to stop, or the client will not take another message."""
+        self._stopped = self._stopped or self._stop()
+        return self._stopped or self._broken
+
+    def finish(self) -> Summary:
+        """Wait for the outstanding messages; each is acknowledged or fails within the delivery timeout."""
+        while self._producer.flush(_TURN_S):
+            self._report()
+        duration_s = time.monotonic() - self._start
+        self._report(last=True)
+        return Summary(
+            sent=self._sent,
+            acknowledged=self._deliveries.acknowledged,
+            failed=self._deliveries.failed,
+            duration_s=duration_s,
+            actual_rate=self._sent / duration_s,
+            first_error=self._deliveries.first_error,
+            kinds=MappingProxyType(dict(self._kinds)),
+            stopped=self._stopped,
+        )
+
+    def _report(self, *, last: bool = False) -> None:
+        now = time.monotonic()
+        if self._on_progress is None or (now < self._next_progress and not last):
+            return
+        self._next_progress = now + _PROGRESS_S
+        counts = self._deliveries
+        self._on_progress(
+            Progress(self._sent, counts.acknowledged, counts.failed, self._total, now - self._start)
+        )
+
+
+def _require_topic(producer: Producer, bootstrap_servers: str, topic: str) -> None:
+    """Also connects and fetches metadata, so that the schedule does not start with a delay."""
+    try:
+        found = producer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
+    except KafkaException as failure:
+        raise ServiceError(
+            f"no Kafka broker answers at {bootstrap_servers}: {failure.args[0].str()}; start one with "
+            "`lakehouse services up` or set LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"
+        ) from failure
+    if found.error is not None:
+        raise ProduceError(f"cannot produce to topic {topic} at {bootstrap_servers}: {found.error.str()}")

@@ -1,0 +1,219 @@
+"""Sample calls between pairs of users: records of two topics that belong together by their times.
+
+    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, one_sided=0.1)
+
+A call is one record or several, neighbours less than `gap_s` apart; the next call of the same pair is at
+least three times that away:
+
+    ada1-zoë0   a--m-----a                                    m-a---m
+    bob2-eve7         m---m-a--------a
+                      |--| < gap_s   |--------- ≥ 3 × gap_s
+
+Calls begin at the times given. A record within a call has a time of its own, at most the one that was due:
+the generator is a simulation in which records leave in the order of their times. The last calls are cut
+short in time, not in records, so that the end of the run leaves at most one of them one-sided.
+
+The kinds of sample are those of `mixing`. The late ones within the allowed lateness are calls of their own,
+of pairs that had none before; those beyond it are single records of such pairs.
+
+The same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from heapq import heappop, heappush
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakehouse.sandbox.samples import Sample, breaking
+from lakehouse.sandbox.samples.mixing import (
+    DEFAULT_AHEAD_S,
+    DEFAULT_LATENESS_S,
+    Shares,
+    compact,
+    mix,
+    require_share,
+    stamp,
+)
+from lakehouse.sandbox.samples.users import user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+TOPICS = ("analyticsTopic", "metricsTopic")
+PAYLOADS = ("analytics", "metrics")
+"""The field that a record of each topic has."""
+
+_CALLERS = 1000
+_JOINED = 0.8  # of gap_s: the most between two records of a call
+_APART = 3  # times gap_s: the least between two calls of a pair
+_WITHIN = 0.75  # of the allowed lateness: where a late call is given up
+_ODD_SHARE = 0.15
+
+_Sides = tuple[int, ...]
+
+
+def samples(
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    malformed: float = 0.0,
+    late: float = 0.0,
+    duplicates: float = 0.0,
+    one_sided: float = 0.1,
+    gap_s: float = 60.0,
+    allowed_lateness_s: int = DEFAULT_LATENESS_S,
+    ahead_s: float = DEFAULT_AHEAD_S,
+) -> Iterator[Sample]:
+    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+
+    `one_sided` is the chance of a call to have records in one topic only.
+
+    Raises SettingsError for shares that do not fit into one whole.
+    """
+    require_share("one-sided", one_sided, "all calls")
+    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    uniform = rng.random
+    shares = Shares(malformed, late, duplicates)
+    broken = breaking.Breaker(_BREAKAGES, ahead_s)
+    calls = _Calls(rng, shares.valid(count), one_sided, gap_s, allowed_lateness_s)
+
+    def malformed_one(time_ms: int) -> Sample:
+        side = int(uniform() * len(TOPICS))
+        user1, user2 = _pair(int(uniform() * _CALLERS))
+        record = {"user1": user1, "user2": user2, "timestamp": time_ms, PAYLOADS[side]: {"quality": 4}}
+        kind, value = broken(record)
+        return Sample(f"{user1}-{user2}".encode(), value, kind, side)
+
+    return mix(
+        count,
+        times_ms,
+        rng,
+        shares,
+        valid=calls.valid,
+        malformed=malformed_one,
+        late=calls.late,
+        allowed_lateness_s=allowed_lateness_s,
+    )
+
+
+class _Open(NamedTuple):
+    """A call with records to come: when the next one is due, of which pair, and the sides of all of them."""
+
+    due_ms: int
+    pair: int
+    sides: _Sides
+
+
+class _Calls:
+    """The calls under way, and the pairs that may begin another."""
+
+    def __init__(
+        self, rng: random.Random, records: int, one_sided: float, gap_s: float, allowed_lateness_s: int
+    ) -> None:
+        self._rng = rng
+        self._uniform = rng.random
+        self._records = records  # to come, of which `owed` are spoken for by the open calls
+        self._owed = 0
+        self._one_sided = one_sided
+        self._joined_ms = round(1000 * gap_s * _JOINED)
+        self._apart_ms = round(1000 * gap_s * _APART)
+        self._latest_ms = 1000 * allowed_lateness_s * _WITHIN
+        self._open: list[_Open] = []  # a heap by due_ms
+        self._resting: deque[tuple[int, int]] = deque()  # (free again at, pair), in order
+        self._pairs = 0
+        self._late: _Open | None = None
+
+    def valid(self, time_ms: int) -> Sample:
+        """Return the next record of a call that has one due, else the first one of another call."""
+        self._records -= 1
+        if self._open and (self._open[0].due_ms <= time_ms or self._owed > self._records):
+            due_ms, pair, sides = heappop(self._open)
+            time_ms = min(due_ms, time_ms)
+            self._owed -= 1
+        else:
+            pair = self._rested_pair(time_ms)
+            sides = self._plan(max(1, self._records - self._owed + 1))
+            self._owed += len(sides) - 1
+        if len(sides) > 1:
+            due_ms = time_ms + int(self._uniform() ** 2 * self._joined_ms)
+            heappush(self._open, _Open(due_ms, pair, sides[1:]))
+        else:
+            self._resting.append((time_ms + self._apart_ms, pair))
+        return self._record(pair, sides[0], time_ms, "valid")
+
+    def late(self, time_ms: int, behind_ms: int, kind: str) -> Sample:
+        """Return a record of a call in the past: the rest of the one begun, or the first one of another."""
+        if kind == "late_beyond":
+            return self._record(self._new_pair(), int(self._uniform() * 2), time_ms - behind_ms, kind)
+        if self._late is not None and time_ms - self._late.due_ms < self._latest_ms:
+            last_ms, pair, sides = self._late
+            moment_ms = last_ms + int(self._uniform() * min(self._joined_ms, time_ms - last_ms))
+        else:
+            moment_ms, pair, sides = time_ms - behind_ms, self._new_pair(), self._plan(2)
+        self._late = _Open(moment_ms, pair, sides[1:]) if len(sides) > 1 else None
+        return self._record(pair, sides[0], moment_ms, kind)
+
+    def _plan(self, most: int) -> _Sides:
+        """Return the sides of the records of another call, in order; `most` is how many there may be."""
+        uniform = self._uniform
+        one_sided = most == 1 or uniform() < self._one_sided
+        # Those that are short enough: the first ones have one record, or two.
+        plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
+        of_a_length = plans[int(uniform() * len(plans))]
+        return of_a_length[int(uniform() * len(of_a_length))]
+
+    def _rested_pair(self, time_ms: int) -> int:
+        if self._resting and self._resting[0][0] <= time_ms:
+            return self._resting.popleft()[1]
+        return self._new_pair()
+
+    def _new_pair(self) -> int:
+        self._pairs += 1
+        return self._pairs - 1
+
+    def _record(self, pair: int, side: int, time_ms: int, kind: str) -> Sample:
+        user1, user2 = _pair(pair)
+        head = f'{{"user1":"{user1}","user2":"{user2}","timestamp":'.encode()
+        value = b"%b%b%b}" % (head, stamp(time_ms, self._uniform), _payload(side, self._rng))
+        return Sample(f"{user1}-{user2}".encode(), value, kind, side)
+
+
+def _pair(number: int) -> tuple[str, str]:
+    """Return two users, another pair for every number."""
+    caller = number % _CALLERS
+    return user(caller), user(caller + 1 + number // _CALLERS)
+
+
+def _payload(side: int, rng: random.Random) -> bytes:
+    uniform = rng.random
+    if uniform() < _ODD_SHARE:
+        return _ODD[side][int(uniform() * len(_ODD[side]))]
+    if side == 0:
+        return b',"analytics":{"talkSeconds":%d,"mood":"%b"}' % (1 + 900 * uniform(), rng.choice(_MOODS))
+    return b',"metrics":{"latencyMs":%.1f,"loss":{"in":%.3f,"out":0}}' % (10 + 90 * uniform(), uniform())
+
+
+# What a payload may be as well: absent, null, or any JSON value, a string that reads like another one too.
+_ODD_VALUES: list[object] = [None, None, "dropped", "голос", "12", "null", "", 17, 4.25, True, [1, "two"], {}]
+_ODD = tuple((b"", *(f',"{name}":{compact(value)}'.encode() for value in _ODD_VALUES)) for name in PAYLOADS)
+_MOODS = tuple(mood.encode() for mood in ("calm", "curious", "verärgert", "😊"))
+
+# The sides of a call's records, by their number: from 1 to 3 of one side, from 2 to 5 of both.
+_ONE_SIDED = tuple(tuple((side,) * length for side in (0, 1)) for length in (1, 2, 3))
+_TWO_SIDED = tuple(
+    tuple(sides for sides in product((0, 1), repeat=length) if len(set(sides)) > 1) for length in (2, 3, 4, 5)
+)
+
+_BREAKAGES: dict[str, breaking.Breakage] = {
+    **breaking.of_the_message(text="user1", number="timestamp", words=("user1", "user2")),
+    **breaking.of_a_tombstone(),
+    **breaking.of_a_name("user1", "user1"),
+    **breaking.of_a_name("user2", "user2"),
+    **breaking.of_the_time(),
+}
+MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
+"""Every kind of malformed sample; a run goes through them in this order, over and over."""

@@ -1,0 +1,195 @@
+"""What every generator of samples shares: the mix of kinds, lateness, repetition, the notation of times.
+
+A generator says how one valid sample is made and how one malformed; `mix` decides which of them comes when.
+The kinds that all streams have, and what the pipeline must make of each:
+
+    valid           accepted
+    late_within     behind the times around it, by less than the allowed lateness: accepted
+    late_beyond     behind by more than the allowed lateness: a dead letter
+    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no identity)
+    malformed:…     breaks the contract in the way named, see the stream's MALFORMED_KINDS: a dead letter
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from lakehouse.errors import SettingsError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lakehouse.sandbox.samples import Sample
+
+DAY_S = 24 * 3600
+DEFAULT_LATENESS_S = 7 * DAY_S
+DEFAULT_AHEAD_S = 3600.0
+ISO_SHARE = 0.02
+"""How many of the times are written in ISO 8601 and not as a number."""
+
+_BLOCK = 1000  # the shares hold within every block of this many samples
+_ROUNDING = 1e-9
+_MAX_WITHIN_S = 6 * 3600
+_ZONES = (
+    UTC,
+    timezone(timedelta(hours=2)),
+    timezone(timedelta(hours=-5)),
+    timezone(timedelta(hours=5, minutes=30)),
+)
+
+_VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of all samples, kept to within rounding; the rest is valid.
+
+    A duplicate is the second sending of an event and counts in its own right.
+
+    Raises SettingsError for shares that do not fit into one whole.
+    """
+
+    malformed: float = 0.0
+    late: float = 0.0
+    duplicates: float = 0.0
+    tombstones: float = 0.0
+
+    def __post_init__(self) -> None:
+        once = {"malformed": self.malformed, "late": self.late}
+        if self.tombstones:
+            once["tombstones"] = self.tombstones
+        whole = sum(once.values()) + 2 * self.duplicates  # a duplicate needs an event to repeat
+        if not (min(*once.values(), self.duplicates) >= 0 and whole <= 1 + _ROUNDING):
+            given = ", ".join(f"{name} {share:g}" for name, share in once.items())
+            raise SettingsError(
+                f"{given} and duplicates {self.duplicates:g} are shares of all events; expected each to be "
+                f"0 or more, and {' + '.join(once)} + 2 × duplicates at most 1"
+            )
+
+    def valid(self, count: int) -> int:
+        """Return how many of `count` samples are valid ones."""
+        return max(0, count - sum(round(count * share) for share in self._by_slot().values()))
+
+    def slots(self, count: int, rng: random.Random) -> Iterator[int]:
+        """Yield what each sample is to be, shuffled within blocks, every share exact at each block's end."""
+        shares = self._by_slot()
+        given = dict.fromkeys(shares, 0)
+        for start in range(0, count, _BLOCK):
+            end = min(start + _BLOCK, count)
+            special: list[int] = []
+            for slot, share in shares.items():
+                wanted = min(round(end * share) - given[slot], end - start - len(special))
+                given[slot] += wanted
+                special += [slot] * wanted
+            block = [_VALID] * (end - start)
+            for position, slot in zip(rng.sample(range(end - start), len(special)), special, strict=True):
+                block[position] = slot
+            yield from block
+
+    def _by_slot(self) -> dict[int, float]:
+        return {
+            _MALFORMED: self.malformed,
+            _LATE: self.late,
+            _DUPLICATE: self.duplicates,
+            _TOMBSTONE: self.tombstones,
+        }
+
+
+def mix(
+    count: int,
+    times_ms: Iterable[int],
+    rng: random.Random,
+    shares: Shares,
+    *,
+    valid: Callable[[int], Sample],
+    malformed: Callable[[int], Sample],
+    allowed_lateness_s: int,
+    late: Callable[[int, int, str], Sample] | None = None,
+    tombstone: Callable[[int], Sample] | None = None,
+) -> Iterator[Sample]:
+    """Yield `count` samples, one for each of `times_ms`, made by the functions given.
+
+    Each takes the sample's time; `late` also by how much it is to be behind that, and the kind, and is by
+    default the valid sample of the earlier time. One late sample in four is beyond the allowed lateness;
+    all of them are where that is 0.
+    """
+    uniform = rng.random
+    lateness = cycle(_lateness_draws(rng, allowed_lateness_s))
+    repeatable: list[Sample] = []
+    keep = repeatable.append
+    # Duplicates that came up before there was anything to repeat: the next valid slots make up for them.
+    owed = 0
+    for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
+        if slot == _MALFORMED:
+            yield malformed(time_ms)
+        elif slot == _LATE:
+            kind, behind_ms = next(lateness)
+            if late is None:
+                yield valid(time_ms - behind_ms())._replace(kind=kind)
+            else:
+                yield late(time_ms, behind_ms(), kind)
+        elif slot == _TOMBSTONE and tombstone is not None:
+            yield tombstone(time_ms)
+        elif repeatable and (slot == _DUPLICATE or owed):
+            owed -= slot != _DUPLICATE
+            yield _take(repeatable, uniform)._replace(kind="duplicate")
+        else:
+            owed += slot == _DUPLICATE
+            sample = valid(time_ms)
+            keep(sample)
+            if len(repeatable) > _BLOCK:
+                repeatable[:] = repeatable[-_BLOCK // 2 :]
+            yield sample
+
+
+def require_share(name: str, share: float, whole: str) -> None:
+    """Raise SettingsError unless `share` is one: of what, `whole` says."""
+    if not 0 <= share <= 1:
+        raise SettingsError(f"{name} {share:g} is a share of {whole}; expected 0 to 1")
+
+
+def compact(value: object) -> str:
+    """Return a value as JSON without spaces, in whatever script it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
+    """Return a time as JSON: mostly epoch milliseconds, now and then an ISO 8601 string."""
+    if uniform() < ISO_SHARE:
+        return b'"%b"' % iso(time_ms, uniform)
+    return b"%d" % time_ms
+
+
+def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
+    """Return a time in ISO 8601, exact to the millisecond, with the offset of a random zone."""
+    zone = _ZONES[int(uniform() * len(_ZONES))]
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+    return moment.astimezone(zone).isoformat(timespec="milliseconds").encode()
+
+
+def _take(repeatable: list[Sample], uniform: Callable[[], float]) -> Sample:
+    """Remove one at random, in constant time: an event is repeated once at most."""
+    position = int(uniform() * len(repeatable))
+    repeatable[position], repeatable[-1] = repeatable[-1], repeatable[position]
+    return repeatable.pop()
+
+
+def _lateness_draws(rng: random.Random, allowed_s: int) -> list[tuple[str, Callable[[], int]]]:
+    longest_s = min(_MAX_WITHIN_S, allowed_s / 2)
+    shortest_s = min(1.0, longest_s / 2)
+
+    def within_ms() -> int:  # as many within seconds as within minutes as within hours
+        return round(1000 * shortest_s * math.pow(longest_s / shortest_s, rng.random()))
+
+    def beyond_ms() -> int:
+        return round(1000 * (allowed_s + DAY_S * (1 + 2 * rng.random())))
+
+    beyond: tuple[str, Callable[[], int]] = ("late_beyond", beyond_ms)
+    within: tuple[str, Callable[[], int]] = ("late_within", within_ms)
+    return [within, within, beyond, within] if allowed_s else [beyond]

@@ -1,0 +1,121 @@
+"""Sample sales: 24 products, the first ones sold most, with a return now and then and tombstones on request.
+
+    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, tombstones=0.001)
+
+The kinds of sample are those of lakehouse.sandbox.samples.mixing, and
+
+    tombstone       a null value under a product's key: accepted, the product starts again from zero
+
+The same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from lakehouse.sandbox.samples import Sample, breaking
+from lakehouse.sandbox.samples.mixing import DEFAULT_AHEAD_S, DEFAULT_LATENESS_S, Shares, compact, mix, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+TOPICS = ("sales-events-v1",)
+PRODUCTS = (
+    *(f"product{number}" for number in range(1, 17)),
+    "café crème",
+    "jalapeño-dip",
+    "smörgåstårta",
+    "Käsespätzle",
+    "抹茶",
+    "борщ",
+    "شاي",
+    "🍕 large",
+)
+
+_RETURNS = 0.03
+_WHOLE = 0.2
+
+
+def samples(
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    malformed: float = 0.0,
+    late: float = 0.0,
+    duplicates: float = 0.0,
+    tombstones: float = 0.0,
+    allowed_lateness_s: int = DEFAULT_LATENESS_S,
+    ahead_s: float = DEFAULT_AHEAD_S,
+) -> Iterator[Sample]:
+    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+
+    `tombstones` is a share of `count` too. A tombstone has its time as Kafka's timestamp.
+
+    Raises SettingsError for shares that do not fit into one whole.
+    """
+    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    uniform = rng.random
+    broken = breaking.Breaker(_BREAKAGES, ahead_s)
+
+    def valid(time_ms: int) -> Sample:
+        key, head = _pick(uniform)
+        return Sample(key, b'%b%b,"timestamp":%b}' % (head, _value(rng), stamp(time_ms, uniform)), "valid")
+
+    def malformed_one(time_ms: int) -> Sample:
+        product = PRODUCTS[int(uniform() * len(PRODUCTS))]
+        record = {"product": product, "value": round(1 + 99 * uniform(), 2), "timestamp": time_ms}
+        kind, value = broken(record)
+        return Sample(_BAD_KEYS.get(kind, product.encode()), value, kind)
+
+    def tombstone(time_ms: int) -> Sample:
+        return Sample(_pick(uniform)[0], None, "tombstone", timestamp_ms=time_ms)
+
+    return mix(
+        count,
+        times_ms,
+        rng,
+        Shares(malformed, late, duplicates, tombstones),
+        valid=valid,
+        malformed=malformed_one,
+        tombstone=tombstone,
+        allowed_lateness_s=allowed_lateness_s,
+    )
+
+
+def _pick(uniform: Callable[[], float]) -> tuple[bytes, bytes]:
+    return _HEADS[int(uniform() ** 2 * len(_HEADS))]
+
+
+def _value(rng: random.Random) -> bytes:
+    value = math.exp(rng.gauss(3.2, 0.9))
+    chance = rng.random()
+    if chance < _RETURNS:
+        return b"-%.2f" % value
+    if chance < _RETURNS + _WHOLE:
+        return b"%d" % value
+    return b"%.2f" % value
+
+
+_HEADS = tuple(
+    (product.encode(), f'{{"product":{compact(product)},"value":'.encode()) for product in PRODUCTS
+)
+
+# A null value is a tombstone, and its key the product: what is wrong with one is its key.
+_KEYS = {
+    "tombstone_key_null": None,
+    "tombstone_key_not_utf8": b"caf\xe9",
+    "tombstone_key_empty": b"",
+}
+_BAD_KEYS = {breaking.kind(name): key for name, key in _KEYS.items()}
+_BREAKAGES: dict[str, breaking.Breakage] = {
+    **breaking.of_the_message(text="product", number="value", words=("product", "value")),
+    **breaking.of_a_name("product", "product"),
+    **breaking.of_a_decimal("value"),
+    **breaking.of_the_time(),
+    **dict.fromkeys(_KEYS, lambda _: None),
+}
+MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
+"""Every kind of malformed sample; a run goes through them in this order, over and over."""

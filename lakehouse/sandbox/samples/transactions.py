@@ -1,0 +1,109 @@
+"""Sample transactions of a thousand users, one of whom can be given a share of all.
+
+    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
+
+The kinds of sample are those of lakehouse.sandbox.samples.mixing. The same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING
+
+from lakehouse.sandbox.samples import Sample, breaking
+from lakehouse.sandbox.samples.breaking import with_literal
+from lakehouse.sandbox.samples.mixing import (
+    DEFAULT_AHEAD_S,
+    DEFAULT_LATENESS_S,
+    Shares,
+    compact,
+    mix,
+    require_share,
+    stamp,
+)
+from lakehouse.sandbox.samples.users import user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+TOPICS = ("transactions-topic",)
+USERS = tuple(user(number) for number in range(1000))
+HOT_USER = "whale"
+
+_WHOLE = 0.2
+
+
+def samples(
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    malformed: float = 0.0,
+    late: float = 0.0,
+    duplicates: float = 0.0,
+    hot_user: float = 0.0,
+    allowed_lateness_s: int = DEFAULT_LATENESS_S,
+    ahead_s: float = DEFAULT_AHEAD_S,
+) -> Iterator[Sample]:
+    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+
+    `hot_user` is the chance of an event to be one of HOT_USER, who has none otherwise.
+
+    Raises SettingsError for shares that do not fit into one whole.
+    """
+    require_share("hot user", hot_user, "all events")
+    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    uniform = rng.random
+    broken = breaking.Breaker(_BREAKAGES, ahead_s)
+
+    def pick() -> tuple[bytes, bytes]:
+        return _HOT if uniform() < hot_user else _HEADS[int(uniform() * len(_HEADS))]
+
+    def valid(time_ms: int) -> Sample:
+        key, head = pick()
+        return Sample(key, b'%b%b,"timestamp":%b}' % (head, _amount(rng), stamp(time_ms, uniform)), "valid")
+
+    def malformed_one(time_ms: int) -> Sample:
+        key, _ = pick()
+        record = {"userId": key.decode(), "amount": round(1 + 99 * uniform(), 2), "timestamp": time_ms}
+        kind, value = broken(record)
+        return Sample(key, value, kind)
+
+    return mix(
+        count,
+        times_ms,
+        rng,
+        Shares(malformed, late, duplicates),
+        valid=valid,
+        malformed=malformed_one,
+        allowed_lateness_s=allowed_lateness_s,
+    )
+
+
+def _amount(rng: random.Random) -> bytes:
+    amount = math.exp(rng.gauss(3.5, 1.2))
+    if rng.random() < _WHOLE:
+        return b"%d" % max(1.0, amount)
+    return b"%.2f" % max(0.01, amount)
+
+
+def _encoded(name: str) -> tuple[bytes, bytes]:
+    return name.encode(), f'{{"userId":{compact(name)},"amount":'.encode()
+
+
+_HEADS = tuple(map(_encoded, USERS))
+_HOT = _encoded(HOT_USER)
+
+_BREAKAGES: dict[str, breaking.Breakage] = {
+    **breaking.of_the_message(text="userId", number="amount", words=("userId", "amount")),
+    **breaking.of_a_tombstone(),
+    **breaking.of_a_name("user_id", "userId"),
+    **breaking.of_a_decimal("amount"),
+    "amount_zero": with_literal("amount", b"0"),
+    "amount_minus_zero": with_literal("amount", b"-0.0"),
+    "amount_negative": with_literal("amount", b"-12.5"),
+    **breaking.of_the_time(),
+}
+MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
+"""Every kind of malformed sample; a run goes through them in this order, over and over."""

@@ -1,0 +1,327 @@
+"""Start, stop and look at the local broker and Redis; what `lakehouse services` and the demo run.
+
+`start` leaves daemons that outlive the command; `local_services` lends them to a `with` block. Both keep
+everything under `settings.home`, so homes do not disturb each other, and both take the home's lock while
+they change something, so two commands at once do not start two brokers on the same data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse.errors import ServiceError
+from lakehouse.sandbox.broker import Broker
+from lakehouse.sandbox.interrupts import DeferredInterrupts
+from lakehouse.sandbox.processes import (
+    Child,
+    Record,
+    Service,
+    choose_port,
+    find_process,
+    read_record,
+    stop_process,
+    write_atomically,
+    write_record,
+)
+from lakehouse.sandbox.redis_server import RedisServer
+from lakehouse.settings import services_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from lakehouse.settings import Settings
+
+State = Literal["running", "not answering", "died", "stopped"]
+
+# A broker that was killed waits out its old session (9 s) and reads its logs again before it answers.
+_START_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 20.0
+_ABANDON_TIMEOUT_S = 5.0
+_LOCK_TIMEOUT_S = _START_TIMEOUT_S + _STOP_TIMEOUT_S
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where clients connect: the broker's bootstrap servers and the URL of Redis."""
+
+    kafka: str
+    redis: str
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """What is known of a service. `pid` and `endpoint` are None where no process is recorded.
+
+    running: its process answers. not answering: the process is there and does not (it may be starting).
+    died: it was started and not stopped, and its process is gone. stopped: it is not meant to run.
+    """
+
+    name: str
+    state: State
+    pid: int | None
+    endpoint: str | None
+    data: Path
+    log: Path
+
+
+def start(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> Endpoints:
+    """Start what does not run yet, as daemons, and return when both answer.
+
+    Raises ServiceError with nothing left running that this call started; so do Ctrl-C and SIGTERM.
+    """
+    endpoints, _ = _bring_up(settings, on_progress, with_parent=False)
+    return endpoints
+
+
+def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
+    """Stop what runs under this home, however it was started; return the names of what did run."""
+    return _bring_down(settings, _services(settings), on_progress)
+
+
+def status(settings: Settings) -> list[ServiceStatus]:
+    """Look at every service; changes nothing."""
+    return [_status(service) for service in _services(settings)]
+
+
+@contextmanager
+def local_services(
+    settings: Settings,
+    *,
+    brief: bool = False,
+    on_progress: Callable[[str], None] = lambda _message: None,
+) -> Iterator[Endpoints]:
+    """Have both services running inside the `with` block, with little to do where it is `brief`.
+
+    What runs already is used and left running. What had to be started is stopped at the end of the block,
+    and killed by the kernel if this process is killed before it gets there (on Linux).
+    """
+    endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief)
+    try:
+        yield endpoints
+    finally:
+        _bring_down(settings, started, on_progress)
+
+
+def _services(settings: Settings, *, brief: bool = False) -> list[Service]:
+    # Redis first: it starts in an instant, so its failures show before the wait for the broker.
+    return [
+        RedisServer(home=settings.home, configured_port=settings.redis_port),
+        Broker(home=settings.home, configured_port=settings.kafka_port, brief=brief),
+    ]
+
+
+def _bring_up(
+    settings: Settings, on_progress: Callable[[str], None], *, with_parent: bool, brief: bool = False
+) -> tuple[Endpoints, list[Service]]:
+    services = _services(settings, brief=brief)
+    started: list[tuple[Service, Child]] = []
+    with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
+        try:
+            records = _adopt(services, interrupts, on_progress)
+            missing = [service for service in services if service.name not in records]
+            # What can be known to fail fails here, before anything is started.
+            for service in missing:
+                service.require()
+            ports = {service.name: choose_port(service) for service in missing}
+            for service in missing:
+                _prepare(service, ports[service.name], interrupts, on_progress)
+                on_progress(f"{service.name}: starting on {service.endpoint(ports[service.name])}")
+                child = _spawn(service, service.command(ports[service.name]), with_parent=with_parent)
+                started.append((service, child))
+                records[service.name] = child.record(ports[service.name])
+                write_record(service, records[service.name])
+                _await_answer(service, records[service.name], interrupts, child)
+                on_progress(f"{service.name}: ready (pid {child.pid})")
+            interrupts.check()
+        except BaseException:
+            for service, child in reversed(started):
+                if child.exit_code() is None:
+                    on_progress(f"{service.name}: stopping, because the start did not succeed")
+                    child.stop(timeout_s=_ABANDON_TIMEOUT_S)
+                service.pid_file.unlink(missing_ok=True)
+            raise
+        finally:
+            _write_endpoints(settings)
+    endpoints = {service.name: service.endpoint(records[service.name].port) for service in services}
+    return Endpoints(**endpoints), [service for service, _ in started]
+
+
+def _adopt(
+    services: Sequence[Service], interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
+) -> dict[str, Record]:
+    """Return the records of what runs already; forget those of processes that are gone."""
+    records = {}
+    for service in services:
+        record = read_record(service)
+        if record is None or find_process(service, record) is None:
+            service.pid_file.unlink(missing_ok=True)
+            continue
+        # It may have been left in the middle of its start.
+        _await_answer(service, record, interrupts)
+        on_progress(f"{service.name}: already running on {service.endpoint(record.port)} (pid {record.pid})")
+        if service.configured_port not in {0, record.port}:
+            on_progress(
+                f"{service.name}: port {service.configured_port} is configured and takes effect after "
+                "`lakehouse services down`"
+            )
+        records[service.name] = record
+    return records
+
+
+def _prepare(
+    service: Service, port: int, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
+) -> None:
+    service.data.mkdir(parents=True, exist_ok=True)
+    service.console.parent.mkdir(parents=True, exist_ok=True)
+    service.configure(port)
+    command = service.preparation()
+    if not command:
+        return
+    on_progress(f"{service.name}: preparing {service.data}")
+    child = _spawn(service, command, with_parent=True)
+    try:
+        while (code := child.exit_code()) is None:
+            interrupts.check()
+            time.sleep(_POLL_S)
+    finally:
+        child.stop(timeout_s=0)
+    if code != 0:
+        raise ServiceError(
+            f"{service.name}: preparing {service.data} failed with exit code {code}; "
+            f"the end of {service.console}:\n{child.last_lines()}"
+        )
+
+
+def _await_answer(
+    service: Service, record: Record, interrupts: DeferredInterrupts, child: Child | None = None
+) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not service.answers(record):
+        interrupts.check()
+        if child is not None and (code := child.exit_code()) is not None:
+            raise ServiceError(
+                f"{service.name} ended while starting, with exit code {code}; "
+                f"the end of {service.console}:\n{child.last_lines()}"
+            )
+        if child is None and find_process(service, record) is None:
+            raise ServiceError(
+                f"{service.name}: the process {record.pid} ended before it answered on "
+                f"{service.endpoint(record.port)}; see {service.log}, and start again"
+            )
+        if time.monotonic() > deadline:
+            raise ServiceError(
+                f"{service.name}: the process {record.pid} did not answer on {service.endpoint(record.port)} "
+                f"within {_START_TIMEOUT_S:.0f} s; see {service.log}, and run `lakehouse services down`"
+            )
+        time.sleep(_POLL_S)
+
+
+def _bring_down(
+    settings: Settings, services: Sequence[Service], on_progress: Callable[[str], None]
+) -> list[str]:
+    if not services or not settings.home.is_dir():
+        return []
+    stopped = []
+    with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
+        try:
+            for service in reversed(services):
+                process = find_process(service, read_record(service))
+                if process is not None:
+                    on_progress(f"{service.name}: stopping (pid {process.pid})")
+                    killed = stop_process(service.name, process, timeout_s=_STOP_TIMEOUT_S)
+                    on_progress(
+                        f"{service.name}: {'killed, it did not stop in time' if killed else 'stopped'}"
+                    )
+                    stopped.append(service.name)
+                service.pid_file.unlink(missing_ok=True)
+        finally:
+            _write_endpoints(settings)
+    return stopped
+
+
+def _status(service: Service) -> ServiceStatus:
+    record = read_record(service)
+    state: State = "stopped"
+    if record is not None and find_process(service, record) is None:
+        record, state = None, "died"
+    elif record is not None:
+        state = "running" if service.answers(record) else "not answering"
+    return ServiceStatus(
+        name=service.name,
+        state=state,
+        pid=record.pid if record else None,
+        endpoint=service.endpoint(record.port) if record else None,
+        data=service.data,
+        log=service.log,
+    )
+
+
+def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
+    return Child(command, directory=service.directory, console=service.console, with_parent=with_parent)
+
+
+def _write_endpoints(settings: Settings) -> None:
+    """Make services.json say what runs: settings.py finds the endpoints there."""
+    entries = {}
+    for service in _services(settings):
+        record = read_record(service)
+        if record is not None and find_process(service, record) is not None:
+            entries[service.name] = {
+                "endpoint": service.endpoint(record.port),
+                "pid": record.pid,
+                "data": str(service.data),
+                "log": str(service.log),
+            }
+    path = services_file(settings.home)
+    if entries:
+        write_atomically(path, json.dumps(entries, indent=2) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
+    """Be the only one who starts or stops services under this home.
+
+    The kernel frees the lock when its holder ends, so there is no stale lock to clean up.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "services.lock").open("a") as file:
+            _acquire(file.fileno(), home, interrupts, on_progress)
+            yield
+    except OSError as error:
+        raise ServiceError(
+            f"the local services keep their files in {home}, and that failed: {error}; make it writable or "
+            "set LAKEHOUSE_HOME to another directory"
+        ) from error
+
+
+def _acquire(
+    lock: int, home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
+) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    waiting = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ServiceError(
+                    f"another command has been starting or stopping the services of {home} for "
+                    f"{_LOCK_TIMEOUT_S:.0f} s; end it, then try again"
+                ) from None
+        else:
+            return
+        if not waiting:
+            on_progress("waiting for another command that starts or stops these services")
+            waiting = True
+        interrupts.check()
+        time.sleep(_POLL_S)

@@ -1,0 +1,152 @@
+"""The only builder of a SparkSession.
+
+Under spark-submit the session is what its properties file and flags say. Elsewhere (`lakehouse run`,
+`lakehouse sql`, the demo, the tests) the same `spark.properties` is read here, with the paths and sizes of
+this machine over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from lakehouse.errors import ServiceError
+from lakehouse.settings import Settings
+from lakehouse.spark.jars import class_archive, jars_directory, require_jars
+from lakehouse.spark.jvm import remember_names
+
+PROPERTIES = Path(__file__).parents[1] / "spark.properties"
+_JVM_TIMEOUT_S = 120.0
+_KILL_AGAIN_S = 0.1
+_SMALL_LAKE_BYTES = 64 << 20
+_BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+_LOGGING = Path(__file__).parents[1] / "log4j2.properties"
+
+
+def build_session(
+    settings: Settings, name: str, *, brief: bool = False, options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return a session for the tables of this project; `options` go over everything else.
+
+    `brief`: it will not live long enough for the JVM's optimizing compiler to pay.
+    The second call in a process returns the session of the first. Raises ServiceError where the runtime
+    jars are not in place, or the JVM does not come up in two minutes.
+    """
+    # PySpark would print a failure itself before it raises it, as JSON with a stack trace.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    builder = SparkSession.Builder().appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # Outside spark-submit tasks are run by what this names, whatever spark.pyspark.python says.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for key, value in (_launch_options(settings, brief=brief) | dict(options or {})).items():
+            builder = builder.config(key, value)
+    with _impatient():
+        spark = builder.getOrCreate()
+    remember_names(spark)
+    return spark
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Give a JVM up that does not come up.
+
+    It tells PySpark its port by a file, which PySpark waits for while the JVM lives; where it could not be
+    written, because the disk was full for a moment, that is for ever.
+    """
+    here = psutil.Process()
+    before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if over.wait(_JVM_TIMEOUT_S) or SparkContext._gateway is not None:
+            return
+        given_up.set()
+        while not over.wait(_KILL_AGAIN_S):  # shells go on starting processes until they are gone
+            # Parents first, so that no shell is left that would say something of its child's end.
+            for child in here.children(recursive=True):
+                if child not in before:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except PySparkException as error:
+        if not given_up.is_set():
+            raise
+        raise ServiceError(
+            f"Spark's JVM did not come up in {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary directory "
+            "full?"
+        ) from error
+    finally:
+        over.set()
+        watching.join()
+
+
+@contextlib.contextmanager
+def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
+    """Build a session and stop it at the end; by default it is a brief one where the lake is small."""
+    spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def is_small(lake: str) -> bool:
+    """Tell whether a lake lies on this machine and has so few bytes that every command is over soon."""
+    scheme, is_url, rest = lake.partition(":/")
+    if is_url and scheme != "file":
+        return False
+    root, found = f"/{rest.lstrip('/')}" if is_url else lake, 0
+    for directory, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):  # a running layer removes files
+                found += Path(directory, name).stat().st_size
+        if found > _SMALL_LAKE_BYTES:
+            return False
+    return True
+
+
+def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
+    jars = require_jars("spark")
+    logs = settings.home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    options = _read_properties(PROPERTIES)
+    del options["spark.driver.defaultJavaOptions"]  # the archive by its path in the checkout
+    options["spark.driver.extraJavaOptions"] += (
+        f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
+    )
+    if brief:
+        options["spark.driver.extraJavaOptions"] += f" {_BRIEFLY}"
+    if class_archive().exists():
+        options["spark.driver.extraJavaOptions"] += (
+            f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
+        )
+    return options | {
+        "spark.master": settings.spark_master,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.jars": ",".join(map(str, jars)),
+        # As a wildcard, which puts them into the same order under spark-submit; the archive is of one order.
+        "spark.driver.extraClassPath": str(jars_directory() / "spark" / "*"),
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return {key: value.strip() for key, value in pairs}

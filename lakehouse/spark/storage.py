@@ -1,0 +1,113 @@
+"""Small files and directories of the lake, on whatever file system it lies."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakehouse.spark.paths import local_path
+
+_LOCAL = "file:"
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether there is such a file or directory."""
+    return bool(_file_system(spark, path).exists(_path(spark, path)))
+
+
+def names(spark: SparkSession, directory: str) -> list[str]:
+    """Return the names of what lies in a directory; none where there is no such directory."""
+    if not exists(spark, directory):
+        return []
+    jvm: Any = spark._jvm
+    system, path = _file_system(spark, directory), _path(spark, directory)
+    paths = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(path))
+    # As one text, "{a,b}": a checkpoint's directory has a hundred files, each of which would be three calls.
+    text = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(paths))
+    return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text."""
+    jvm: Any = spark._jvm
+    stream = _file_system(spark, path).open(_path(spark, path))
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False) -> None:
+    """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there.
+
+    With `anew` there must be none: raises FileExistsError where there is one.
+    """
+    here = _on_this_machine(spark, path)
+    if here is not None:
+        _write_here(here, text, anew=anew)
+        return
+    try:
+        _write_there(spark, path, text, anew=anew)
+    except Py4JJavaError as error:
+        if anew and "AlreadyExists" in str(error.java_exception):
+            raise FileExistsError(path) from error
+        raise
+
+
+def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
+    """Return where a path lies on a file system of this machine, null where Hadoop has it elsewhere."""
+    context: Any = spark.sparkContext._jsc
+    if path.startswith(_LOCAL) or context.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL):
+        return local_path(path)
+    return None
+
+
+def _write_here(path: Path, text: str, *, anew: bool) -> None:
+    """Write a file without Hadoop, which starts five processes (readlink, chmod) for each that it renames."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    try:
+        draft.write_bytes(text.encode())
+        # Hadoop's checksum of another file of that name, which this one would be compared with.
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if anew:
+            os.link(draft, path)
+        else:
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_there(spark: SparkSession, path: str, text: str, *, anew: bool) -> None:
+    jvm: Any = spark._jvm
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    directory = _path(spark, path).getParent()
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    manager = checkpointing.CheckpointFileManager.create(directory, configuration)
+    manager.mkdirs(directory)
+    stream = manager.createAtomic(_path(spark, path), not anew)
+    try:
+        stream.write(bytearray(text, "utf-8"))
+    except BaseException:
+        stream.cancel()
+        raise
+    stream.close()
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Remove a file, or a directory with all that lies in it."""
+    _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
+
+
+def _file_system(spark: SparkSession, path: str) -> Any:
+    return _path(spark, path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(path)

@@ -1,0 +1,179 @@
+"""A lease on a table: while one is held, the query that fills the table waits before its next write.
+
+Who holds a table is a property of it, `lakehouse.lease`. To take it is a commit of the table's metadata, with
+which every write that is under way conflicts; so from then on no write lands that began before. Until when is
+the name of an empty file beside the table's own: its holder renews it while it lives, without a commit that
+its own writes would conflict with, and a lease whose holder is killed runs out by itself. Of two that take
+one at once the second conflicts, looks again and finds the first.
+
+A part of a table, the letters of one source, has leases of its own, `lakehouse.lease.<part>.<holder>`: of one
+that holds it alone, or of several that share it. No query waits for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.spark import storage
+from lakehouse.tables import Commit
+
+_PROPERTY = "lakehouse.lease"
+_DIRECTORY = "_lakehouse_lease"  # VACUUM leaves what begins with an underscore
+_TERM = re.compile(r"(\d+)-(\w+)")  # until when, ms since the epoch, and who
+_LENGTH_S = 60.0
+_RENEWED_EVERY_S = 15.0
+_LOOK_EVERY_S = 0.2
+
+
+def begin(spark: SparkSession, path: str) -> Commit:
+    """Begin a commit to the table once nobody holds it; taking it meanwhile conflicts with the commit."""
+    while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot) > time.time():
+        time.sleep(_LOOK_EVERY_S)
+    return commit
+
+
+def is_held(spark: SparkSession, path: str) -> bool:
+    """Tell whether somebody holds the table now."""
+    return _held_until(spark, path, tables.snapshot(spark, path)) > time.time()
+
+
+@contextlib.contextmanager
+def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
+    """Hold the table for the length of the block.
+
+    Raises TableError where somebody else holds it.
+    """
+    holder = uuid.uuid4().hex
+
+    def take() -> None:
+        commit = tables.begin(spark, path)
+        until = _held_until(spark, path, commit.snapshot)
+        if until > time.time():
+            raise TableError(f"{name} is being rebuilt already, and {_wait_until(until)}")
+        commit.set_properties({_PROPERTY: holder})
+
+    with _holding(spark, path, holder, _PROPERTY, take):
+        yield
+
+
+@contextlib.contextmanager
+def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
+    """Hold a part of the table's rows for the length of the block, alone or with others that share it.
+
+    `what` says what it is held for. Raises TableError that says who holds it where somebody else does, unless
+    both share it.
+    """
+    holder = uuid.uuid4().hex
+    key = f"{_PROPERTY}.{part}.{holder}"
+    value = f"{'alone' if alone else 'shared'} {what} (process {os.getpid()} on {socket.gethostname()})"
+
+    def take() -> None:
+        commit = tables.begin(spark, path)
+        others = list(_leases_of(spark, path, part, commit.snapshot))
+        for one in others:
+            if one.until > time.time() and (alone or one.alone):
+                raise TableError(f"{what} has to wait: {one.what} is running, {_wait_until(one.until)}")
+        over = {one.key: None for one in others if one.until <= time.time()}
+        commit.set_properties({**over, key: value})
+
+    with _holding(spark, path, holder, key, take):
+        yield
+
+
+def _wait_until(until: float) -> str:
+    return (
+        f"held until {datetime.fromtimestamp(until, UTC):%F %T} UTC at least; wait for that to end, or until "
+        "then if it was killed"
+    )
+
+
+@contextlib.contextmanager
+def _holding(
+    spark: SparkSession, path: str, holder: str, key: str, take: Callable[[], None]
+) -> Iterator[None]:
+    """Take a lease, renew it inside the block and give it back."""
+    over = threading.Event()
+    renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
+    _extend(spark, path, holder)
+    try:
+        tables.again_on_conflict(take)
+        renewal.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewal.join()
+            tables.again_on_conflict(lambda: _give_back(spark, path, holder, key))
+    finally:
+        _forget(spark, path, holder, before_ms=math.inf)
+
+
+def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
+    """Take the property away, unless it has run out and is somebody else's by now."""
+    commit = tables.begin(spark, path)
+    standing = commit.snapshot.metadata().configuration().get(key)
+    if standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get())):
+        commit.set_properties({key: None})
+
+
+def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
+    while not over.wait(_RENEWED_EVERY_S):
+        _forget(spark, path, holder, before_ms=_extend(spark, path, holder))
+
+
+def _extend(spark: SparkSession, path: str, holder: str) -> int:
+    """Write down that the holder is alive, and return until when that holds, in ms since the epoch."""
+    until_ms = int((time.time() + _LENGTH_S) * 1000)
+    storage.write_text(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}", "")
+    return until_ms
+
+
+def _forget(spark: SparkSession, path: str, holder: str, before_ms: float) -> None:
+    for until_ms in _terms_ms(spark, path, holder):
+        if until_ms < before_ms:
+            storage.delete(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}")
+
+
+def _terms_ms(spark: SparkSession, path: str, holder: str) -> list[int]:
+    found = map(_TERM.fullmatch, storage.names(spark, f"{path}/{_DIRECTORY}"))
+    return [int(term[1]) for term in found if term is not None and term[2] == holder]
+
+
+def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
+    holder = snapshot.metadata().configuration().get(_PROPERTY)
+    return max(_terms_ms(spark, path, str(holder.get())), default=0) / 1000 if holder.isDefined() else 0.0
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """A lease on a part of a table: its property, what for, and until when (seconds since the epoch)."""
+
+    key: str
+    what: str
+    alone: bool
+    until: float
+
+
+def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iterator[_Lease]:
+    """Yield the leases on a part of the table, those that have run out too."""
+    prefix = f"{_PROPERTY}.{part}."
+    for key, value in tables.properties_of(snapshot).items():
+        if key.startswith(prefix):
+            kind, _, what = value.partition(" ")
+            until = max(_terms_ms(spark, path, key.removeprefix(prefix)), default=0) / 1000
+            yield _Lease(key, what, kind == "alone", until)

@@ -1,0 +1,1 @@
+"""Expressions and frames from frames: windows, statistics, decimals, timestamps."""

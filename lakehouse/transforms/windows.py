@@ -1,0 +1,169 @@
+"""Tumbling windows of event time, and tables that keep the statistics of a value in each.
+
+A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
+epoch. A row is_final when event time has passed its window's end by the grace; a later update of a final row
+is still possible, as long as silver accepts records for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.messages.layout import Message, Millis, Plain
+from lakehouse.settings import Settings
+from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import by_reference
+from lakehouse.stream import Front
+from lakehouse.transforms import statistics
+from lakehouse.transforms.timestamps import shifted
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of one length for each group of `by`."""
+
+    by: tuple[str, ...]
+    length_s: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of a table with one row a window."""
+        return (*self.by, "window_start")
+
+    def start(self) -> Column:
+        """Return the start of the window that an event_time lies in."""
+        micros = F.unix_micros("event_time")
+        return F.timestamp_micros(micros - F.pmod(micros, F.lit(self.length_s * 1_000_000)))
+
+    def end(self) -> Column:
+        """Return the end of the window that begins at window_start."""
+        return F.col("window_start") + F.expr(f"INTERVAL {self.length_s} SECONDS")
+
+
+@dataclass(frozen=True)
+class StatisticsWindows:
+    """The transformations of a table that keeps `lakehouse.transforms.statistics` of `value` in windows."""
+
+    windows: Tumbling
+
+    @property
+    def schema(self) -> StructType:
+        """One row a group and window; last, what only the next merge needs."""
+        names = StructType()
+        for name in self.windows.by:
+            names = names.add(name, "string")
+        return StructType(
+            [
+                *names.add("window_start", "timestamp").add("window_end", "timestamp"),
+                *statistics.SCHEMA.fields[:11],
+                *StructType().add("last_event_time", "timestamp").add("is_final", "boolean"),
+                *statistics.SCHEMA.fields[11:],
+            ]
+        )
+
+    def partial(self, clean: DataFrame, settings: Settings) -> DataFrame:
+        """Return the state of each window over the clean rows of a micro-batch, one row a key."""
+        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
+        return windows.withColumn("recomputed", F.lit(False))  # noqa: FBT003
+
+    def astray(self, partials: DataFrame, current: DataFrame) -> DataFrame:
+        """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
+
+        Maintenance clears it with m2; of a window made anew only m2 stays, because the window may hold rows
+        that are yet to come here, which make it anew once more.
+        """
+        keys = list(self.windows.keys)
+        return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
+
+    def unsettled_from(self, front: Front, settings: Settings) -> datetime | None:
+        """Return the window start after which no row was final before the micro-batch."""
+        final_after = timedelta(seconds=settings.grace_s + self.windows.length_s)
+        return front.before and shifted(front.before, -final_after)
+
+    def keyed(self, clean: DataFrame) -> DataFrame:
+        """Add to each clean row the start of its window."""
+        return clean.withColumn("window_start", self.windows.start())
+
+    def fold(self, partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
+        """Return the windows that are new, have new values, or have become final by the front."""
+        columns = _folding(self, settings.grace_s)
+        now = by_reference(F.lit(front.now), F.col("window_start"))
+        joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
+        touched = joined.withColumn("_now", now).where(columns.touched)
+        return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """The columns of a fold, made once: which windows change, their states, what follows, the result."""
+
+    touched: Column
+    states: Columns
+    derived: Columns
+    result: Columns
+
+
+@cache
+def _states(quantile_k: int) -> tuple[Column, ...]:
+    states = statistics.aggregates(F.col("value"), quantile_k) | {"last_event_time": F.max("event_time")}
+    return tuple(state.alias(name) for name, state in states.items())
+
+
+@cache
+def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
+    window_end = table.windows.end()
+    final = _is_final(window_end, F.col("_now"), grace_s)
+    states = {
+        **{name: F.col(name) for name in table.windows.keys},
+        **statistics.merged("c", "p"),
+        "last_event_time": F.greatest("c.last_event_time", "p.last_event_time"),
+        "recomputed": F.col("p.recomputed"),
+        "window_end": window_end,
+        "is_final": final,
+    }
+    sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))  # noqa: FBT003
+    return _Folding(
+        touched=F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")),
+        states=Columns(states),
+        derived=Columns(statistics.derived()),
+        result=Columns({name: F.col(name) for name in table.schema.names} | {"sketch": sketch}),
+    )
+
+
+def due_windows(front: Front, settings: Settings) -> Column:
+    """Select the current rows that become final between the two ends of the front."""
+    window_end = F.col("window_end")
+    final_now = _is_final(window_end, F.lit(front.now), settings.grace_s)
+    if front.before is None:
+        return final_now
+    return final_now & ~_is_final(window_end, F.lit(front.before), settings.grace_s)
+
+
+def fixed_settings(settings: Settings) -> Mapping[str, str]:
+    """Return the settings that rows with statistics depend on."""
+    return {"quantile_k": str(settings.quantile_k), "grace_s": str(settings.grace_s)}
+
+
+def statistics_message(names: Mapping[str, str]) -> Message:
+    """Return what leaves of a row: the columns of `names` under their JSON names, times, statistics."""
+    return Message(
+        {
+            **{name: Plain(column) for name, column in names.items()},
+            "windowStart": Millis("window_start"),
+            "windowEnd": Millis("window_end"),
+            **{name: Plain(name) for name in statistics.SCHEMA.names[:11]},
+            "lastEventTime": Millis("last_event_time"),
+            "isFinal": Plain("is_final"),
+        }
+    )
+
+
+def _is_final(window_end: Column, now: Column, grace_s: int) -> Column:
+    return window_end <= now - F.expr(f"INTERVAL {grace_s} SECONDS")

@@ -1,0 +1,217 @@
+"""Finding dead letters and printing what they hold; the commands are in integration/test_commands.py."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from typer.testing import CliRunner
+
+from lakehouse.cli import app
+from lakehouse.commands import dead_letters_report as report
+from lakehouse.errors import QueryError, SettingsError
+from lakehouse.messages.readable import parse_moment, readable
+from lakehouse.records.dead_letters import SCHEMA, Selection, count_letters, find_letter, newest_letters
+from lakehouse.repair.replay import Discarded, Replayed
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "limit", "shown"),
+    [
+        (None, None, None),
+        (b"", None, ""),
+        ("größe 🚚".encode(), None, "größe 🚚"),
+        (b"a\tb\r\n\x1b[31m\x00\x7f", None, r"a\tb\r\n\x1b[31m\x00\x7f"),
+        ("\u202edcba\u200b\u2028".encode(), None, r"\u{202e}dcba\u{200b}\u{2028}"),
+        (b"\xff\x00A", None, "0xff0041"),
+        (b"x" * 1000, 8, "xxxxxxxx… (1,000 bytes)"),
+        (b"\xff" * 1000, 6, "0xffff… (1,000 bytes)"),
+        (b"\x1b" * 3, 4, r"\x1b… (3 bytes)"),
+        (b"exactly", 7, "exactly"),
+    ],
+)
+def test_raw_bytes_are_shown_on_one_line_that_no_terminal_obeys(
+    data: bytes | None, limit: int | None, shown: str | None
+) -> None:
+    assert readable(data, limit) == shown
+
+
+def test_a_beginning_may_end_within_a_character() -> None:
+    whole = ("é" * 10).encode()
+    assert readable(whole[:5], 80, length=20) == "éé… (20 bytes)"
+    assert readable(b"\xff" + whole[:4], 80, length=21) == "0xffc3a9c3a9… (21 bytes)"
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90s", NOON - timedelta(seconds=90)),
+        ("15m", NOON - timedelta(minutes=15)),
+        ("1h", NOON - HOUR),
+        ("7d", NOON - timedelta(days=7)),
+        ("2026-03-01T10:00:00Z", NOON - 2 * HOUR),
+        ("2026-03-01T12:30:00+05:30", NOON - 5 * HOUR),
+    ],
+)
+def test_a_moment_has_an_offset_or_is_so_long_ago(text: str, moment: datetime) -> None:
+    assert parse_moment(text, NOON) == moment
+
+
+@pytest.mark.parametrize("text", ["", "1", "1 year", "-1h", "2026-03-01T10:00:00", "yesterday", "999999999w"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no time; expected ISO 8601 with an offset, such as 2026-"):
+        parse_moment(text, NOON)
+
+
+@pytest.fixture(scope="module")
+def letters(spark: SparkSession) -> DataFrame:
+    """Five letters, an hour apart; the last has a value of two thousand bytes and two reasons of one rule."""
+
+    def letter(
+        number: int, stream: str, rules: list[str], status: str, value: bytes | None
+    ) -> tuple[object, ...]:
+        reasons = [(rule, "value", f"{rule} is \x1b[1mbad") for rule in rules]
+        seen = NOON + number * HOUR
+        place = (f"{stream}-events", number % 2, number * 10)
+        raw = (seen, b"k\x07", value, [("h", b"\xff"), ("", None)])
+        times = (number, seen, seen)
+        return (
+            f"{number}abc{number}",
+            stream,
+            "silver",
+            *place,
+            *raw,
+            reasons,
+            status,
+            *times,
+            "job",
+            0,
+            "1",
+        )
+
+    rows = [
+        letter(0, "metrics", ["late"], "open", b"{}"),
+        letter(1, "metrics", ["late", "future"], "open", b"\x1b[2J"),
+        letter(2, "metrics", ["not_json"], "discarded", b"\xff"),
+        letter(3, "sales", ["late"], "replayed", None),
+        letter(4, "sales", ["null_field", "null_field"], "open", b"v" * 2000),
+    ]
+    return spark.createDataFrame(rows, SCHEMA).persist()
+
+
+@pytest.mark.parametrize(
+    ("selection", "numbers"),
+    [
+        (Selection(), [0, 1, 2, 3, 4]),
+        (Selection(streams=("sales",)), [3, 4]),
+        (Selection(streams=("sales", "metrics"), rule="late"), [0, 1, 3]),
+        (Selection(since=NOON + HOUR, until=NOON + 3 * HOUR), [1, 2]),
+        (Selection(topic="metrics-events", partition=0), [0, 2]),
+        (Selection(offset=0), [0]),
+        (Selection(partition=0, offset=10), []),
+        (Selection(id="3abc"), [3]),
+    ],
+)
+def test_all_that_is_given_must_apply(letters: DataFrame, selection: Selection, numbers: list[int]) -> None:
+    found = letters.where(selection.condition()).select("attempts").collect()
+
+    assert sorted(row.attempts for row in found) == numbers
+    assert selection.is_everything is (numbers == [0, 1, 2, 3, 4])
+
+
+def test_letters_are_counted_under_each_of_their_rules_once(letters: DataFrame) -> None:
+    assert [tuple(row) for row in count_letters(letters)] == [
+        ("metrics", "future", "open", 1),
+        ("metrics", "late", "open", 2),
+        ("metrics", "not_json", "discarded", 1),
+        ("sales", "late", "replayed", 1),
+        ("sales", "null_field", "open", 1),
+    ]
+
+
+def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> None:
+    assert find_letter(letters, "3a").offset == 30
+    with pytest.raises(QueryError, match=r"no dead letter whose id begins with '9'; .* shows what there is"):
+        find_letter(letters, "9")
+    with pytest.raises(QueryError, match="several dead letters have an id that begins with ''; give more"):
+        find_letter(letters, "")
+
+
+def test_a_list_cuts_values_and_escapes_what_does_not_print(
+    letters: DataFrame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    newest = newest_letters(letters.where("status = 'open'"), 2, report.VALUE_BYTES)
+
+    report.print_list(count_letters(letters), newest)
+    printed = capsys.readouterr().out
+    listed = json.loads(report.list_json(count_letters(letters), newest))
+
+    assert "\x1b" not in printed
+    assert "4abc4" in printed
+    assert "v… (2,000 bytes)" in printed
+    assert r"\x1b[2J" in printed
+    assert "0abc0" not in printed
+    assert listed["counts"][1] == {"stream": "metrics", "rule": "late", "status": "open", "count": 2}
+    assert listed["letters"][1] == {
+        "id": "1abc1",
+        "stream": "metrics",
+        "status": "open",
+        "topic": "metrics-events",
+        "partition": 1,
+        "offset": 10,
+        "attempts": 1,
+        "rules": ["late", "future"],
+        "first_seen": "2026-03-01T13:00:00Z",
+        "value": r"\x1b[2J",
+    }
+
+
+def test_everything_about_a_letter_is_shown_and_nothing_of_it_reaches_the_terminal_raw(
+    letters: DataFrame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    letter = find_letter(letters, "4")
+
+    report.print_letter(letter)
+    printed = capsys.readouterr().out
+    whole = json.loads(report.letter_json(letter))
+
+    assert "\x1b" not in printed
+    assert printed.count("v") > 2000
+    assert r"reason null_field" in printed
+    assert r"null_field is \x1b[1mbad" in printed
+    assert whole["key"] == r"k\x07"
+    assert whole["value"] == "v" * 2000
+    assert whole["headers"] == [{"key": "h", "value": "0xff"}, {"key": "", "value": None}]
+    assert (whole["first_seen"], whole["attempts"]) == ("2026-03-01T16:00:00Z", 4)
+
+
+@pytest.mark.parametrize("command", ["replay", "discard"])
+def test_everything_is_meant_only_where_it_is_said(command: str) -> None:
+    unfiltered = CliRunner().invoke(app, ["dead-letters", command])
+    both = CliRunner().invoke(app, ["dead-letters", command, "--all", "--rule", "late"])
+
+    assert isinstance(unfiltered.exception, SettingsError)
+    assert "Name a filter, such as --rule or --stream, or give --all" in str(unfiltered.exception)
+    assert isinstance(both.exception, SettingsError)
+    assert "--all means every open letter" in str(both.exception)
+
+
+def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_replayed(Replayed(1200, 1, 3, 2, {"late": 2, "not_json": 1}), Console())
+    report.print_discarded(Discarded(2, 0, {"late": 2}), Console())
+
+    assert capsys.readouterr().out.splitlines() == [
+        "1,200 passed and are in silver now",
+        "1 were in silver already",
+        "3 still fail: late 2, not_json 1",
+        "2 have no row in bronze any more and stay open",
+        "2 discarded: late 2",
+    ]

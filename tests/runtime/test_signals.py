@@ -1,0 +1,37 @@
+"""SIGTERM and Ctrl-C ask a run to leave; the jobs and `lakehouse run` under real load are in integration/."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.runtime.signals import stopping_on_signals
+from tests.pipeline import await_
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that fails the test rather than ending pytest where nobody else handles it."""
+
+    def fail(*_: object) -> None:
+        pytest.fail("the signal was not handled")
+
+    one: signal.Signals = request.param
+    before = signal.signal(one, fail)
+    yield one
+    signal.signal(one, before)
+
+
+def test_a_signal_asks_to_leave_and_is_handled_as_before_afterwards(
+    spark: SparkSession, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    with stopping_on_signals(spark) as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), number)
+        await_(lambda: stop.requested, timeout_s=60)
+    assert signal.getsignal(number) is before

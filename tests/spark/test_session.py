@@ -1,0 +1,68 @@
+"""The session: what it keeps of the JVM's names, and for which lakes it is a brief one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.spark.session import is_small
+from tests.counting import counted
+from tests.pipeline import await_
+
+
+def test_the_jvm_is_asked_for_a_name_once_and_for_what_it_stands_for_each_time(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+
+    def use() -> None:
+        assert jvm.java.util.Objects.isNull is not None
+        assert jvm.java.lang.Integer.MAX_VALUE == 2**31 - 1
+        assert getattr(jvm, "java.util.Objects").isNull(None)
+        F.lower("name")
+
+    use()
+    with counted(spark) as counts:
+        use()
+
+    assert counts.calls == 4  # the value of the field, isNull, the column and its function
+
+
+def test_a_session_of_a_query_shares_the_names(spark: SparkSession) -> None:
+    assert spark.newSession()._jvm is spark._jvm
+
+
+def test_few_plans_are_kept_and_no_long_text_of_one(spark: SparkSession) -> None:
+    """Spark would keep a thousand, each with its literals, which may be names of 100 KB."""
+    store: Any = spark._jsparkSession.sharedState().statusStore()
+    for number in range(30):
+        spark.range(1).where(F.lit(f"{number}" + "x" * 100_000) == F.col("id").cast("string")).collect()
+
+    await_(lambda: store.executionsCount() <= 20)
+    texts = [one.physicalPlanDescription() for one in pythons(spark, store.executionsList())]
+    assert 0 < max(map(len, texts)) < 50_000
+
+
+def pythons(spark: SparkSession, values: Any) -> list[Any]:
+    """A sequence of Scala's as a list."""
+    return list(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_lake_is_small_up_to_64_mib_however_its_directory_is_written(tmp_path: Path, prefix: str) -> None:
+    lake = f"{prefix}{tmp_path}"
+    assert is_small(lake)
+    assert is_small(f"{lake}/absent")
+
+    with (tmp_path / "part").open("wb") as part:
+        part.truncate(64 * 1024 * 1024)
+    assert is_small(lake)
+    (tmp_path / "another").write_bytes(b"x")
+    assert not is_small(lake)
+
+
+@pytest.mark.parametrize("lake", ["s3a://bucket/lake", "hdfs://name/lake", "dbfs:/lake"])
+def test_a_lake_elsewhere_is_not_taken_for_a_small_one(lake: str) -> None:
+    assert not is_small(lake)

@@ -1,0 +1,258 @@
+"""A table follows its declaration: columns are added and types widened in place, anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DecimalType, StructType
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.events import Event, EventLog, noting
+from lakehouse.layers import bronze, silver
+from lakehouse.records.unknown_fields import unknown_fields
+from lakehouse.runtime.runner import run
+from lakehouse.runtime.signals import Stop
+from lakehouse.settings import Settings
+from lakehouse.stream import Field, FieldType, Stream
+from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables.schema_evolution import Added, SchemaChanges, Widened, compare
+from tests import pipeline
+from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw, await_
+
+LANDED = pipeline.utc("2026-03-29T01:00:00")
+PLACE = StructType().add("partition", "integer").add("offset", "long")
+SCHEMA = StructType().add("name", "string").add("n", "integer").add("at", "timestamp").add("place", PLACE)
+SPEC = TableSpec("silver", "numbers", SCHEMA, ("n",))
+WIDER = TableSpec(
+    "silver",
+    "numbers",
+    StructType()
+    .add("name", "string")
+    .add("unit", "string")
+    .add("n", "integer")
+    .add("at", "timestamp")
+    .add("place", StructType().add("topic", "string").add("partition", "integer").add("offset", "long")),
+    ("n", "unit"),
+)
+
+
+def with_column(name: str, type_: str) -> StructType:
+    return StructType().add("key", "string").add(name, type_)
+
+
+@pytest.mark.parametrize(
+    ("was", "declared", "changes"),
+    [
+        ("integer", "long", SchemaChanges(widened=(Widened("n", "bigint"),))),
+        ("float", "double", SchemaChanges(widened=(Widened("n", "double"),))),
+        ("decimal(10,2)", "decimal(38,9)", SchemaChanges(widened=(Widened("n", "decimal(38,9)"),))),
+        ("long", "decimal(38,9)", SchemaChanges(widened=(Widened("n", "decimal(38,9)"),))),
+        (
+            "long",
+            "decimal(20,9)",
+            SchemaChanges(other=("n (bigint, declared as decimal(20,9))",)),
+        ),
+        ("long", "integer", SchemaChanges(narrowed=("n (bigint, declared as int)",))),
+        ("long", "double", SchemaChanges(other=("n (bigint, declared as double)",))),
+        ("string", "long", SchemaChanges(other=("n (string, declared as bigint)",))),
+        ("string", "string", SchemaChanges()),
+    ],
+)
+def test_a_type_is_widened_where_the_new_one_holds_every_value(
+    was: str, declared: str, changes: SchemaChanges
+) -> None:
+    assert compare(with_column("n", was), with_column("n", declared)) == changes
+
+
+def test_columns_are_told_by_name_also_within_structs_and_arrays() -> None:
+    standing = StructType().add("old", "string").add("b", "long").add("reasons", ArrayType(PLACE))
+    nested = StructType().add("offset", "long").add("rule", "string").add("partition", "integer")
+    declared = StructType().add("a", "string").add("reasons", ArrayType(nested)).add("b", "long")
+
+    assert compare(standing, declared) == SchemaChanges(
+        added=(Added("a", "string", None), Added("reasons.element.rule", "string", "offset")),
+        missing=("old",),
+    )
+
+
+def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, noted = tmp_path / "a lake [1]", list[Event]()
+    path = tables.ensure(spark, str(lake), SPEC)
+    first = spark.createDataFrame([("a", 1, LANDED, (0, 7))], SCHEMA)
+    tables.append(first, path, Transaction("test", 0))
+    assert tables.ensure_source(spark, str(lake), SPEC) == path
+    assert DeltaTable(path).version() == 1
+
+    with noting(EventLog("a test", lambda batch, _again: noted.extend(batch), print)):
+        tables.ensure(spark, str(lake), WIDER)
+    assert [(event.kind, event.table) for event in noted] == [("schema_change", "silver.numbers")] * 2
+    assert noted[0].message == "silver.numbers: ADD COLUMNS (`unit` string AFTER `name`)"
+    evolved = DeltaTable(path)
+    assert evolved.metadata().configuration["delta.dataSkippingStatsColumns"] == "n,unit"
+    assert tables.ensure(spark, str(lake), WIDER) == tables.ensure_source(spark, str(lake), SPEC) == path
+    assert DeltaTable(path).version() == evolved.version()
+
+    # By name, in any order: a writer that does not know the column yet, and one that has it elsewhere.
+    tables.append(
+        first.select("place", "n", "name", "at").withColumn("n", F.lit(2)), path, Transaction("t", 0)
+    )
+    rows = spark.createDataFrame(
+        [("s", "c", 3, LANDED, ("t", 0, 9))],
+        "unit string, name string, n int, "
+        "at timestamp, place struct<topic: string, partition: int, offset: bigint>",
+    )
+    tables.append(rows, path, Transaction("u", 0))
+
+    found = DeltaTable(path).to_pyarrow_table()
+    assert found.column_names == ["name", "unit", "n", "at", "place"]
+    assert sorted(
+        (row["n"], row["name"], row["unit"], *row["place"].values()) for row in found.to_pylist()
+    ) == [
+        (1, "a", None, None, 0, 7),
+        (2, "a", None, None, 0, 7),
+        (3, "c", "s", "t", 0, 9),
+    ]
+    with pytest.raises(TableError, match=r"silver.numbers has columns that .* so: unit, place.topic\. "):
+        tables.ensure(spark, str(lake), SPEC)
+
+
+def test_a_column_that_several_jobs_add_at_once_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = tables.ensure(spark, str(tmp_path), SPEC)
+    with ThreadPoolExecutor(4) as pool:
+        sessions = [spark.newSession() for _ in range(4)]
+        paths = set(pool.map(lambda session: tables.ensure(session, str(tmp_path), WIDER), sessions))
+
+    assert paths == {path}
+    names = [field.name for field in DeltaTable(path).schema().fields]
+    assert names == ["name", "unit", "n", "at", "place"]
+
+
+def test_a_widened_type_keeps_the_rows_and_needs_a_reader_that_knows_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    narrow = StructType().add("n", "integer").add("x", "float").add("money", DecimalType(10, 2))
+    wide = StructType().add("n", "long").add("x", "double").add("money", DecimalType(38, 9))
+    path = tables.ensure(spark, str(tmp_path), replace(SPEC, schema=narrow))
+    one = spark.range(1).select(F.lit(1).alias("n"), F.lit(1.5).alias("x"), F.lit(2.25).alias("money"))
+    tables.append(one.select(*(F.col(f.name).cast(f.dataType) for f in narrow)), path, Transaction("t", 0))
+    assert "delta.enableTypeWidening" not in DeltaTable(path).metadata().configuration
+
+    tables.ensure(spark, str(tmp_path), replace(SPEC, schema=wide))
+    large = one.withColumn("n", F.lit(2**40)).select(*(F.col(f.name).cast(f.dataType) for f in wide))
+    tables.append(large, path, Transaction("t", 1))
+
+    rows = tables.read(spark, path)
+    assert rows.schema.simpleString() == "struct<n:bigint,x:double,money:decimal(38,9)>"
+    assert sorted((row.n, row.x, f"{row.money:f}") for row in rows.collect()) == [
+        (1, 1.5, "2.250000000"),
+        (2**40, 1.5, "2.250000000"),
+    ]
+    with pytest.raises(DeltaProtocolError, match="typeWidening"):
+        DeltaTable(path).to_pyarrow_table()
+    assert tables.ensure_source(spark, str(tmp_path), replace(SPEC, schema=narrow)) == path
+    with pytest.raises(TableError, match=r"n \(bigint, declared as int\), x \(double, declared as float\)"):
+        tables.ensure(spark, str(tmp_path), replace(SPEC, schema=narrow))
+
+
+# A stream that gets a field while others read its tables.
+
+
+def with_region(stream: Stream) -> Stream:
+    """The stream with one more optional field in its source's contract."""
+    (source,) = stream.sources
+    region = Field("region", "region", FieldType.STRING, required=False)
+    contract = replace(source.contract, fields=(*source.contract.fields, region))
+    return replace(stream, sources=(replace(source, contract=contract),))
+
+
+def event(**more: object) -> Raw:
+    record = {"serviceId": "s", "metricName": "m", "value": 1.0, "timestamp": 1_767_225_600_000, **more}
+    return Raw(json.dumps(record).encode())
+
+
+def counts(settings: Settings) -> list[int]:
+    return [row["count"] for row in pipeline.rows_of(settings, GOLD)]
+
+
+def await_count(settings: Settings, count: int, live: threading.Thread) -> None:
+    def is_there() -> bool:
+        assert live.is_alive()
+        return counts(settings) == [count]
+
+    await_(is_there)
+
+
+def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    settings = lake_settings
+    tables.ensure(spark, settings.lake, bronze.spec(SOURCE))
+    pipeline.land(spark, settings, [[event(), event()]], landed_at=LANDED)
+    pipeline.run_layers(spark, settings, "silver", "gold")
+    stop = Stop()
+    notices: list[str] = []
+    failures: list[BaseException] = []
+
+    def gold() -> None:
+        try:
+            run(spark, [STREAM], ["gold"], settings, trigger="200 ms", stop=stop, on_notice=notices.append)
+        except BaseException as failure:  # noqa: BLE001 - told to the test
+            failures.append(failure)
+
+    live = threading.Thread(target=gold)
+    live.start()
+    try:
+        pipeline.land(spark, settings, [[event()]], landed_at=LANDED, first_offset=2)
+        pipeline.run_layers(spark, settings, "silver")
+        await_count(settings, 3, live)
+        pipeline.land(spark, settings, [[event(region="eu")]], landed_at=LANDED, first_offset=3)
+        pipeline.run_layers(spark, settings, "silver", stream=with_region(STREAM))
+        await_count(settings, 4, live)
+    finally:
+        stop.request()
+        live.join(300)
+
+    assert failures == []
+    assert len(notices) == 1
+    assert notices[0].startswith(f"{GOLD} starts again: [DELTA_SCHEMA_CHANGED")
+    assert pipeline.run_layers(spark, settings, "gold") == []
+    assert counts(settings) == [4]
+    rows = sorted(pipeline.rows_of(settings, SILVER), key=lambda row: row["offset"])
+    assert [row["region"] for row in rows] == [None, None, None, "eu"]
+    assert list(rows[0]) == silver.spec(with_region(STREAM).sources[0], settings).schema.names
+
+
+def test_fields_that_no_contract_names_are_counted(spark: SparkSession) -> None:
+    values = [
+        event(region="eu", zone=1).value,
+        event(region=None).value,
+        b'{"region": 1, "region": 2, "": {"inner": 1}}',
+        b'{"cut": 1, "off',
+        b'\xff{"not_utf8": 1}',
+        b'[{"in_an_array": 1}]',
+        b'"text"',
+        b"",
+        None,
+    ]
+    rows = [(value, 1 - number % 2, number) for number, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, "value binary, partition int, offset long")
+
+    found = unknown_fields(frame, SOURCE.contract)
+
+    assert sorted(tuple(row) for row in found.collect()) == [
+        ("", 1, 1, 2),
+        ("region", 3, 0, 1),
+        ("zone", 1, 1, 0),
+    ]
