@@ -140,12 +140,12 @@ def operations(
                 tables.is_written(spark, numbers, one)
             with costs.of(f"silver: {events:,} metrics records"):
                 to_silver.process(landed, one, datetime.now(UTC))
-            clean = _rows_of_last_commit(spark, str(to_silver.fills))
+            clean = _rows_of_last_commit(spark, str(to_silver.target))
             for query in to_gold:
                 with costs.of(f"{query.name}: the same"):
                     query.process(clean, one, datetime.now(UTC))
             with costs.of("read gold.metrics_1m after a commit"):
-                tables.read(spark, str(to_gold[0].fills)).collect()
+                tables.read(spark, str(to_gold[0].target)).collect()
         console.print(costs.table(f"fixed costs, medians of {rounds} rounds after {warmup}", rounds))
 
 
@@ -165,7 +165,7 @@ def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] =
                 return judge(landed, METRICS.sources[0], watermark, settings)
 
             def partial(clean: DataFrame = clean) -> DataFrame:
-                return METRICS.gold[0].partial(clean, settings)
+                return METRICS.gold[0].preaggregate(clean, settings)
 
             figures = [
                 _median_s(spark, step, rounds, few=few) for step in (judged, partial) for few in (True, False)

@@ -23,7 +23,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
 from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
-from lakehouse.spark.query_errors import gist
+from lakehouse.spark.query_errors import error_line
 from lakehouse.spark.session import is_small, start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings
@@ -275,7 +275,7 @@ def exit_with(app: typer.Typer) -> None:
         _print_error(str(error))
         sys.exit(error.exit_code)
     except (PySparkException, Py4JError) as error:  # a disk that is full, a file system that is away
-        _print_error(f"Spark failed: {type(error).__name__}: {gist(error)}")
+        _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
         sys.exit(1)
     except OSError as error:  # the same, met by Python
         _print_error(f"{type(error).__name__}: {error}")

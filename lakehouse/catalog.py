@@ -123,7 +123,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
             raise WriteRefusedError(f"this is not only reading ({what}); --write runs what changes tables")
-        frame = tables.again_on_conflict(lambda: spark.sql(statement))
+        frame = tables.retry_on_conflict(lambda: spark.sql(statement))
         rows = frame.limit(limit + 1).collect()
     except PySparkException as error:
         raise QueryError(str(error).strip().splitlines()[0]) from None

@@ -6,9 +6,9 @@ leave). A difference between two streams is a function on these values, never a 
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
-            └─ GoldTable ─ partial, fold ─┬─ Export               gold and export
+            └─ GoldTable ─ preaggregate, fold ─┬─ Export         gold and export
                    ├────── EventClock | WallClock
-                   └────── SideTable ─────┘
+                   └────── SideTable ──────────┘
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Front:
+class EventTimeProgress:
     """How far a gold table's time had got before a micro-batch (`before`) and has with it (`now`), UTC.
 
     Of a table with an EventClock both are the greatest event time merged so far, `before` null for an empty
@@ -110,11 +110,11 @@ class Front:
 class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; it moves with a micro-batch.
 
-    `due(front, settings)` is the condition on current rows which time alone may change.
+    `due(progress, settings)` is the condition on current rows which time alone may change.
     """
 
     column: str
-    due: Callable[[Front, Settings], Column]
+    due: Callable[[EventTimeProgress, Settings], Column]
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class WallClock:
     """Time is the wall clock; it moves though no record comes.
 
     It changes the rows for which `waits` is true, each when it has gone on for `after` from its `column`,
-    into what `becomes` says of their columns; a fold that meets such rows does the same.
+    into what `set_columns` says of their columns; a fold that meets such rows does the same.
     """
 
     waits: Callable[[], Column]
     column: str
     after: Callable[[Settings], timedelta]
-    becomes: Callable[[Settings], Mapping[str, Column]]
+    set_columns: Callable[[Settings], Mapping[str, Column]]
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,16 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """How a gold row leaves: as the JSON of `value` to a topic under `key`, and to Redis as `redis` says.
+    """How a gold row leaves: as a message to a topic, and to Redis.
 
-    Without a topic it goes to Redis only. The partition follows from `partition_by`, by default the key.
-    Of the rows that are new or different those leave for which `leaves` is true, of the deleted ones those
-    for which `withdraws` is. `identity` are the message's fields that, with its key, say which row it is;
-    null where a message does not say so.
+    topic           where messages go; null: to Redis only
+    key             the message's key
+    value           the message, JSON
+    redis           how rows lie in Redis
+    partition_by    what the partition follows from; null: the key
+    identity        fields of a message that, with its key, say which row it is; null: none do
+    export_when     which of the new and changed rows leave
+    tombstone_when  which of the deleted rows leave, as tombstones
     """
 
     topic: str | None
@@ -167,8 +171,8 @@ class Export:
     redis: RedisView
     partition_by: Callable[[], Column] | None = None
     identity: tuple[str, ...] | None = ()
-    leaves: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
-    withdraws: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
+    export_when: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
+    tombstone_when: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
 
 
 def no_settings(_settings: Settings) -> Mapping[str, str]:
@@ -205,22 +209,29 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptTable:
+class MergedTable:
     """What every gold table has: its grain, how its rows lie in time, and how they leave.
 
-    `extent` names the columns of a row's first and last time, which spare the files of other times; null
-    where rows have none. `window_s` is the length of the windows whose rows it keeps, in seconds.
-    `fixed(settings)` are the settings that the table's content depends on: it is refused under others, and
-    under other keys or windows. `stats` are further columns whose minima and maxima spare files. A row of
-    which `final` is true has its last value, as far as time goes; null where no row says so.
+    name             the table's, in gold
+    keys             the columns that name a row
+    schema           all of its columns
+    time_columns     the columns of a row's first and last time, which spare the files of other times; null:
+                     rows have none
+    window_s         the length of the windows whose rows it keeps, in seconds; null: they are no windows
+    pinned_settings  settings that the content depends on; under others, and under other keys or windows, the
+                     table is refused
+    stats            further columns whose minima and maxima spare files
+    comparison       how a row is compared with one made anew
+    final            true for a row that has its last value, as far as time goes; null: no row says so
+    export           how its rows leave
     """
 
     name: str
     keys: tuple[str, ...]
     schema: StructType
-    extent: tuple[str, str] | None = None
+    time_columns: tuple[str, str] | None = None
     window_s: int | None = None
-    fixed: Callable[[Settings], Mapping[str, str]] = no_settings
+    pinned_settings: Callable[[Settings], Mapping[str, str]] = no_settings
     stats: tuple[str, ...] = ()
     comparison: Comparison = Comparison()
     final: Equals | None = None
@@ -228,7 +239,7 @@ class KeptTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideTable(KeptTable):
+class SideTable(MergedTable):
     """A table that is kept beside another one, in the same micro-batch.
 
     `rows(folded)` are its new rows, read from what the other table's fold has returned, one a key. Its keys
@@ -248,44 +259,47 @@ def only(frames: Mapping[str, DataFrame]) -> DataFrame:
 class FoldState:
     """Columns that only the next fold of a row needs; null once they have been cleared.
 
-    No record with an event time of `until` or later changes the row, and where `settled` time alone does not.
-    Only settled rows are cleared: none of those whose extent begins after `unsettled_from(front, settings)`,
-    null for none at all.
+    columns         their names
+    until           the column of a time: no record with an event time of it or later changes the row
+    settled         whether time alone changes the row no more; only settled rows are cleared
+    unsettled_from  of progress and settings: rows that begin later than this are not cleared; null: none is
     """
 
     columns: tuple[str, ...]
     until: str
     settled: Callable[[], Column]
-    unsettled_from: Callable[[Front, Settings], datetime | None]
+    unsettled_from: Callable[[EventTimeProgress, Settings], datetime | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoldTable(KeptTable):
-    """A merged table and the two transformations that keep it.
+class GoldTable(MergedTable):
+    """A merged table and the transformations that keep it.
 
-    `combine` makes one frame of the rows of the silver tables that `reads` names.
-    `partial(clean rows of a micro-batch, settings)` reduces them as far as can be done without the table;
-    `counted` is an aggregate over partials, how many clean rows they stand for.
-    `fold(partials, current rows, front, settings)` gives the rows that are to stand in the table, one a
-    key: it gets the current rows whose extent comes within `reach` of that of the partials, or which are
-    due, and returns only the new and the changed ones, and those to delete, marked by DELETED.
-    `astray(partials, current rows)` are the keys of rows that cannot be kept up with partials alone: they are
-    made anew from all rows of silver up to the micro-batch, and their partials, which have a column
-    `recomputed`, say so there. `total` names the column that is null where its type does not hold the sum:
-    such a row is set aside (ops.keys_set_aside), and the others go on.
-    `state`, if any, is what only a fold needs; maintenance clears it where no fold can come any more.
-    In a live run rows may wait in silver for `merge_every_s` seconds, so that a table which is read now and
-    then costs less; one that catches up merges all of them.
+    reads            the silver tables that it is made of
+    combine          their rows as one frame
+    preaggregate     clean rows of a micro-batch, reduced as far as can be done without the table
+    counted          an aggregate over what `preaggregate` returns: how many clean rows that stands for
+    fold             of that, the current rows, progress and settings: the rows that are to stand, one a key;
+                     only those that are new or changed, and those to delete, marked by DELETED
+    clock            what time alone changes; null: nothing
+    merge_radius     a fold gets the current rows whose times come so near to those of the micro-batch
+    needs_recompute  the keys of rows that a fold cannot keep up: they are made anew from all rows of silver
+                     up to the micro-batch, and what is preaggregated of these has a column `recomputed`
+    total            the column that is null where its type does not hold the sum: the row is set aside
+                     (ops.keys_set_aside) and the others go on
+    sides            tables that are kept beside this one
+    state            what only a fold needs; maintenance clears it where no fold can come any more
+    merge_every_s    in a live run rows may wait in silver for so long, if it is read now and then
     """
 
     reads: tuple[str, ...]
-    partial: Callable[[DataFrame, Settings], DataFrame]
-    fold: Callable[[DataFrame, DataFrame, Front, Settings], DataFrame]
+    preaggregate: Callable[[DataFrame, Settings], DataFrame]
+    fold: Callable[[DataFrame, DataFrame, EventTimeProgress, Settings], DataFrame]
     combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
     counted: Callable[[], Column] = lambda: F.sum("count")
     clock: EventClock | WallClock | None = None
-    reach: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
-    astray: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    merge_radius: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
+    needs_recompute: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     total: str | None = None
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
@@ -294,14 +308,19 @@ class GoldTable(KeptTable):
 
 @dataclass(frozen=True)
 class Stream:
-    """One of the pipelines: what comes in, what is kept of it and what goes out."""
+    """One of the pipelines: what comes in, what is kept of it and what goes out.
+
+    name     the stream's, as commands take it
+    sources  what it reads from Kafka, each into a table of bronze and one of silver
+    gold     the tables that are made of these
+    """
 
     name: str
     sources: tuple[Source, ...]
     gold: tuple[GoldTable, ...] = field(default=())
 
     @property
-    def tables(self) -> tuple[KeptTable, ...]:
+    def tables(self) -> tuple[MergedTable, ...]:
         """Every gold table, each followed by those kept beside it."""
         return tuple(kept for table in self.gold for kept in (table, *table.sides))
 

@@ -2,7 +2,7 @@
 
 What `lakehouse.stream` promises the functions of a stream is done here in the plainest way: `judge` gets the
 watermark of what has been accepted before, `fold` the rows that are within reach or due, a row replaces the
-one with its key, one marked DELETED goes, and keys that are astray are made anew from all clean rows so far.
+one with its key, one marked DELETED goes, and keys that need it are made anew from all clean rows so far.
 Tests of transformations need no more.
 
     folding = Folding(spark, TRANSACTIONS, settings)
@@ -22,7 +22,16 @@ from pyspark.sql import functions as F
 from lakehouse.layers import bronze
 from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, Source, Stream, WallClock
+from lakehouse.stream import (
+    DELETED,
+    EventClock,
+    EventTimeProgress,
+    GoldTable,
+    MergedTable,
+    Source,
+    Stream,
+    WallClock,
+)
 from tests import pipeline
 from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
@@ -63,8 +72,8 @@ class Folding:
         """Change what is due by the wall clock, where no record comes."""
         for table in self.stream.gold:
             if isinstance(table.clock, WallClock):
-                rows, due = self._gold[table.name], self._due(table, Front(None, now))
-                becomes = table.clock.becomes(self.settings)
+                rows, due = self._gold[table.name], self._due(table, EventTimeProgress(None, now))
+                becomes = table.clock.set_columns(self.settings)
                 self._gold[table.name] = rows.select(
                     *(
                         F.when(due, becomes[name]).otherwise(F.col(name)).alias(name)
@@ -105,53 +114,55 @@ class Folding:
         return clean
 
     def _merge(self, table: GoldTable, clean: DataFrame, now: datetime) -> None:
-        partials = table.partial(clean, self.settings).localCheckpoint()
+        partials = table.preaggregate(clean, self.settings).localCheckpoint()
         if partials.isEmpty():
             return
-        front = Front(None, now)
+        progress = EventTimeProgress(None, now)
         if isinstance(table.clock, EventClock):
             before = self._merged.get(table.name)
             reached = _later(before, _greatest(partials, F.max(table.clock.column)))
             assert reached is not None
-            front = Front(before, reached)
+            progress = EventTimeProgress(before, reached)
             self._merged[table.name] = reached
-        current = self._gold[table.name].where(self._within_reach(table, partials) | self._due(table, front))
+        current = self._gold[table.name].where(
+            self._within_reach(table, partials) | self._due(table, progress)
+        )
         keys = list(table.keys)
-        astray = current.select(*keys).limit(0)
-        if table.astray is not None:
-            astray = table.astray(partials, current).select(*keys).distinct()
-        astray = astray.localCheckpoint()
-        if not astray.isEmpty():
+        to_recompute = current.select(*keys).limit(0)
+        if table.needs_recompute is not None:
+            to_recompute = table.needs_recompute(partials, current).select(*keys).distinct()
+        to_recompute = to_recompute.localCheckpoint()
+        if not to_recompute.isEmpty():
             history = table.combine({name: self._frame(f"silver.{name}") for name in table.reads})
-            anew = table.partial(history, self.settings).withColumn("recomputed", F.lit(True))
-            whole = anew.join(astray, keys, "left_semi")
-            partials = partials.join(astray, keys, "left_anti").unionByName(whole).localCheckpoint()
-            current = current.join(astray, keys, "left_anti")
-        folded = table.fold(partials, current, front, self.settings).localCheckpoint()
+            anew = table.preaggregate(history, self.settings).withColumn("recomputed", F.lit(True))
+            whole = anew.join(to_recompute, keys, "left_semi")
+            partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
+            current = current.join(to_recompute, keys, "left_anti")
+        folded = table.fold(partials, current, progress, self.settings).localCheckpoint()
         self._put(table, folded)
         for side in table.sides:
-            self._gold[side.name] = self._gold[side.name].join(astray, keys, "left_anti")
+            self._gold[side.name] = self._gold[side.name].join(to_recompute, keys, "left_anti")
             self._put(side, side.rows(folded))
 
     def _within_reach(self, table: GoldTable, partials: DataFrame) -> Column:
-        if table.extent is None:
+        if table.time_columns is None:
             return F.lit(True)
-        start, end = table.extent
-        reach = table.reach(self.settings)
+        start, end = table.time_columns
+        reach = table.merge_radius(self.settings)
         first, last = _greatest(partials, F.min(start)), _greatest(partials, F.max(end))
         assert first is not None
         assert last is not None
         return (F.col(start) <= F.lit(last + reach)) & (F.col(end) >= F.lit(first - reach))
 
-    def _due(self, table: GoldTable, front: Front) -> Column:
+    def _due(self, table: GoldTable, progress: EventTimeProgress) -> Column:
         clock = table.clock
         if isinstance(clock, EventClock):
-            return clock.due(front, self.settings)
+            return clock.due(progress, self.settings)
         if isinstance(clock, WallClock):
-            return clock.waits() & (F.col(clock.column) <= F.lit(front.now - clock.after(self.settings)))
+            return clock.waits() & (F.col(clock.column) <= F.lit(progress.now - clock.after(self.settings)))
         return F.lit(False)
 
-    def _put(self, table: KeptTable, rows: DataFrame) -> None:
+    def _put(self, table: MergedTable, rows: DataFrame) -> None:
         self.changed[table.name] = rows
         keys = list(table.keys)
         untouched = self._gold[table.name].join(rows.select(*keys).distinct(), keys, "left_anti")

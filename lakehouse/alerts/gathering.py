@@ -23,7 +23,7 @@ from lakehouse.events import Kind
 from lakehouse.layers import bronze
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.runtime.event_table import EVENTS, newest
-from lakehouse.spark.query_errors import gist
+from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Observation
@@ -69,7 +69,7 @@ def gather(
         try:
             return read()
         except Exception as error:  # noqa: BLE001 - deltalake's and its engine's, of any file system
-            warn(f"{what} could not be read: {gist(error)}")
+            warn(f"{what} could not be read: {error_line(error)}")
             return None
 
     windows = {

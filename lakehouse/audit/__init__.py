@@ -26,11 +26,11 @@ from lakehouse.audit.files import check_files
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.redis import check_redis
-from lakehouse.audit.report import Check, Difference, Report, Subject
+from lakehouse.audit.report import Check, Compared, Difference, Report
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
-from lakehouse.spark.query_errors import gist
+from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
 
 __all__ = ["Check", "Difference", "Report", "audit"]
@@ -79,12 +79,12 @@ def _is_small(spark: SparkSession, stream: Stream, settings: Settings) -> bool:
 
 def _looks(
     spark: SparkSession, stream: Stream, settings: Settings, now: datetime
-) -> Iterator[tuple[Subject, _Look]]:
+) -> Iterator[tuple[Compared, _Look]]:
     def there(layer: str, name: str) -> bool:
         return tables.exists(spark, tables.path_of(settings.lake, layer, name))
 
-    def about(name: str, subject: str) -> Subject:
-        return Subject(stream.name, name, subject)
+    def about(name: str, subject: str) -> Compared:
+        return Compared(stream.name, name, subject)
 
     yield about("files", "every table"), partial(check_files, spark, stream, settings)
     for source in stream.sources:
@@ -106,7 +106,7 @@ def _looks(
             yield about("redis", f"gold.{one.name}"), partial(check_redis, spark, stream, one, settings, now)
 
 
-def _made(subject: Subject, look: _Look) -> Sequence[Check]:
+def _made(subject: Compared, look: _Look) -> Sequence[Check]:
     """Look, and once more a moment later where something differs: a replay may be between its two writes."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
@@ -115,8 +115,8 @@ def _made(subject: Subject, look: _Look) -> Sequence[Check]:
     return checks
 
 
-def _looked(subject: Subject, look: _Look) -> Sequence[Check]:
+def _looked(subject: Compared, look: _Look) -> Sequence[Check]:
     try:
         return look()
     except (PySparkException, Py4JJavaError, TableError) as error:
-        return [subject.found(0, 1, [Difference({}, f"could not be compared: {gist(error)}")])]
+        return [subject.found(0, 1, [Difference({}, f"could not be compared: {error_line(error)}")])]

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.report import Check, Subject
+from lakehouse.audit.report import Check, Compared
 from lakehouse.progress import snapshots
 from lakehouse.records.validation import COORDINATES
 from lakehouse.settings import Settings
@@ -44,7 +44,7 @@ def check_books(spark: SparkSession, stream: Stream, source: Source, settings: S
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
             "open, {discarded:,} discarded; {in_flight:,} of a micro-batch that is not finished"
         ).format(**totals)
-        subject = Subject(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
+        subject = Compared(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
         return [subject.compared(totals["bronze"], [wrong, strange], [note])]
     finally:
         books.unpersist()

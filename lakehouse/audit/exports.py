@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.landing import read_records
-from lakehouse.audit.report import Check, Difference, Subject
+from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.layers import unsent_rows
 from lakehouse.layers.export import message_of
 from lakehouse.progress import departures, snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
-from lakehouse.stream import KeptTable, Stream
+from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Transaction
 from lakehouse.topics import offset_ranges
 
@@ -48,10 +48,10 @@ class _Sent:
 
 
 def check_topic(
-    spark: SparkSession, stream: Stream, table: KeptTable, topic: str, settings: Settings
+    spark: SparkSession, stream: Stream, table: MergedTable, topic: str, settings: Settings
 ) -> list[Check]:
     """Compare a gold table with the topic that its rows leave to."""
-    subject = Subject(stream.name, "exported", f"gold.{table.name} → {topic}")
+    subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     path = tables.path_of(settings.lake, "gold", table.name)
     group = progress_group(table.name, topic)
     progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
@@ -86,7 +86,7 @@ def check_topic(
 
 
 def exported_version(
-    spark: SparkSession, table: KeptTable, batch: int | None, settings: Settings
+    spark: SparkSession, table: MergedTable, batch: int | None, settings: Settings
 ) -> int | None:
     """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
     path = tables.path_of(settings.lake, "gold", table.name)
@@ -96,7 +96,7 @@ def exported_version(
 
 
 def _unknown_progress(
-    spark: SparkSession, table: KeptTable, topic: str, progress: Transaction | None, settings: Settings
+    spark: SparkSession, table: MergedTable, topic: str, progress: Transaction | None, settings: Settings
 ) -> str | None:
     """Say why nobody knows what of the table has left, null where that is known, or nothing has."""
     query = f"export.{table.name}"
@@ -111,7 +111,7 @@ def _unknown_progress(
 
 
 def _sent(
-    spark: SparkSession, table: KeptTable, topic: str, progress: Transaction, settings: Settings
+    spark: SparkSession, table: MergedTable, topic: str, progress: Transaction, settings: Settings
 ) -> _Sent | None:
     path = tables.path_of(settings.lake, "gold", table.name)
     version = exported_version(spark, table, progress.version, settings)
@@ -143,12 +143,15 @@ def _sent(
     return _Sent(gold, moving.select(*names).distinct(), messages, changes, first, note, expired)
 
 
-def _as_messages(rows: DataFrame, table: KeptTable) -> DataFrame:
+def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
     """Return gold rows as they leave: key, value, the fields that say which row it is, and `leaves`."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
-        export.key().alias("key"), message_of(table).alias("value"), export.leaves().alias("leaves"), *kind
+        export.key().alias("key"),
+        message_of(table).alias("value"),
+        export.export_when().alias("leaves"),
+        *kind,
     )
     return messages.withColumns(_fields(export.identity or ()))
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.audit.report import Check, Difference, Subject
+from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import Stream
@@ -17,7 +17,7 @@ from lakehouse.stream import Stream
 def check_files(spark: SparkSession, stream: Stream, settings: Settings) -> list[Check]:
     """Compare the log of every table of the stream that exists with what lies in its directory."""
     return [
-        _check(spark, Subject(stream.name, "files", f"{layer}.{name}"), path)
+        _check(spark, Compared(stream.name, "files", f"{layer}.{name}"), path)
         for layer, name in _names(stream)
         if tables.exists(spark, path := tables.path_of(settings.lake, layer, name))
     ]
@@ -30,7 +30,7 @@ def _names(stream: Stream) -> Iterator[tuple[str, str]]:
     yield from (("gold", table.name) for table in stream.tables)
 
 
-def _check(spark: SparkSession, subject: Subject, path: str) -> Check:
+def _check(spark: SparkSession, subject: Compared, path: str) -> Check:
     named = [unquote(file.path) for file in tables.files(spark, path)]
     lying = set(storage.names(spark, path))
     missing = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.audit.report import Check, Subject
+from lakehouse.audit.report import Check, Compared
 from lakehouse.repair import recompute
 from lakehouse.settings import Settings
-from lakehouse.stream import GoldTable, KeptTable, Stream
+from lakehouse.stream import GoldTable, MergedTable, Stream
 
 
 def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
@@ -23,7 +23,7 @@ def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: 
         if quantiles is not None:
             merged = table.combine(cut.merged)
             different.append(recompute.rank_errors(found, merged, kept, quantiles, settings))
-        subject = Subject(
+        subject = Compared(
             stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
         )
         notes = [f"version {cut.versions[kept.name]}", *_set_aside(found, kept)]
@@ -31,7 +31,7 @@ def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: 
     return checks
 
 
-def _set_aside(found: DataFrame, kept: KeptTable) -> list[str]:
+def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
     """Say how many rows have a total that its type does not hold."""
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []

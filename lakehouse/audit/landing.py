@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
+from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.progress import checkpoints, data_losses, snapshots
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
@@ -22,7 +22,7 @@ Ranges = Mapping[int, tuple[int, int]]
 def check_landing(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> list[Check]:
     """Compare the topic with bronze, record by record."""
     topic, query = settings.topic(source.topic), f"bronze.{source.table}"
-    subject = Subject(stream.name, "landed", f"{topic} → {query}")
+    subject = Compared(stream.name, "landed", f"{topic} → {query}")
     read = _read_up_to(spark, settings.lake, query, topic)
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
     beyond = [

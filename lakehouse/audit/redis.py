@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.exports import exported_version
-from lakehouse.audit.report import EXAMPLES, Check, Difference, Subject
+from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.layers.export import filter_leaving, group_of, newest_since, to_changes
 from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
-from lakehouse.stream import KeptTable, Stream
+from lakehouse.stream import MergedTable, Stream
 
 _Read = Callable[[Sequence[Change]], list[str | None]]
 
@@ -33,10 +33,10 @@ _STAMP = re.compile(r'"generation":(\d+),"version":(\d+)}$')
 
 
 def check_redis(
-    spark: SparkSession, stream: Stream, table: KeptTable, settings: Settings, now: datetime
+    spark: SparkSession, stream: Stream, table: MergedTable, settings: Settings, now: datetime
 ) -> list[Check]:
     """Compare a gold table with its rows in Redis."""
-    subject = Subject(stream.name, "redis", f"gold.{table.name} → Redis")
+    subject = Compared(stream.name, "redis", f"gold.{table.name} → Redis")
     path = tables.path_of(settings.lake, "gold", table.name)
     batch = snapshots.finished(spark, settings.lake, f"export.{table.name}")
     version = exported_version(spark, table, batch, settings)
@@ -68,7 +68,7 @@ class _Look:
     """Finds what differs between `newest`, the last changes of a table's rows, and Redis."""
 
     newest: DataFrame
-    table: KeptTable
+    table: MergedTable
     generation: int
     version: int
     url: str
@@ -101,7 +101,7 @@ class _Look:
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
         changed = self.newest.where("_change_type != 'delete'").select(*keys, "_commit_version")
-        standing = gold.where(self.table.export.leaves()).join(changed, keys, "left")
+        standing = gold.where(self.table.export.export_when()).join(changed, keys, "left")
         row, place = F.struct(*keys, "_commit_version"), F.struct(view.order(), "_commit_version")
         latest = standing.groupBy(*names).agg(F.max_by(row, place).alias("latest")).persist()
         try:

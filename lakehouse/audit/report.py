@@ -61,7 +61,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Compared:
     """What a check is about: stream, name of the check, and the table, topic or view."""
 
     stream: str

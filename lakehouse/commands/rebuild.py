@@ -77,7 +77,9 @@ def rebuild(
         start_session(settings, "lakehouse rebuild") as spark,
     ):
         if layer is Layer.GOLD:
-            _rebuild_gold(spark, streams, settings, rebuild_gold.Span(since, until), console, force=force)
+            _rebuild_gold(
+                spark, streams, settings, rebuild_gold.WindowSpan(since, until), console, force=force
+            )
             return
         landed = rebuild_silver.Landed(since, until)
         for one in streams:
@@ -85,10 +87,10 @@ def rebuild(
             _say(done, one, console)
             if done.inserted or done.changed or done.removed:
                 _await_gold(spark, one, settings)
-                _rebuild_gold(spark, [one], settings, rebuild_gold.Span(), console, force=force)
+                _rebuild_gold(spark, [one], settings, rebuild_gold.WindowSpan(), console, force=force)
 
 
-def _say(done: rebuild_silver.Rebuilt, stream: Stream, console: Console) -> None:
+def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -> None:
     told = (
         f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows came, "
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
@@ -116,7 +118,7 @@ def _rebuild_gold(
     spark: SparkSession,
     streams: Sequence[Stream],
     settings: Settings,
-    span: rebuild_gold.Span,
+    span: rebuild_gold.WindowSpan,
     console: Console,
     *,
     force: bool,

@@ -98,7 +98,7 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
         name,
         lambda: read_new(spark, [topic], settings, since="earliest"),
         process,
-        fills=path,
+        target=path,
         tables={name: path},
         topic=topic,
         pass_on=pass_on,

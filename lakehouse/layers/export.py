@@ -33,7 +33,7 @@ from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS, SLICE_ROWS
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
-from lakehouse.stream import GoldTable, KeptTable, Stream
+from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Transaction
 from lakehouse.topics import Limits, create_topics
 
@@ -49,7 +49,7 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Que
     ]
 
 
-def filter_newest(feed: DataFrame, table: KeptTable) -> DataFrame:
+def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep the last change of every row in the feed: its state after it, or the delete.
 
     That maintenance has cleared what only a fold needs is no change; a cleared row has no other ones.
@@ -67,7 +67,7 @@ def filter_newest(feed: DataFrame, table: KeptTable) -> DataFrame:
     )
 
 
-def newest_since(spark: SparkSession, path: str, table: KeptTable, since: datetime) -> DataFrame:
+def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
     """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
 
     Its rows have _change_type, _commit_version and _commit_timestamp.
@@ -75,13 +75,13 @@ def newest_since(spark: SparkSession, path: str, table: KeptTable, since: dateti
     return filter_newest(tables.read_changes_since(spark, path, since), table)
 
 
-def filter_leaving(newest: DataFrame, table: KeptTable) -> DataFrame:
+def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
     """Keep the changes that the table lets leave."""
     deleted = F.col("_change_type") == "delete"
-    return newest.where(F.when(deleted, table.export.withdraws()).otherwise(table.export.leaves()))
+    return newest.where(F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when()))
 
 
-def to_changes(newest: DataFrame, table: KeptTable) -> DataFrame:
+def to_changes(newest: DataFrame, table: MergedTable) -> DataFrame:
     """Return rows of the feed as the fields of a Change, in the order in which they leave.
 
     Of one commit the deletes leave first, so that the last word under a key is a row that stands.
@@ -89,7 +89,7 @@ def to_changes(newest: DataFrame, table: KeptTable) -> DataFrame:
     return _fields(newest.orderBy(*_order(table)), table)
 
 
-def to_shards(newest: DataFrame, table: KeptTable) -> DataFrame:
+def to_shards(newest: DataFrame, table: MergedTable) -> DataFrame:
     """Return the same in shards, each a partition in the order in which its rows leave.
 
     Rows of one Kafka partition key are in one shard.
@@ -98,22 +98,22 @@ def to_shards(newest: DataFrame, table: KeptTable) -> DataFrame:
     return _fields(newest.repartition(SHARDS, key).sortWithinPartitions(*_order(table)), table)
 
 
-def _order(table: KeptTable) -> list[Column]:
+def _order(table: MergedTable) -> list[Column]:
     kept = F.col("_change_type") != "delete"
     return [F.col("_commit_version"), kept, *map(F.col, table.keys)]
 
 
-def message_of(table: KeptTable) -> Column:
+def message_of(table: MergedTable) -> Column:
     """Return what a row of the table says when it leaves."""
     return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
 
 
-def group_of(table: KeptTable) -> Column:
+def group_of(table: MergedTable) -> Column:
     """Return what a row's group is called in Redis, where the writer has keys of its own beside each."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)
 
 
-def _fields(newest: DataFrame, table: KeptTable) -> DataFrame:
+def _fields(newest: DataFrame, table: MergedTable) -> DataFrame:
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
     return newest.select(
@@ -135,7 +135,7 @@ class _Export:
     """
 
     def __init__(
-        self, spark: SparkSession, table: KeptTable, path: str, kafka: KafkaSink | None, settings: Settings
+        self, spark: SparkSession, table: MergedTable, path: str, kafka: KafkaSink | None, settings: Settings
     ) -> None:
         self._spark = spark
         self._table = table
@@ -162,7 +162,7 @@ class _Export:
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
 
-    def take(
+    def process_batch(
         self, feed: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
     ) -> BatchResult:
         """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
@@ -269,7 +269,7 @@ def _changes(rows: Iterable[Row]) -> Iterator[Change]:
     return (Change(**row.asDict()) for row in rows)
 
 
-def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
+def _query(spark: SparkSession, table: MergedTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
     path = tables.ensure_source(spark, settings.lake, gold.spec(table, settings))
     name = f"export.{table.name}"
     kafka = None
@@ -285,7 +285,7 @@ def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings
             transaction_timeout_s=TRANSACTION_TIMEOUT_S,
         )
 
-    def admits(allow: Collection[Allow]) -> None:
+    def preflight(allow: Collection[Allow]) -> None:
         if kafka is not None:
             kafka.refuse_other_progress(
                 snapshots.application(spark, settings.lake, name),
@@ -298,11 +298,11 @@ def _query(spark: SparkSession, table: KeptTable, filled_by: GoldTable, settings
         "export",
         name,
         lambda: tables.read_change_stream(spark, path, max_bytes=settings.max_bytes_per_batch),
-        export.take,
-        fills=None,
+        export.process_batch,
+        target=None,
         reads=(f"gold.{filled_by.name}",),
         tables={f"gold.{table.name}": path},
-        admits=admits,
+        preflight=preflight,
         close=export.close,
         ticker=export,
     )

@@ -1,9 +1,9 @@
 """Gold: clean rows merged into the tables that users read.
 
-A micro-batch is first reduced as far as can be done without the table (the table's `partial`), then folded
-into the rows that stand (the table's `fold`), and what is new or different is upserted under the query's
-transaction. A rerun merges nothing twice. Tables kept beside another are written before it, because it holds
-the state that they were computed from: a retry after a crash between the two computes them again.
+A micro-batch is first reduced as far as can be done without the table (the table's `preaggregate`), then
+folded into the rows that stand (the table's `fold`), and what is new or different is upserted under the
+query's transaction. A rerun merges nothing twice. Tables kept beside another are written before it, because
+it holds the state that they were computed from: a retry after a crash between the two computes them again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,17 @@ from lakehouse.layers.query import BatchResult, LayerQuery, QueryMaker
 from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
-from lakehouse.stream import DELETED, EventClock, Front, GoldTable, KeptTable, SideTable, Stream, WallClock
-from lakehouse.tables import Candidates, Commit, Greatest, TableSpec, Transaction, from_micros, leases
+from lakehouse.stream import (
+    DELETED,
+    EventClock,
+    EventTimeProgress,
+    GoldTable,
+    MergedTable,
+    SideTable,
+    Stream,
+    WallClock,
+)
+from lakehouse.tables import Candidates, Commit, HighWaterMark, TableSpec, Transaction, from_micros, leases
 from lakehouse.tables.spans import MOST_SPANS, merged
 from lakehouse.transforms.timestamps import shifted
 
@@ -33,7 +42,7 @@ _HOUR = timedelta(hours=1)
 _LOOK_EVERY = timedelta(seconds=30)
 
 
-def spec(table: KeptTable, settings: Settings) -> TableSpec:
+def spec(table: MergedTable, settings: Settings) -> TableSpec:
     """Return the Delta table of a gold table."""
     times = [column.name for column in table.schema if isinstance(column.dataType, TimestampType)]
     return TableSpec(
@@ -42,7 +51,7 @@ def spec(table: KeptTable, settings: Settings) -> TableSpec:
         table.schema,
         stats=tuple(dict.fromkeys((*table.keys, *times, *table.stats))),
         change_feed=True,
-        fixed=table.fixed(settings),
+        pinned_settings=table.pinned_settings(settings),
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
     )
@@ -80,13 +89,13 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         "gold",
         f"gold.{table.name}",
         rows,
-        merge.take,
-        fills=path,
+        merge.process_batch,
+        target=path,
         reads=tuple(f"silver.{name}" for name in table.reads),
         tables={f"gold.{table.name}": path}
         | {f"gold.{name}": side_path for name, side_path in side_paths.items()}
         | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
-        beside={f"gold.{name}": "true" for name in side_paths},
+        co_targets={f"gold.{name}": "true" for name in side_paths},
         ticker=_Ticker(spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
         combine=table.combine,
         is_held=lambda: leases.is_held(spark, path),
@@ -115,7 +124,7 @@ class _Folded:
 
     rows: DataFrame
     partials: DataFrame
-    astray: DataFrame | None
+    to_recompute: DataFrame | None
 
 
 class _Merge:
@@ -138,10 +147,12 @@ class _Merge:
         self._silver_paths = silver_paths
         self._side_paths = side_paths
         self._settings = settings
-        self._merged = Greatest(path, table.clock.column) if isinstance(table.clock, EventClock) else None
+        self._merged = (
+            HighWaterMark(path, table.clock.column) if isinstance(table.clock, EventClock) else None
+        )
         self.next_due: datetime | None = None
 
-    def take(
+    def process_batch(
         self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
     ) -> BatchResult:
         """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
@@ -152,50 +163,52 @@ class _Merge:
             return BatchResult(0)
         few = are_few(size_bytes=size_of(batch)) if count is None else are_few(rows=count)
         execute_for(spark, few=few)
-        partials = table.partial(gathered(batch, few=few), self._settings).persist()
+        partials = table.preaggregate(gathered(batch, few=few), self._settings).persist()
         try:
             facts = self._facts(partials)
             if not facts.rows:
                 return BatchResult(0)
-            front = self._front(spark, facts, now)
-            written = tables.again_on_conflict(lambda: self._merge(partials, facts, front, transaction))
+            progress = self._front(spark, facts, now)
+            written = tables.retry_on_conflict(lambda: self._merge(partials, facts, progress, transaction))
         finally:
             partials.unpersist()
         if self._merged is not None:
-            self._merged.advance(front.now)
+            self._merged.advance(progress.now)
         return BatchResult(facts.rows, written)
 
     def _merge(
-        self, partials: DataFrame, facts: _Facts, front: Front, transaction: Transaction
+        self, partials: DataFrame, facts: _Facts, progress: EventTimeProgress, transaction: Transaction
     ) -> dict[str, int]:
         """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
-        touched = self._touched(facts, front, exactly=are_few(rows=facts.partials))
+        touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
         with executing_for(spark, few=few):
             partials = gathered(partials, few=few)
             current = commit.rows(near).drop(tables.FILE)
             current = gathered(current if touched is None else current.where(touched), few=few)
-            astray = self._astray(partials, current) if self._may_stray(facts, front) else None
-            if astray is not None:
+            to_recompute = (
+                self._to_recompute(partials, current) if self._may_need_recompute(facts, progress) else None
+            )
+            if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
-                partials, current = self._made_anew(partials, current, astray, transaction.version)
-            folded = self._table.fold(partials, current, front, self._settings).persist()
+                partials, current = self._made_anew(partials, current, to_recompute, transaction.version)
+            folded = self._table.fold(partials, current, progress, self._settings).persist()
             try:
-                return self._write(_Folded(folded, partials, astray), commit, near, transaction)
+                return self._write(_Folded(folded, partials, to_recompute), commit, near, transaction)
             finally:
                 folded.unpersist()
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
-        due = self._due(Front(None, now))
+        due = self._due(EventTimeProgress(None, now))
         waiting = tables.read(spark, self._path).where(clock.waits())
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
         rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:
-            tables.update(spark, self._path, due, clock.becomes(self._settings))
+            tables.update(spark, self._path, due, clock.set_columns(self._settings))
         self.next_due = None if micros is None else shifted(from_micros(micros), clock.after(self._settings))
         return BatchResult(rows, {self._table.name: rows})
 
@@ -204,10 +217,10 @@ class _Merge:
         measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
         if isinstance(table.clock, EventClock):
             measures["reached"] = F.unix_micros(F.max(table.clock.column))
-        if table.extent is not None:
-            measures["first"] = F.unix_micros(F.min(table.extent[0]))
-            measures["last"] = F.unix_micros(F.max(table.extent[1]))
-            hours = (F.unix_micros(F.date_trunc("hour", end)) for end in table.extent)
+        if table.time_columns is not None:
+            measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
+            measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
+            hours = (F.unix_micros(F.date_trunc("hour", end)) for end in table.time_columns)
             measures["hours"] = F.collect_set(F.struct(*hours))
         found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
         values = {} if found is None else found.asDict()
@@ -216,26 +229,28 @@ class _Merge:
         times = {name: from_micros(micros) for name, micros in values.items() if rows}
         return _Facts(rows, count, hours=lie, **times)
 
-    def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> Front:
+    def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> EventTimeProgress:
         if self._merged is None or facts.reached is None:
-            return Front(None, now)
+            return EventTimeProgress(None, now)
         before = self._merged.value(spark)
-        return Front(before, facts.reached if before is None else max(before, facts.reached))
+        return EventTimeProgress(before, facts.reached if before is None else max(before, facts.reached))
 
-    def _touched(self, facts: _Facts, front: Front, *, exactly: bool) -> Column | None:
+    def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Column | None:
         """Return a condition that holds for rows that the micro-batch may change, null for all of them.
 
         It only spares rows: a fold looks again. Where a few late records lie far from the others, the hours
         between are left out. Unless it is to be exact, times are rounded outward to hours, so that generated
         code is the same for micro-batches of one hour.
         """
-        extent, reach = self._table.extent, self._table.reach(self._settings)
+        extent, reach = self._table.time_columns, self._table.merge_radius(self._settings)
         if extent is None or facts.first is None or facts.last is None:
             return None
         first, last = shifted(facts.first, -reach), shifted(facts.last, reach)
         if not exactly:
             first, last = _hour(first), shifted(_hour(last), _HOUR)
-            front = Front(front.before and _hour(front.before), shifted(_hour(front.now), _HOUR))
+            progress = EventTimeProgress(
+                progress.before and _hour(progress.before), shifted(_hour(progress.now), _HOUR)
+            )
         spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
         if not 1 < len(spans) <= MOST_SPANS:
             spans = [(first, last)]
@@ -243,36 +258,36 @@ class _Merge:
         near = reduce(
             Column.__or__, ((begins <= F.lit(end)) & (ends >= F.lit(begin)) for begin, end in spans)
         )
-        return near if self._table.clock is None else near | self._due(front)
+        return near if self._table.clock is None else near | self._due(progress)
 
-    def _due(self, front: Front) -> Column:
+    def _due(self, progress: EventTimeProgress) -> Column:
         clock = self._table.clock
         if isinstance(clock, EventClock):
-            return clock.due(front, self._settings)
+            return clock.due(progress, self._settings)
         if isinstance(clock, WallClock):
-            latest = shifted(front.now, -clock.after(self._settings))
+            latest = shifted(progress.now, -clock.after(self._settings))
             return clock.waits() & (F.col(clock.column) <= F.lit(latest))
         return F.lit(False)  # noqa: FBT003
 
-    def _may_stray(self, facts: _Facts, front: Front) -> bool:
+    def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
         """Tell, without a look at the table, whether there may be rows that partials alone cannot keep up."""
-        if self._table.astray is None:
+        if self._table.needs_recompute is None:
             return False
         if self._table.state is None or facts.first is None:
             return True
-        unsettled_from = self._table.state.unsettled_from(front, self._settings)
+        unsettled_from = self._table.state.unsettled_from(progress, self._settings)
         return unsettled_from is not None and facts.first <= unsettled_from
 
-    def _astray(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
+    def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
         """Return the keys of rows to make anew from silver, null where there are none."""
-        if self._table.astray is None:
+        if self._table.needs_recompute is None:
             return None
-        return _held(self._table.astray(partials, current).select(*self._table.keys).distinct())
+        return _held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
 
     def _made_anew(
-        self, partials: DataFrame, current: DataFrame, astray: DataFrame, batch: int
+        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: int
     ) -> tuple[DataFrame, DataFrame]:
-        """Return partials and current rows with those of the astray keys put together from silver.
+        """Return partials and current rows with those of the keys to recompute put together from silver.
 
         From its rows up to the micro-batch, and no later one: what comes later can be added.
         """
@@ -285,10 +300,12 @@ class _Merge:
             }
         )
         # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
-        anew = self._table.partial(history, self._settings).join(F.broadcast(astray), keys, "left_semi")
-        others = partials.join(astray, keys, "left_anti")
+        anew = self._table.preaggregate(history, self._settings).join(
+            F.broadcast(to_recompute), keys, "left_semi"
+        )
+        others = partials.join(to_recompute, keys, "left_anti")
         whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))  # noqa: FBT003
-        return whole, current.join(astray, keys, "left_anti")
+        return whole, current.join(to_recompute, keys, "left_anti")
 
     def _write(
         self,
@@ -308,12 +325,12 @@ class _Merge:
         """Write what the micro-batch makes of a table beside this one.
 
         Where it has been written already, and this one has not, what this one is folded with may be another:
-        the rows of the micro-batch's records are compared, as are all those of astray keys.
+        the rows of the micro-batch's records are compared, as are all those of keys to recompute.
         """
         path, rows = self._side_paths[side.name], side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
         is_again = commit.has(transaction)
-        theirs = [] if folded.astray is None else [(folded.astray, self._table.keys)]
+        theirs = [] if folded.to_recompute is None else [(folded.to_recompute, self._table.keys)]
         theirs += [(folded.partials.select(*side.keys).distinct(), side.keys)] if is_again else []
         if theirs:
             every = tables.read(rows.sparkSession, path)
@@ -392,11 +409,11 @@ def _held(rows: DataFrame) -> DataFrame | None:
     return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
 
 
-def _extent_of(table: KeptTable, rows: DataFrame) -> Column | None:
+def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
     """Return the condition on rows of a table that lie where these do, null where they have no extent."""
-    if table.extent is None:
+    if table.time_columns is None:
         return None
-    first, last = table.extent
+    first, last = table.time_columns
     least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
     bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
     if bounds is None or bounds["first"] is None:
@@ -405,7 +422,7 @@ def _extent_of(table: KeptTable, rows: DataFrame) -> Column | None:
     return (F.col(first) <= until) & (F.col(last) >= since)
 
 
-def _standing(table: KeptTable, rows: DataFrame) -> DataFrame:
+def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
     """Return folded rows with the columns that are the table's, and the mark of those that leave."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

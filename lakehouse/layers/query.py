@@ -94,13 +94,13 @@ class LayerQuery:
     """A streaming query before it runs.
 
     `rows` makes the frame to read, anew each time: a table that has got another schema is read with that one.
-    `process` writes a micro-batch; so does `pass_on`, null for a layer that nobody reads in memory.
-    `combine` makes one micro-batch of what the queries that it `reads` pass on, by the name of the table.
-    `fills` is the path of the table whose rows the checkpoint accounts for, null where a lost checkpoint
-    costs nothing but repetition; `beside` are the tables that it fills beside that one, by name, with the
-    condition that selects the rows that are its own. `tables` are the paths of all Delta tables that it fills
-    and reads, by name, and `topic` is the Kafka topic that it reads. `reads` are the names of the queries
-    that fill what this one reads. `admits` raises CheckpointError where what has left already is not its own,
+    `process` writes a micro-batch; so does `pass_on`, null for a layer that nobody reads in memory. `combine`
+    makes one micro-batch of what the queries that it `reads` pass on, by the name of the table. `target` is
+    the path of the table whose rows the checkpoint accounts for, null where a lost checkpoint costs nothing
+    but repetition; `co_targets` are the tables that it fills beside that one, by name, with the condition
+    that selects the rows that are its own. `tables` are the paths of all Delta tables that it fills and
+    reads, by name, and `topic` is the Kafka topic that it reads. `reads` are the names of the queries that
+    fill what this one reads. `preflight` raises CheckpointError where what has left already is not its own,
     unless that is allowed. `close` lets go of connections, once, at the end. `checkpoint` is where its
     checkpoint lies, null for under its name in the lake. `is_held` tells whether somebody holds the table, so
     that a micro-batch would wait. What it reads may wait for it for `merge_every_s` seconds in a trip.
@@ -110,12 +110,12 @@ class LayerQuery:
     name: str
     rows: Callable[[], DataFrame]
     process: Process
-    fills: str | None
+    target: str | None
     reads: tuple[str, ...] = ()
     tables: Mapping[str, str] = field(default_factory=dict)
-    beside: Mapping[str, str] = field(default_factory=dict)
+    co_targets: Mapping[str, str] = field(default_factory=dict)
     topic: str | None = None
-    admits: Callable[[Collection[Allow]], None] = lambda _allow: None
+    preflight: Callable[[Collection[Allow]], None] = lambda _allow: None
     close: Callable[[], None] = lambda: None
     ticker: Ticker | None = None
     pass_on: PassOn | None = None

@@ -38,7 +38,7 @@ from lakehouse.records.validation import (
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Greatest, TableSpec, Transaction, from_micros
+from lakehouse.tables import HighWaterMark, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in a file of bronze
@@ -52,7 +52,7 @@ def spec(source: Source, settings: Settings) -> TableSpec:
         source.table,
         clean_schema(source.contract),
         stats=("event_time", "partition", "offset"),
-        fixed={"allowed_lateness_s": str(settings.allowed_lateness_s)},
+        pinned_settings={"allowed_lateness_s": str(settings.allowed_lateness_s)},
     )
 
 
@@ -105,7 +105,7 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Que
 def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
     paths = ensure(spark, source, settings)
     path, dead_path, name = paths.clean, paths.dead, query_name(source)
-    front = Greatest(path, "event_time")
+    front = HighWaterMark(path, "event_time")
 
     def process(
         batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
@@ -152,10 +152,10 @@ def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settin
         name,
         lambda: tables.read_stream(spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
         process,
-        fills=path,
+        target=path,
         reads=(f"bronze.{source.table}",),
         tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
-        beside={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
+        co_targets={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
         pass_on=pass_on,
     )
 

@@ -81,7 +81,7 @@ class Trip:
         topics, since = [_topic(step) for step in self._landing], checkpoints.kafka_place(self._reached)
         return read_new(self._spark, topics, self._settings, since=since)
 
-    def take(
+    def process_batch(
         self, batch: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
     ) -> BatchResult:
         """Take a micro-batch of records through the layers; the number is the trip's own."""

@@ -28,7 +28,7 @@ from lakehouse.progress import snapshots
 from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
 from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, Lake, Subject, showing, words
 from lakehouse.spark.execution import are_few, execute_for, executing_for
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.tables import from_micros
 from lakehouse.tables.spans import MOST_SPANS, merged
 
@@ -68,7 +68,7 @@ def can_go_on(spark: SparkSession, lake: Lake, suites: Suites) -> bool:
 
 
 def go_on_holding(
-    spark: SparkSession, lake: Lake, held: Marks, suites: Suites, kept: Mapping[str, KeptTable]
+    spark: SparkSession, lake: Lake, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]
 ) -> bool:
     """Tell whether tables that held still do, as far as their suites have steps; false where nobody knows.
 
@@ -102,7 +102,7 @@ class _Since:
     """A lake, and what has changed in it since its tables had the versions `held`."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, held: Mapping[str, int], kept: Mapping[str, KeptTable]
+        self, spark: SparkSession, lake: Lake, held: Mapping[str, int], kept: Mapping[str, MergedTable]
     ) -> None:
         self._spark = spark
         self._lake = lake

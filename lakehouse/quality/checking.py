@@ -24,7 +24,7 @@ from lakehouse.errors import TableError
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import Lake, Subject
-from lakehouse.spark.query_errors import gist
+from lakehouse.spark.query_errors import error_line
 
 _RESULT_FORMAT = {
     "result_format": "SUMMARY",
@@ -101,7 +101,7 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 def _unreadable(error: Exception) -> Finding:
     return Finding(
-        "the table can be read", "fail", success=False, observed="", unexpected=0, error=gist(error)
+        "the table can be read", "fail", success=False, observed="", unexpected=0, error=error_line(error)
     )
 
 

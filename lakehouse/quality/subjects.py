@@ -21,7 +21,7 @@ from lakehouse.layers import bronze, gold, silver
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
-from lakehouse.stream import KeptTable, Stream
+from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import TableSpec
 
 LAYERS = ("bronze", "silver", "gold")
@@ -68,8 +68,8 @@ def subjects(streams: Sequence[Stream], settings: Settings) -> list[Subject]:
     ]
 
 
-def _time_of(table: KeptTable) -> str:
-    return table.extent[1] if table.extent else "last_event_time"
+def _time_of(table: MergedTable) -> str:
+    return table.time_columns[1] if table.time_columns else "last_event_time"
 
 
 class Lake:

@@ -22,7 +22,7 @@ from lakehouse.progress import snapshots
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED, GoldTable, KeptTable, Stream
+from lakehouse.stream import DELETED, GoldTable, MergedTable, Stream
 from lakehouse.tables import leases
 
 MOST_TAKEN_AWAY = 0.2
@@ -32,7 +32,7 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Span:
+class WindowSpan:
     """Times from `first` on and before `end`, UTC; null: without a bound."""
 
     first: datetime | None = None
@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class GoldRebuilt:
     """What a rebuild did to a table: rows of the span there are now, rows put right, and rows taken away."""
 
     table: str
@@ -53,14 +53,14 @@ class Rebuilt:
     changed: int
     deleted: int
 
-    def and_then(self, more: Rebuilt) -> Rebuilt:
+    def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
         """Return what this and a later look have done together."""
-        return Rebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
+        return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
 def rebuild_gold(
-    spark: SparkSession, table: GoldTable, settings: Settings, span: Span, *, force: bool = False
-) -> list[Rebuilt]:
+    spark: SparkSession, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool = False
+) -> list[GoldRebuilt]:
     """Put the rows of the table, and of those beside it, right; a rerun finds nothing to do.
 
     `span` is of the row's first time (window_start, ts). Raises TableError where the table's rows have none
@@ -68,14 +68,14 @@ def rebuild_gold(
     written where more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
     """
     kept = (table, *table.sides)
-    if not span.is_whole and any(one.extent is None for one in kept):
+    if not span.is_whole and any(one.time_columns is None for one in kept):
         raise TableError(
             f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
         )
     path = tables.path_of(settings.lake, "gold", table.name)
     for one in kept:
         tables.ensure(spark, settings.lake, gold.spec(one, settings))
-    done = {one.name: Rebuilt(one.name, 0, 0, 0) for one in kept}
+    done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
     with leases.held(spark, path, f"gold.{table.name}"):
         for _ in range(_ROUNDS):
             once = _put_right(spark, table, settings, span, force=force)
@@ -86,8 +86,8 @@ def rebuild_gold(
 
 
 def _put_right(
-    spark: SparkSession, table: GoldTable, settings: Settings, span: Span, *, force: bool
-) -> dict[str, Rebuilt]:
+    spark: SparkSession, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
+) -> dict[str, GoldRebuilt]:
     """Write what differs, to the tables beside it first, as micro-batches do."""
     cut = recompute.cut_of(spark, table, settings)
     anew = recompute.made_anew(cut, settings)
@@ -107,7 +107,7 @@ class _Look:
     """What differs between a table's rows and those made anew, in a span; `wrong` are its keys, persisted."""
 
     def __init__(
-        self, found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings, span: Span
+        self, found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings, span: WindowSpan
     ) -> None:
         within = _within(table, span)
         self.table = table
@@ -130,7 +130,7 @@ class _Look:
                 "with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
             )
 
-    def write(self) -> Rebuilt:
+    def write(self) -> GoldRebuilt:
         """Put what differs right; a key that is there twice leaves first, the next look finds it missing."""
         deleted, keys = self._invented + self._doubled, list(self.table.keys)
         if self._changed or deleted:
@@ -145,15 +145,15 @@ class _Look:
                 tables.replace(rows, path, keys, within=F.lit(True))  # noqa: FBT003
             finally:
                 rows.unpersist()
-        return Rebuilt(self.table.name, self._anew.count(), self._changed, deleted)
+        return GoldRebuilt(self.table.name, self._anew.count(), self._changed, deleted)
 
 
-def _within(table: KeptTable, span: Span) -> Column:
+def _within(table: MergedTable, span: WindowSpan) -> Column:
     within = F.lit(True)  # noqa: FBT003
-    if table.extent is not None and span.first is not None:
-        within &= F.col(table.extent[0]) >= F.lit(span.first)
-    if table.extent is not None and span.end is not None:
-        within &= F.col(table.extent[0]) < F.lit(span.end)
+    if table.time_columns is not None and span.first is not None:
+        within &= F.col(table.time_columns[0]) >= F.lit(span.first)
+    if table.time_columns is not None and span.end is not None:
+        within &= F.col(table.time_columns[0]) < F.lit(span.end)
     return within
 
 

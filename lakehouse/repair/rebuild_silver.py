@@ -35,7 +35,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, Source, Stream
-from lakehouse.tables import Greatest, from_micros, leases
+from lakehouse.tables import HighWaterMark, from_micros, leases
 
 _KEYS = list(COORDINATES)
 
@@ -58,7 +58,7 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class SilverRebuilt:
     """What a rebuild did: records judged, silver's rows by what became of them, letters.
 
     `newly_refused` counts letters that are new or open again, `newly_accepted` those that are replayed now.
@@ -75,9 +75,9 @@ class Rebuilt:
     first: datetime | None = None
     last: datetime | None = None
 
-    def __add__(self, other: Rebuilt) -> Rebuilt:
+    def __add__(self, other: SilverRebuilt) -> SilverRebuilt:
         """Return both together."""
-        return Rebuilt(
+        return SilverRebuilt(
             self.judged + other.judged,
             self.inserted + other.inserted,
             self.changed + other.changed,
@@ -97,7 +97,7 @@ def rebuild_silver(
     now: datetime,
     *,
     allow_late: bool = False,
-) -> Rebuilt:
+) -> SilverRebuilt:
     """Judge what silver has finished with again, and let silver and the dead letters follow.
 
     What silver has came in time and is not late. A letter that is there for being late stays, and one that
@@ -105,12 +105,12 @@ def rebuild_silver(
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
-    places = (_Place(spark, stream, source, settings, now) for source in stream.sources)
+    places = (_SourceRebuild(spark, stream, source, settings, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late) for place in places)
-    return reduce(Rebuilt.__add__, done, Rebuilt())
+    return reduce(SilverRebuilt.__add__, done, SilverRebuilt())
 
 
-class _Place:
+class _SourceRebuild:
     """The records of one source, and the tables that they are in."""
 
     def __init__(
@@ -125,16 +125,16 @@ class _Place:
         )
         self._paths = silver.ensure(spark, source, settings)
 
-    def rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
+    def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         what = f"rebuild of {self._origin.job}"
         with leases.held_part(self._spark, self._paths.dead, self._source.table, what, alone=True):
             return self._rebuild(span, allow_late=allow_late)
 
-    def _rebuild(self, span: Landed, *, allow_late: bool) -> Rebuilt:
+    def _rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         landed = tables.read(self._spark, self._paths.bronze).where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
-            return Rebuilt()
+            return SilverRebuilt()
         again = tables.keep_one(self._spark, self._paths.clean, _KEYS, within(ranges))
         tables.keep_one(self._spark, self._paths.dead, ("id",), within(ranges))
         judged = self._judged(landed, ranges, allow_late=allow_late)
@@ -142,7 +142,7 @@ class _Place:
         try:
             found = _found(work)
             self._write(work, found, within(ranges_of(work)))
-            return Rebuilt(
+            return SilverRebuilt(
                 judged=judged.count(),
                 inserted=found.inserted,
                 changed=found.changed,
@@ -188,7 +188,7 @@ class _Place:
         reasons = F.col("reasons")
         if allow_late:
             return reasons
-        front = Greatest(self._paths.clean, "event_time").value(self._spark)
+        front = HighWaterMark(self._paths.clean, "event_time").value(self._spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         was_late = F.filter("said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
@@ -219,7 +219,7 @@ class _Place:
 
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
-        tables.amend(rows, self._paths.dead, ("id",), where, {**values, **attempt}, within=lie)
+        tables.update_matched(rows, self._paths.dead, ("id",), where, {**values, **attempt}, within=lie)
 
 
 def _work() -> dict[str, Column]:

@@ -1,6 +1,6 @@
 """Gold made anew: what a gold table and those beside it must hold by the rows of silver that they stand for.
 
-All rows of one cut of silver go through the table's own `partial` and `fold` in one batch, onto an empty
+All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
 table. What stands in the table must be the same, but for what its Comparison says.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, DoubleType, MapType
 from lakehouse import tables
 from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
-from lakehouse.stream import EventClock, Front, GoldTable, KeptTable, Quantiles, WallClock
+from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
@@ -68,14 +68,14 @@ def cut_of(spark: SparkSession, table: GoldTable, settings: Settings) -> GoldCut
 def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
     """Return the rows that the cut's tables must hold, by table; nothing is closed by the wall clock."""
     table = cut.table
-    partials = table.partial(table.combine(cut.merged), settings)
+    partials = table.preaggregate(table.combine(cut.merged), settings)
     nothing = cut.found[table.name].where(F.lit(False))  # noqa: FBT003
     folded = table.fold(partials, nothing, _front(partials, table), settings)
     rows = {side.name: side.rows(folded) for side in table.sides}
     return {table.name: folded.select(*table.schema.names), **rows}
 
 
-def differences(found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings) -> DataFrame:
+def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
     """Return the keys of rows that are not what silver makes them, each with `what`: one row a key.
 
     Quantiles that are estimates are left to `rank_errors`.
@@ -90,13 +90,13 @@ def differences(found: DataFrame, anew: DataFrame, table: KeptTable, settings: S
         *keys,
         F.struct(*anew.columns).alias("e"),
         _struct(table.comparison.slack()).alias("slack"),
-        _struct({} if clock is None else clock.becomes(settings)).alias("becomes"),
+        _struct({} if clock is None else clock.set_columns(settings)).alias("becomes"),
     )
     both = counted.join(expected, keys, "full_outer")
     return both.select(*keys, _what(table, settings).alias("what")).where(F.col("what").isNotNull())
 
 
-def settled(found: DataFrame, anew: DataFrame, table: KeptTable, settings: Settings) -> DataFrame:
+def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
     """Return the rows made anew as they are to stand: what the wall clock has closed stays closed."""
     clock = _wall_clock(table)
     if clock is None:
@@ -105,13 +105,13 @@ def settled(found: DataFrame, anew: DataFrame, table: KeptTable, settings: Setti
     closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()  # noqa: FBT003
     becomes = {
         name: F.when(F.col("_closed"), column).otherwise(F.col(name))
-        for name, column in clock.becomes(settings).items()
+        for name, column in clock.set_columns(settings).items()
     }
     return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
 
 
 def rank_errors(
-    found: DataFrame, merged: DataFrame, table: KeptTable, quantiles: Quantiles, settings: Settings
+    found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles, settings: Settings
 ) -> DataFrame:
     """Return the keys of rows whose quantiles are not within the stated rank error, each with `what`."""
     keys, value = list(table.keys), F.col(quantiles.value)
@@ -129,14 +129,16 @@ def rank_errors(
     return ranked.select(*keys, F.array_join(wrong, ", ").alias("what")).where(F.size(wrong) > 0)
 
 
-def _front(partials: DataFrame, table: GoldTable) -> Front:
+def _front(partials: DataFrame, table: GoldTable) -> EventTimeProgress:
     if not isinstance(table.clock, EventClock):
-        return Front(None, NEVER)
+        return EventTimeProgress(None, NEVER)
     reached = partials.agg(F.unix_micros(F.max(table.clock.column)).alias("micros")).first()
-    return Front(None, NEVER if not reached or reached.micros is None else tables.from_micros(reached.micros))
+    return EventTimeProgress(
+        None, NEVER if not reached or reached.micros is None else tables.from_micros(reached.micros)
+    )
 
 
-def _wall_clock(table: KeptTable) -> WallClock | None:
+def _wall_clock(table: MergedTable) -> WallClock | None:
     clock = table.clock if isinstance(table, GoldTable) else None
     return clock if isinstance(clock, WallClock) else None
 
@@ -145,7 +147,7 @@ def _struct(columns: Mapping[str, Column]) -> Column:
     return F.struct(F.lit(0).alias("_"), *(column.alias(name) for name, column in columns.items()))
 
 
-def _what(table: KeptTable, settings: Settings) -> Column:
+def _what(table: MergedTable, settings: Settings) -> Column:
     wrong = F.array_compact(F.array(*_wrong_columns(table, settings)))
     return (
         F.when(F.col("f").isNull(), F.lit(MISSING))
@@ -155,9 +157,9 @@ def _what(table: KeptTable, settings: Settings) -> Column:
     )
 
 
-def _wrong_columns(table: KeptTable, settings: Settings) -> list[Column]:
+def _wrong_columns(table: MergedTable, settings: Settings) -> list[Column]:
     clock, comparison = _wall_clock(table), table.comparison
-    becomes = {} if clock is None else clock.becomes(settings)
+    becomes = {} if clock is None else clock.set_columns(settings)
     slack, quantiles = comparison.slack(), comparison.quantiles
     cleared = table.state.columns if isinstance(table, GoldTable) and table.state else ()  # by maintenance
     wrong = []

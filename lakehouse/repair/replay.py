@@ -27,7 +27,7 @@ from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Greatest, leases
+from lakehouse.tables import HighWaterMark, leases
 
 _KEYS = list(COORDINATES)
 
@@ -149,19 +149,19 @@ def discard(
 
 def _places(
     spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
-) -> list[_Place]:
+) -> list[_SelectedLetters]:
     """Return the sources that have selected letters."""
     letters = read_letters(spark, settings).where(selection.condition() & (F.col("status") != REPLAYED))
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
-        _Place(spark, source, settings, selection, now)
+        _SelectedLetters(spark, source, settings, selection, now)
         for stream in streams
         for source in stream.sources
         if silver.query_name(source) in jobs
     ]
 
 
-class _Place:
+class _SelectedLetters:
     """The selected letters of one source, and the tables that its records are in."""
 
     def __init__(
@@ -270,11 +270,13 @@ class _Place:
     def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         given_up = {"status": F.lit(DISCARDED)}
         is_open = F.col("t.status") == OPEN
-        return tables.amend(letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges))
+        return tables.update_matched(
+            letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges)
+        )
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._spark, self._paths.bronze).where(within(ranges))
-        front = None if allow_late else Greatest(self._paths.clean, "event_time").value(self._spark)
+        front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
         judged = judge(chosen, self._source, watermark, self._settings)
@@ -303,7 +305,7 @@ class _Place:
         """Change letters that have not been replayed; it counts as an attempt."""
         attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
         pending = F.col("t.status") != REPLAYED
-        tables.amend(
+        tables.update_matched(
             letters,
             self._paths.dead,
             ("id",),

@@ -27,7 +27,7 @@ from lakehouse.runtime.turns import Turns
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import executing_for
-from lakehouse.spark.query_errors import gist, has_ended, is_loss
+from lakehouse.spark.query_errors import error_line, has_ended, is_loss
 from lakehouse.tables import Transaction
 
 _POLL_S = 0.05
@@ -226,7 +226,7 @@ class Group:
             self._troubles.is_over(name)
             return False
         elif one.may_start_again:
-            told = f"{name} starts again: {gist(one.cause)}"
+            told = f"{name} starts again: {error_line(one.cause)}"
             note(Kind.RESTART, told, stream=one.maker.stream, **place_of(name))
             self._common.guards.notice(told)
             one.restarts += 1

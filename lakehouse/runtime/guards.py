@@ -49,7 +49,7 @@ class Guards:
         Losses of records that are allowed are noted in ops.data_losses, and the checkpoint moves on.
         """
         checkpoint = checkpoints.path_of(self.settings.lake, query.name)
-        query.admits(self.allow)
+        query.preflight(self.allow)
         topic = self._topic(query)
         identity = self._identity(query, topic)
         if not checkpoints.exists(self.spark, checkpoint):
@@ -91,12 +91,12 @@ class Guards:
         return {"query": query.name, "tables": ids, "topic": _noted_topic(query, topic)}
 
     def _refuse_lost(self, query: LayerQuery, checkpoint: str) -> None:
-        if query.fills is None:
+        if query.target is None:
             return
-        filled = tables.has_rows(self.spark, query.fills)
+        filled = tables.has_rows(self.spark, query.target)
         beside = {
             name: condition
-            for name, condition in query.beside.items()
+            for name, condition in query.co_targets.items()
             if tables.has_rows(self.spark, query.tables[name], condition)
         }
         if not filled and not beside:
@@ -108,16 +108,16 @@ class Guards:
         )
         raise CheckpointError(
             f"{query.name} {whose}, but its checkpoint {checkpoint} is gone; starting again from the "
-            f"beginning would write them twice. Put the checkpoint back, or delete {query.fills}{rows} (and "
+            f"beginning would write them twice. Put the checkpoint back, or delete {query.target}{rows} (and "
             f"what was made from it) and run again to rebuild it"
         )
 
     def _refuse_older(self, query: LayerQuery, checkpoint: str, noted: Mapping[str, Any] | None) -> None:
-        if query.fills is None:
+        if query.target is None:
             return
         planned = checkpoints.last_planned(self.spark, checkpoint)
         application = query.application(str(checkpoints.query_id(self.spark, checkpoint)))
-        for name in (query.name, *query.beside):
+        for name in (query.name, *query.co_targets):
             written = tables.transactions(self.spark, query.tables[name])
             last = written.get(application)
             if last is not None and last > (-1 if planned is None else planned):
@@ -125,7 +125,7 @@ class Guards:
                     f"{name} has micro-batch {last} of {query.name}, but the checkpoint {checkpoint} has "
                     f"planned none after {'the start' if planned is None else planned}: it is older than the "
                     f"table, and what it planned next would be taken for written. Put the newest checkpoint "
-                    f"back, or delete it and {query.fills} (and what was made from it) and run again to "
+                    f"back, or delete it and {query.target} (and what was made from it) and run again to "
                     f"rebuild it"
                 )
             others = [one for one in written if one.startswith(query.application("")) and one != application]
@@ -152,7 +152,7 @@ class Guards:
         note(Kind.DATA_LOSS, told, layer=query.layer, table=query.name)
         self.notice(told)
 
-    def _refuse_lost_offsets(self, query: LayerQuery, place: _Place, topic: Topic | None) -> None:
+    def _refuse_lost_offsets(self, query: LayerQuery, place: _CheckpointState, topic: Topic | None) -> None:
         losses = _lost_offsets(query, place, topic)
         if losses:
             raise CheckpointError(
@@ -160,21 +160,21 @@ class Guards:
                 f"them in {data_losses.DATA_LOSSES.qualified_name} as lost and go on behind them"
             )
 
-    def _place(self, query: LayerQuery, checkpoint: str) -> _Place:
+    def _place(self, query: LayerQuery, checkpoint: str) -> _CheckpointState:
         """Return how far the query has written; what was only planned does not count."""
         planned = checkpoints.last_planned(self.spark, checkpoint)
         done = checkpoints.last_done(self.spark, checkpoint)
         application = query.application(str(checkpoints.query_id(self.spark, checkpoint)))
-        written = tables.transactions(self.spark, str(query.fills)).get(application, -1)
+        written = tables.transactions(self.spark, str(query.target)).get(application, -1)
         last = planned
         if planned is not None and planned != done and written < planned:
             last = planned - 1 if planned else None
         position = checkpoints.kafka_position(self.spark, checkpoint, last)
         for other in position.keys() - {query.topic}:
             raise _other_topic(query, checkpoint, other)
-        return _Place(planned, done, last, position.get(str(query.topic)))
+        return _CheckpointState(planned, done, last, position.get(str(query.topic)))
 
-    def _move_on(self, checkpoint: str, place: _Place, position: dict[str, _Position]) -> None:
+    def _move_on(self, checkpoint: str, place: _CheckpointState, position: dict[str, _Position]) -> None:
         if place.planned is None:
             checkpoints.forget_start(self.spark, checkpoint)
             return
@@ -185,7 +185,7 @@ class Guards:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CheckpointState:
     """The last micro-batches planned, done and written, and the offsets that the written ones reach up to."""
 
     planned: int | None
@@ -201,7 +201,7 @@ _NEW_TOPIC = (
 )
 
 
-def _lost_offsets(query: LayerQuery, place: _Place, topic: Topic | None) -> list[LostRange]:
+def _lost_offsets(query: LayerQuery, place: _CheckpointState, topic: Topic | None) -> list[LostRange]:
     """Return what the topic has no more and the query has not written; refuse a topic that runs back."""
     position = place.position
     if position is None:
@@ -210,7 +210,7 @@ def _lost_offsets(query: LayerQuery, place: _Place, topic: Topic | None) -> list
         ends = "is gone" if topic is None else f"ends at {_shown(topic.ends)}"
         raise CheckpointError(
             f"{query.name} has read topic {query.topic} up to {_shown(position)}, but it {ends}: its offsets "
-            f"run back, as when it was deleted and made again. {_NEW_TOPIC.format(query.fills)}"
+            f"run back, as when it was deleted and made again. {_NEW_TOPIC.format(query.target)}"
         )
     return [
         LostRange(str(query.topic), n, offset, topic.earliest[n] - 1)
@@ -219,7 +219,7 @@ def _lost_offsets(query: LayerQuery, place: _Place, topic: Topic | None) -> list
     ]
 
 
-def _reached(place: _Place, topic: Topic) -> _Position:
+def _reached(place: _CheckpointState, topic: Topic) -> _Position:
     """Return the offsets that have been reached; a partition that is new begins at 0."""
     return {n: (place.position or {}).get(n, 0) for n in topic.earliest}
 
@@ -249,7 +249,7 @@ def _refuse_other_topic(
     if noted["id"] and found["id"] and noted["id"] != found["id"]:
         raise CheckpointError(
             f"topic {found['name']} was deleted and made again: {query.name} has read the one with id "
-            f"{noted['id']}, this one has {found['id']}. {_NEW_TOPIC.format(query.fills)}"
+            f"{noted['id']}, this one has {found['id']}. {_NEW_TOPIC.format(query.target)}"
         )
 
 
@@ -259,7 +259,7 @@ def _refuse_other_tables(
     others = sorted(name for name in noted.keys() & found.keys() if noted[name] != found[name])
     if not others:
         return
-    fills = "" if query.fills is None else f" and {query.fills}"
+    fills = "" if query.target is None else f" and {query.target}"
     what = (
         f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} deleted and made anew, or the "
         f"checkpoint belongs to another lake"

@@ -64,8 +64,8 @@ class TripGroup(Group):
             "bronze",
             land[0].name,
             trip.records,
-            trip.take,
-            fills=None,
+            trip.process_batch,
+            target=None,
             close=trip.close,
             checkpoint=trip.checkpoint,
         )

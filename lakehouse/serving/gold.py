@@ -14,14 +14,14 @@ from pyspark.sql.types import TimestampType
 from lakehouse.messages.layout import Equals, Part, Row
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Order, Snapshot, Table
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.tables.specs import path_of
 
 _MILLI = 1000
 
 
 @dataclass(frozen=True)
-class Span:
+class RowSelection:
     """Which rows are meant: their time is in [start, end), epoch ms, null for open, and they have `where`.
 
     `after` are the sort values of the row that the page before ended with. The oldest rows come first, unless
@@ -47,64 +47,64 @@ class GoldRows:
 class Gold:
     """The gold tables of a lake; its methods block, and raise NoTableError and TableAwayError."""
 
-    def __init__(self, lake: str, kept: Iterable[KeptTable]) -> None:
+    def __init__(self, lake: str, kept: Iterable[MergedTable]) -> None:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return generation and version of each table that can be read, by its name in SQL."""
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
-    def row(self, table: KeptTable, key: Row) -> GoldRows:
+    def row(self, table: MergedTable, key: Row) -> GoldRows:
         """Return the row of a key, whose times are those of the message: in milliseconds."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
-    def rows_of(self, table: KeptTable, keys: Row, start: int, end: int) -> GoldRows:
+    def rows_of(self, table: MergedTable, keys: Row, start: int, end: int) -> GoldRows:
         """Return every row that has these values, and whose time is in [start, end), epoch ms."""
         conditions = _matches(table, keys) + _between(table, start, end)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
-    def latest(self, table: KeptTable, keys: Row) -> GoldRows:
+    def latest(self, table: MergedTable, keys: Row) -> GoldRows:
         """Return the row of the greatest order among those that have left and have these values."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
-    def latest_of_members(self, table: KeptTable, keys: Row) -> GoldRows:
+    def latest_of_members(self, table: MergedTable, keys: Row) -> GoldRows:
         """Return that row of every member among those that have left and have these values."""
         return self._read(table, lambda snapshot: _latest_of_members(snapshot, table, keys))
 
-    def page(self, table: KeptTable, span: Span, most: int) -> GoldRows:
+    def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
         """Return the first rows of a span, `most` at most, in the order of `sorted_by`."""
         return self._read(table, lambda snapshot: _page(snapshot, table, span, most))
 
-    def _read(self, table: KeptTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
+    def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
         def found(snapshot: Snapshot) -> GoldRows:
             return GoldRows(snapshot.generation, snapshot.version, read(snapshot))
 
         return delta.read(self._tables[table.name], found)
 
 
-def columns_of(table: KeptTable) -> tuple[str, ...]:
+def columns_of(table: MergedTable) -> tuple[str, ...]:
     """Return the columns that answers are made of."""
     view, message = table.export.redis, table.export.value
     parts: list[Part] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
-    time = () if table.extent is None else table.extent[:1]
+    time = () if table.time_columns is None else table.time_columns[:1]
     named = (name for part in parts for name in part.columns)
     return tuple(dict.fromkeys((*table.keys, *time, *named, *final)))
 
 
-def sorted_by(table: KeptTable) -> tuple[str, ...]:
+def sorted_by(table: MergedTable) -> tuple[str, ...]:
     """Return the columns that pages are sorted by: the row's time, then its key."""
-    time = () if table.extent is None else table.extent[:1]
+    time = () if table.time_columns is None else table.time_columns[:1]
     return tuple(dict.fromkeys((*time, *table.keys)))
 
 
-def is_time(table: KeptTable, column: str) -> bool:
+def is_time(table: MergedTable, column: str) -> bool:
     """Tell whether a column is a timestamp."""
     return isinstance(table.schema[column].dataType, TimestampType)
 
 
 def _some(
-    snapshot: Snapshot, table: KeptTable, conditions: Sequence[ds.Expression], most: int | None = None
+    snapshot: Snapshot, table: MergedTable, conditions: Sequence[ds.Expression], most: int | None = None
 ) -> list[Row]:
     columns, found = columns_of(table), list[Row]()
     for part in snapshot.rows(columns, delta.everything(conditions)):
@@ -114,7 +114,7 @@ def _some(
     return found
 
 
-def _latest(snapshot: Snapshot, table: KeptTable, keys: Row) -> list[Row]:
+def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
     columns, order = columns_of(table), table.export.redis.order
     best = list[Row]()
     for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
@@ -124,7 +124,7 @@ def _latest(snapshot: Snapshot, table: KeptTable, keys: Row) -> list[Row]:
     return [max(best, key=order.of)] if best else []
 
 
-def _latest_of_members(snapshot: Snapshot, table: KeptTable, keys: Row) -> list[Row]:
+def _latest_of_members(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
     columns, view = columns_of(table), table.export.redis
     members, order = list(view.member.columns), view.order.columns
     best = dict[str | None, Row]()
@@ -143,14 +143,14 @@ def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
     return part.join(most, [*members, order], join_type="left semi")
 
 
-def _page(snapshot: Snapshot, table: KeptTable, span: Span, most: int) -> list[Row]:
+def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int) -> list[Row]:
     conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
     direction: Literal["ascending", "descending"] = "descending" if span.newest_first else "ascending"
     order = Order(dict.fromkeys(sorted_by(table), direction), span.after)
     return delta.first_rows(snapshot, columns_of(table), conditions, order=order, most=most)
 
 
-def _matches(table: KeptTable, keys: Row) -> list[ds.Expression]:
+def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
     """Return the conditions that a row has these values; a time is meant to the millisecond."""
     conditions = []
     for column, value in keys.items():
@@ -162,15 +162,15 @@ def _matches(table: KeptTable, keys: Row) -> list[ds.Expression]:
     return conditions
 
 
-def _between(table: KeptTable, start: int | None, end: int | None) -> list[ds.Expression]:
-    if table.extent is None:
+def _between(table: MergedTable, start: int | None, end: int | None) -> list[ds.Expression]:
+    if table.time_columns is None:
         return []
-    column = table.extent[0]
+    column = table.time_columns[0]
     first = [] if start is None else [delta.since(column, start * _MILLI)]
     return first + ([] if end is None else [delta.before(column, end * _MILLI)])
 
 
-def _left(table: KeptTable) -> list[ds.Expression]:
+def _left(table: MergedTable) -> list[ds.Expression]:
     """Return the condition that a row has left for Redis, where it is said as data."""
-    leaves = table.export.leaves
+    leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

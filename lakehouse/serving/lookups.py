@@ -20,12 +20,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS, Equals, Row
 from lakehouse.serving.delta import NoTableError, TableAwayError
-from lakehouse.serving.gold import Gold, GoldRows, Span
+from lakehouse.serving.gold import Gold, GoldRows, RowSelection
 from lakehouse.serving.live import Live, RedisAwayError, Stored
 from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
 from lakehouse.settings import Settings
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 
 REDIS, GOLD = "redis", "gold"
 _AT_ONCE, _WAITING = 4, 32
@@ -69,14 +69,14 @@ class Answer:
 class Lookups:
     """Finds rows; raises Problem with 404 where neither store has them, and 503 where both are away."""
 
-    def __init__(self, settings: Settings, tables: Iterable[KeptTable], gold: Gold, live: Live) -> None:
+    def __init__(self, settings: Settings, tables: Iterable[MergedTable], gold: Gold, live: Live) -> None:
         self._settings = settings
         self.tables = {table.name: table for table in tables}
         self._gold = gold
         self._live = live
         self._scans = Scans()
 
-    async def row(self, table: KeptTable, key: Row) -> Answer:
+    async def row(self, table: MergedTable, key: Row) -> Answer:
         """Return the row of a key."""
         name = _named(table.export.redis.row_key.of(key))
         found, why = None, None
@@ -88,7 +88,7 @@ class Lookups:
             return _of_redis(table, [found])
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
-    async def latest(self, table: KeptTable, keys: Row) -> Answer:
+    async def latest(self, table: MergedTable, keys: Row) -> Answer:
         """Return the latest row of a member of a group; `keys` are the columns of both."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
@@ -101,7 +101,7 @@ class Lookups:
         what = ", ".join(map(str, keys.values()))
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
-    async def members(self, table: KeptTable, keys: Row) -> Answer:
+    async def members(self, table: MergedTable, keys: Row) -> Answer:
         """Return the latest row of every member of a group; `keys` are the columns of the group."""
         why, found, holds_all = None, dict[str, Stored](), False
         try:
@@ -113,7 +113,7 @@ class Lookups:
         what = ", ".join(map(str, keys.values()))
         return await self._from_gold(table, why, lambda: self._gold.latest_of_members(table, keys), what)
 
-    async def series(self, table: KeptTable, keys: Row, windows: int) -> Answer:
+    async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
         """Return the last windows of a series up to its newest one, newest first; `keys` name the series.
 
         A window without events is not there.
@@ -141,7 +141,7 @@ class Lookups:
         newest_first = sorted(answer.rows, key=lambda said: -(said.row or {})[column])
         return Answer(answer.source, answer.generation, answer.version, tuple(newest_first))
 
-    async def page(self, table: KeptTable, span: Span, most: int) -> Answer:
+    async def page(self, table: MergedTable, span: RowSelection, most: int) -> Answer:
         """Return a page of a span, from gold."""
         return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
 
@@ -150,7 +150,7 @@ class Lookups:
         return await self._scan(read)
 
     async def _from_gold(
-        self, table: KeptTable, why: RedisAwayError | None, read: Callable[[], GoldRows], what: str
+        self, table: MergedTable, why: RedisAwayError | None, read: Callable[[], GoldRows], what: str
     ) -> Answer:
         try:
             answer = _of_gold(table, await self._scan(read))
@@ -187,7 +187,7 @@ class Scans:
         return await to_thread.run_sync(read, limiter=self._limiter)
 
 
-def group_of(table: KeptTable, keys: Row) -> str:
+def group_of(table: MergedTable, keys: Row) -> str:
     """Return what the hash of a group is called."""
     return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
 
@@ -197,25 +197,25 @@ def _named(key: str | None) -> str:
     return key
 
 
-def _name_of(table: KeptTable, column: str) -> str:
+def _name_of(table: MergedTable, column: str) -> str:
     """Return the message's name of a column."""
     named: Mapping[str, Any] = table.export.value.values
     return next(name for name, value in named.items() if value.columns == (column,))
 
 
-def _of_redis(table: KeptTable, found: Sequence[Stored]) -> Answer:
+def _of_redis(table: MergedTable, found: Sequence[Stored]) -> Answer:
     newest = max((one.generation, one.version) for one in found)
     rows = (Said(one.message, _is_final_message(table, one.message)) for one in found)
     return Answer(REDIS, *newest, tuple(rows))
 
 
-def _of_gold(table: KeptTable, found: GoldRows) -> Answer:
+def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
     message, final = table.export.value, table.final
     rows = (Said(message.text(row), None if final is None else final.of(row), row) for row in found.rows)
     return Answer(GOLD, found.generation, found.version, tuple(rows))
 
 
-def _is_final_message(table: KeptTable, message: str) -> bool | None:
+def _is_final_message(table: MergedTable, message: str) -> bool | None:
     """Tell it of a row that has left: by its message, or by the condition under which rows leave."""
     if table.final is None:
         return None
@@ -224,7 +224,11 @@ def _is_final_message(table: KeptTable, message: str) -> bool | None:
     ]
     if names:
         return bool(json.loads(message)[names[0]] == table.final.value)
-    return True if isinstance(table.export.leaves, Equals) and table.export.leaves == table.final else None
+    return (
+        True
+        if isinstance(table.export.export_when, Equals) and table.export.export_when == table.final
+        else None
+    )
 
 
 def away(why: str) -> Problem:

@@ -18,10 +18,10 @@ from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, Ti
 from lakehouse.messages.layout import Row
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
-from lakehouse.serving.gold import Span, is_time, sorted_by
+from lakehouse.serving.gold import RowSelection, is_time, sorted_by
 from lakehouse.serving.lookups import Lookups, Said
 from lakehouse.settings import Settings
-from lakehouse.stream import KeptTable, Stream
+from lakehouse.stream import MergedTable, Stream
 
 MOST_ROWS = 1_000
 _LONG = 2**63 - 1
@@ -55,7 +55,7 @@ def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> A
     return routes
 
 
-def _add(routes: APIRouter, lookups: Lookups, stream: str, table: KeptTable) -> None:
+def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -> None:
     path, view = f"/tables/{table.name}", table.export.redis
     members = (*view.group.columns, *view.member.columns)
 
@@ -71,7 +71,7 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: KeptTable) -> 
     key = {name: _required(table, name) for name in table.keys}
     named = {name: _required(table, name) for name in dict.fromkeys(members)}
     filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
-    span = {} if table.extent is None else {"start": (Start, None), "end": (End, None)}
+    span = {} if table.time_columns is None else {"start": (Start, None), "end": (End, None)}
     paging = {"limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
     for one, which, parts in (
         (row, "row", key),
@@ -92,7 +92,7 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: KeptTable) -> 
 
 
 async def _answer_row(
-    request: Request, lookups: Lookups, table: KeptTable, asked: Mapping[str, Any], *, latest: bool = False
+    request: Request, lookups: Lookups, table: MergedTable, asked: Mapping[str, Any], *, latest: bool = False
 ) -> Response:
     values = _values(table, asked)
     answer = await (lookups.latest(table, values) if latest else lookups.row(table, values))
@@ -104,11 +104,11 @@ async def _answer_row(
 
 
 async def _answer_page(
-    request: Request, lookups: Lookups, table: KeptTable, asked: Mapping[str, Any]
+    request: Request, lookups: Lookups, table: MergedTable, asked: Mapping[str, Any]
 ) -> Response:
     newest_first = asked["order"] == "newest"
     pages = f"{table.name} newest first" if newest_first else table.name
-    span = Span(
+    span = RowSelection(
         start=_millis("start", asked.get("start")),
         end=_millis("end", asked.get("end")),
         where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
@@ -125,17 +125,17 @@ async def _answer_page(
     return answered_rows(request, answer.origin, {"table": table.name}, f'"rows":[{rows}]', after)
 
 
-def _row(table: KeptTable, said: Said) -> str:
+def _row(table: MergedTable, said: Said) -> str:
     key = json.dumps(_key(table, said.row or {}), ensure_ascii=False, separators=(",", ":"))
     return f'{{"key":{key},"isFinal":{json.dumps(said.is_final)},"data":{said.message}}}'
 
 
-def _key(table: KeptTable, row: Row) -> dict[str, Any]:
+def _key(table: MergedTable, row: Row) -> dict[str, Any]:
     """Return a row's key as it is asked for: by column, times in epoch ms."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 
-def _values(table: KeptTable, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was asked for as values of the columns, times in microseconds; what is null is left out."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
@@ -149,28 +149,28 @@ def _millis(name: str, text: str | None) -> int | None:
     return None if text is None else -(-parameters.micros(name, text) // 1000)
 
 
-def _after(table: KeptTable, pages: str, text: str | None) -> tuple[Any, ...] | None:
+def _after(table: MergedTable, pages: str, text: str | None) -> tuple[Any, ...] | None:
     if text is None:
         return None
     return parameters.from_cursor(pages, text, [_python_type(table, name) for name in sorted_by(table)])
 
 
-def _python_type(table: KeptTable, column: str) -> type:
+def _python_type(table: MergedTable, column: str) -> type:
     kind = table.schema[column].dataType
     if isinstance(kind, TimestampType | LongType | IntegerType):
         return int
     return bool if isinstance(kind, BooleanType) else float if isinstance(kind, DoubleType) else str
 
 
-def _required(table: KeptTable, column: str) -> tuple[Any, Any]:
+def _required(table: MergedTable, column: str) -> tuple[Any, Any]:
     return _parameter(table, column, str), Parameter.empty
 
 
-def _optional(table: KeptTable, column: str) -> tuple[Any, Any]:
+def _optional(table: MergedTable, column: str) -> tuple[Any, Any]:
     return _parameter(table, column, str | None), None
 
 
-def _parameter(table: KeptTable, column: str, text: Any) -> Any:
+def _parameter(table: MergedTable, column: str, text: Any) -> Any:
     """Return a column as the type of a parameter."""
     kind = table.schema[column].dataType
     optional = text is not str
@@ -199,16 +199,16 @@ def _described(stream: Stream, settings: Settings) -> dict[str, Any]:
     return {"name": stream.name, "tables": tables}
 
 
-def _described_table(table: KeptTable, settings: Settings) -> dict[str, Any]:
+def _described_table(table: MergedTable, settings: Settings) -> dict[str, Any]:
     view = table.export.redis
     return {
         "name": table.name,
         "key": list(table.keys),
         "latestBy": list(_distinct((*view.group.columns, *view.member.columns))),
-        "time": None if table.extent is None else table.extent[0],
+        "time": None if table.time_columns is None else table.time_columns[0],
         "windowSeconds": table.window_s,
         "fields": list(table.export.value.values),
-        "settings": dict(table.fixed(settings)),
+        "settings": dict(table.pinned_settings(settings)),
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
 

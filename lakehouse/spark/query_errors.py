@@ -20,14 +20,18 @@ _RECORDS_GONE = re.compile(
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
-def gist(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return what an error says, without the stack traces that Spark puts into messages."""
     return first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
 
 
 def what_of(error: BaseException) -> str:
     """Return what an error says, with its class where it is not one that a user knows."""
-    return gist(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {gist(error)}"
+    return (
+        error_line(error)
+        if isinstance(error, LakehouseError)
+        else f"{type(error).__name__}: {error_line(error)}"
+    )
 
 
 def is_table_change(error: BaseException) -> bool:

@@ -32,10 +32,10 @@ from lakehouse.stream import (
     DELETED,
     Comparison,
     Contract,
+    EventTimeProgress,
     Export,
     Field,
     FieldType,
-    Front,
     GoldTable,
     RedisView,
     Source,
@@ -106,9 +106,11 @@ def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
     return _joined(clean, settings)
 
 
-def fold_calls(partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
+def fold_calls(
+    partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
+) -> DataFrame:
     """Return the calls that have new events or have become due to close, and the keys that are gone."""
-    due = by_reference(F.lit(shifted(front.now, -_closes_after(settings))), F.col("last_event_time"))
+    due = by_reference(F.lit(shifted(progress.now, -_closes_after(settings))), F.col("last_event_time"))
     pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()  # noqa: FBT003
     standing = current.join(pairs, list(PAIR), "left").where(
         F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
@@ -234,20 +236,20 @@ CALL_RECORDS = GoldTable(
     reads=tuple(SIDES),
     keys=(*PAIR, "ts"),
     schema=SCHEMA,
-    extent=("ts", "last_event_time"),
+    time_columns=("ts", "last_event_time"),
     stats=("status",),
     combine=events,
-    partial=pieces,
+    preaggregate=pieces,
     counted=lambda: F.sum(F.col("analytics_events") + F.col("metrics_events")),
     fold=fold_calls,
-    reach=lambda settings: timedelta(seconds=settings.call_gap_s),
+    merge_radius=lambda settings: timedelta(seconds=settings.call_gap_s),
     clock=WallClock(
         waits=lambda: F.col("status") == "open",
         column="last_event_time",
         after=_closes_after,
-        becomes=closed_by_now,
+        set_columns=closed_by_now,
     ),
-    fixed=fixed_settings,
+    pinned_settings=fixed_settings,
     comparison=Comparison(ignored=("was_closed",)),
     final=_CLOSED,
     export=Export(
@@ -261,8 +263,8 @@ CALL_RECORDS = GoldTable(
             }
         ),
         partition_by=_PAIR_KEY,
-        leaves=_CLOSED,
-        withdraws=lambda: F.col("was_closed"),
+        export_when=_CLOSED,
+        tombstone_when=lambda: F.col("was_closed"),
         redis=RedisView(
             row_key=_CALL_KEY,
             group=key(Plain("user1")),

@@ -60,7 +60,7 @@ def named(clean: DataFrame) -> DataFrame:
 
 def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
     """Return the state of each ten-minute summary, over all services of an environment; one row a key."""
-    return _SUMMARIES.partial(named(clean), settings)
+    return _SUMMARIES.preaggregate(named(clean), settings)
 
 
 def _kept(
@@ -71,7 +71,7 @@ def _kept(
     series: Key,
     names: Mapping[str, str],
     member: str,
-    partial: Callable[[DataFrame, Settings], DataFrame],
+    preaggregate: Callable[[DataFrame, Settings], DataFrame],
     keyed: Callable[[DataFrame], DataFrame],
     merge_every_s: int = 0,
 ) -> GoldTable:
@@ -81,13 +81,13 @@ def _kept(
         reads=("metrics_events",),
         keys=kept.windows.keys,
         schema=kept.schema,
-        extent=("window_start", "window_start"),
+        time_columns=("window_start", "window_start"),
         window_s=kept.windows.length_s,
         merge_every_s=merge_every_s,
-        partial=partial,
+        preaggregate=preaggregate,
         fold=kept.fold,
         clock=EventClock("last_event_time", due_windows),
-        fixed=fixed_settings,
+        pinned_settings=fixed_settings,
         comparison=Comparison(
             ignored=("sketch",),
             slack=statistics.slack,
@@ -99,7 +99,7 @@ def _kept(
                 limit=lambda settings: statistics.rank_error_limit(settings.quantile_k),
             ),
         ),
-        astray=kept.astray,
+        needs_recompute=kept.needs_recompute,
         state=FoldState(
             ("m2", "sketch"),
             until="window_end",
@@ -129,7 +129,7 @@ METRICS_1M = _kept(
     series=joined_key("service_id", "metric_name"),
     names={"serviceId": "service_id", "metricName": "metric_name"},
     member="service_id",
-    partial=_MINUTES.partial,
+    preaggregate=_MINUTES.preaggregate,
     keyed=_MINUTES.keyed,
 )
 """One row per (service_id, metric_name, window_start), a minute of event time."""
@@ -141,7 +141,7 @@ METRICS_SUMMARY_10M = _kept(
     series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
     names={"environment": "environment", "metricName": "metric_name"},
     member="environment",
-    partial=partial_summaries,
+    preaggregate=partial_summaries,
     keyed=lambda clean: _SUMMARIES.keyed(named(clean)),
     merge_every_s=10,
 )

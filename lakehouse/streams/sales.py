@@ -24,10 +24,10 @@ from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
     Contract,
+    EventTimeProgress,
     Export,
     Field,
     FieldType,
-    Front,
     GoldTable,
     RedisView,
     SideTable,
@@ -100,7 +100,9 @@ def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
     return known.where(F.col("recomputed") | (F.col("first") <= last) | is_beyond).select("product")
 
 
-def fold_sales(partials: DataFrame, current: DataFrame, _front: Front, settings: Settings) -> DataFrame:
+def fold_sales(
+    partials: DataFrame, current: DataFrame, _progress: EventTimeProgress, settings: Settings
+) -> DataFrame:
     """Return the products that have new records, with a list of notifications that these make.
 
     A partition's state stands in the sequence as one more record before the new ones.
@@ -222,9 +224,9 @@ SALES_NOTIFICATIONS = SideTable(
     name="sales_notifications",
     keys=("product", "partition", "offset"),
     schema=NOTIFICATIONS_SCHEMA,
-    extent=("event_time", "event_time"),
+    time_columns=("event_time", "event_time"),
     rows=notifications,
-    fixed=fixed_notifications,
+    pinned_settings=fixed_notifications,
     export=Export(
         topic="notifications-events-v1",
         key=key(Plain("product")),
@@ -244,14 +246,14 @@ PRODUCT_SALES = GoldTable(
     reads=("sales_events",),
     keys=("product",),
     schema=SALES_SCHEMA,
-    partial=events,
+    preaggregate=events,
     counted=lambda: F.count(F.lit(1)),
     fold=fold_sales,
-    astray=not_to_be_added_to,
+    needs_recompute=not_to_be_added_to,
     total="total",
     sides=(SALES_NOTIFICATIONS,),
     comparison=Comparison(ignored=("recomputed", "made_anew")),
-    fixed=fixed_notifications,
+    pinned_settings=fixed_notifications,
     export=Export(
         topic=None,
         key=key(Plain("product")),

@@ -16,10 +16,10 @@ from lakehouse.messages.layout import Exact, Message, Millis, Plain, joined_key,
 from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
+    EventTimeProgress,
     Export,
     Field,
     FieldType,
-    Front,
     GoldTable,
     RedisView,
     Rule,
@@ -69,7 +69,9 @@ def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
     )
 
 
-def fold_windows(partials: DataFrame, current: DataFrame, _front: Front, _settings: Settings) -> DataFrame:
+def fold_windows(
+    partials: DataFrame, current: DataFrame, _progress: EventTimeProgress, _settings: Settings
+) -> DataFrame:
     """Return the windows that have new transactions, with these added."""
     columns = [*WINDOWS.keys, "total_amount", "count"]
     standing = current.select(*columns, F.lit(False).alias("more"))  # noqa: FBT003
@@ -104,9 +106,9 @@ USER_TRANSACTIONS_5M = GoldTable(
     reads=("transactions",),
     keys=WINDOWS.keys,
     schema=SCHEMA,
-    extent=("window_start", "window_start"),
+    time_columns=("window_start", "window_start"),
     window_s=WINDOWS.length_s,
-    partial=partial_windows,
+    preaggregate=partial_windows,
     fold=fold_windows,
     total="total_amount",
     export=Export(

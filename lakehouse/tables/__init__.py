@@ -24,7 +24,7 @@ from lakehouse.tables.log import (
 )
 from lakehouse.tables.making import ensure, ensure_source
 from lakehouse.tables.reading import (
-    Greatest,
+    HighWaterMark,
     as_declared,
     has_rows,
     read,
@@ -37,14 +37,14 @@ from lakehouse.tables.reading import (
 )
 from lakehouse.tables.specs import DataFile, TableSpec, Transaction, from_micros, path_of
 from lakehouse.tables.writing import (
-    again_on_conflict,
-    amend,
     append,
     clear,
     insert_missing,
     keep_one,
     replace,
+    retry_on_conflict,
     update,
+    update_matched,
     upsert,
 )
 
@@ -53,11 +53,9 @@ __all__ = [
     "Candidates",
     "Commit",
     "DataFile",
-    "Greatest",
+    "HighWaterMark",
     "TableSpec",
     "Transaction",
-    "again_on_conflict",
-    "amend",
     "append",
     "as_declared",
     "begin",
@@ -86,11 +84,13 @@ __all__ = [
     "read_version",
     "register",
     "replace",
+    "retry_on_conflict",
     "size_bytes",
     "snapshot",
     "table_id",
     "transactions",
     "update",
+    "update_matched",
     "upsert",
     "version_of",
 ]

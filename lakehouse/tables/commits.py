@@ -51,7 +51,7 @@ class Commit:
     """A commit that has begun; the table stands for it as it was then.
 
     `read` and `begin` are what another writer's commit is compared with: where that has changed what was read
-    here, `finish` fails with one of Delta's conflicts, see `lakehouse.tables.writing.again_on_conflict`.
+    here, `finish` fails with one of Delta's conflicts, see `lakehouse.tables.writing.retry_on_conflict`.
     """
 
     spark: SparkSession

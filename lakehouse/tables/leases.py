@@ -111,14 +111,14 @@ def _holding(
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     _extend(spark, path, holder)
     try:
-        tables.again_on_conflict(take)
+        tables.retry_on_conflict(take)
         renewal.start()
         try:
             yield
         finally:
             over.set()
             renewal.join()
-            tables.again_on_conflict(lambda: _give_back(spark, path, holder, key))
+            tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
     finally:
         _forget(spark, path, holder, before_ms=math.inf)
 

@@ -15,7 +15,7 @@ from lakehouse.tables import commits, schema_evolution
 from lakehouse.tables.log import exists, metadata, properties, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec, path_of
-from lakehouse.tables.writing import again_on_conflict
+from lakehouse.tables.writing import retry_on_conflict
 
 FIXED_PREFIX = "lakehouse."
 _LOG = "_delta_log"
@@ -74,7 +74,9 @@ def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
 
 def _own_properties(spec: TableSpec) -> dict[str, str]:
     """Return the properties that follow from the spec."""
-    fixed = {FIXED_PREFIX + name: value for name, value in (*spec.fixed.items(), *spec.shape.items())}
+    fixed = {
+        FIXED_PREFIX + name: value for name, value in (*spec.pinned_settings.items(), *spec.shape.items())
+    }
     return {_STATS: ",".join(spec.stats)} | fixed
 
 
@@ -109,10 +111,10 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
 
 
 def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    if not spec.fixed and not spec.shape:
+    if not spec.pinned_settings and not spec.shape:
         return
     standing = properties(spark, path)
-    for name, value in spec.fixed.items():
+    for name, value in spec.pinned_settings.items():
         found = standing.get(FIXED_PREFIX + name)
         if found != value:
             raise TableError(
@@ -150,4 +152,4 @@ def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
         if pairs:
             schema_evolution.alter(spark, path, f"SET TBLPROPERTIES ({', '.join(pairs)})")
 
-    again_on_conflict(bring_up_to_date)
+    retry_on_conflict(bring_up_to_date)

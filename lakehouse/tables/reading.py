@@ -129,7 +129,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
 
 
-class Greatest:
+class HighWaterMark:
     """The greatest value of a timestamp column, UTC, in a table that nothing else appends to meanwhile.
 
     Read from the table once, and then kept up with what its one writer writes: Delta's file statistics

@@ -16,8 +16,9 @@ _MICROSECOND = timedelta(microseconds=1)
 class TableSpec:
     """A table's name, schema and what is fixed about it when it is created.
 
-    `stats` are the columns Delta keeps minima and maxima of; `fixed` are settings that the content depends
-    on and `shape` what it depends on in the code, kept as table properties and compared on every start.
+    `stats` are the columns Delta keeps minima and maxima of; `pinned_settings` are settings that the content
+    depends on and `shape` what it depends on in the code, kept as table properties and compared on every
+    start.
     """
 
     layer: str
@@ -25,7 +26,7 @@ class TableSpec:
     schema: StructType
     stats: tuple[str, ...]
     change_feed: bool = False
-    fixed: Mapping[str, str] = field(default_factory=dict)
+    pinned_settings: Mapping[str, str] = field(default_factory=dict)
     shape: Mapping[str, str] = field(default_factory=dict)
 
     @property

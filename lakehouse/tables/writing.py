@@ -48,7 +48,7 @@ def append(rows: DataFrame, path: str, transaction: Transaction) -> int:
     A second call with the same transaction does nothing and returns 0, without reading a row. A column that
     the rows lack is null. Raises TableError for a column that the table lacks.
     """
-    return again_on_conflict(lambda: _append(rows, path, transaction))
+    return retry_on_conflict(lambda: _append(rows, path, transaction))
 
 
 def _append(rows: DataFrame, path: str, transaction: Transaction) -> int:
@@ -72,7 +72,7 @@ def upsert(
     `rows` has one row a key, is read twice and should be persisted; those marked DELETED leave. `near` are
     the commit's candidates for rows with one of the keys. Where there are no rows nothing is committed, and a
     second call with the same transaction does nothing. It fails where another writer has changed what the
-    commit has read: see `again_on_conflict`.
+    commit has read: see `retry_on_conflict`.
     """
     changed = rows.count()
     if not changed or (transaction is not None and commit.has(transaction)):
@@ -163,10 +163,10 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
             finally:
                 missing.unpersist()
 
-    return again_on_conflict(insert) if given else 0
+    return retry_on_conflict(insert) if given else 0
 
 
-def amend(
+def update_matched(
     rows: DataFrame,
     path: str,
     keys: Sequence[str],
@@ -188,7 +188,7 @@ def amend(
     def matched(standing: DataFrame) -> DataFrame:
         return standing.alias("t").join(F.broadcast(given) if few else given, same, "left")
 
-    return again_on_conflict(
+    return retry_on_conflict(
         lambda: _set_where(
             begin(rows.sparkSession, path), within, matched, F.col(f"s.{_GIVEN}") & where, values
         )
@@ -204,7 +204,7 @@ def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, C
     def matched(standing: DataFrame) -> DataFrame:
         return standing.alias("t")
 
-    return again_on_conflict(lambda: _set_where(begin(spark, path), where, matched, where, values))
+    return retry_on_conflict(lambda: _set_where(begin(spark, path), where, matched, where, values))
 
 
 def _set_where(
@@ -238,7 +238,7 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
         commit = begin(rows.sparkSession, path)
         return upsert(rows, commit, commit.candidates(within), keys, None)
 
-    return again_on_conflict(put)
+    return retry_on_conflict(put)
 
 
 def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column) -> int:
@@ -262,7 +262,7 @@ def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column
                 commit.finish(None)
         return more or 0
 
-    return again_on_conflict(keep)
+    return retry_on_conflict(keep)
 
 
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
@@ -270,7 +270,7 @@ def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column)
     return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))
 
 
-def again_on_conflict(write: Callable[[], T]) -> T:
+def retry_on_conflict(write: Callable[[], T]) -> T:
     """Write, and again where another writer has come first: a layer, maintenance and a rebuild share a table.
 
     `write` must look at the table anew each time.

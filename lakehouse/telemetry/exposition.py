@@ -182,7 +182,7 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ),
     ("layer_lag_seconds", "Age of the first commit with such rows, 0 for none.", _LAYER, _layer_lag_seconds),
     ("freshness_seconds", "Time since the newest event time that silver has.", ["stream"], _freshness),
-    ("event_time_seconds", "Greatest event time of a silver table, since the epoch.", _TABLE, _newest),
+    ("event_time_seconds", "HighWaterMark event time of a silver table, since the epoch.", _TABLE, _newest),
     ("watermark_seconds", "Event time before which a record is late, since the epoch.", _TABLE, _watermarks),
     ("table_version", "Newest version of a table.", _TABLE, _versions),
     ("table_files", "Data files of a table.", _TABLE, _files),

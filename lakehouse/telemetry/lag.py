@@ -217,7 +217,7 @@ class _Watched:
 
     def _partitions(self, reader: Reader, seen: _Seen, now: datetime) -> list[PartitionLag]:
         (topic,) = reader.reads
-        log = self._logs[reader.fills] if reader.fills is not None else None
+        log = self._logs[reader.target] if reader.target is not None else None
         offsets = measures.written_offsets(self._progress[reader.name], log, topic)
         if seen.broker_reason is not None:
             return measures.unknown_partitions(topic, offsets, seen.broker_reason)

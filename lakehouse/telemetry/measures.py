@@ -62,7 +62,7 @@ def layer_lags(
 
     `sent` is the last micro-batch that is noted as departed, of an export.
     """
-    transactions = _NOTHING if reader.fills is None else logs[reader.fills].transactions
+    transactions = _NOTHING if reader.target is None else logs[reader.target].transactions
     written = progress.written(transactions)
     if sent is not None and progress.planned is not None and sent <= progress.planned:
         written = max(sent, -1 if written is None else written)

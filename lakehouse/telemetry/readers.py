@@ -19,7 +19,7 @@ class Reader:
     layer: LayerName
     name: str
     reads: tuple[str, ...]
-    fills: str | None
+    target: str | None
 
 
 def readers_of(stream: Stream, settings: Settings) -> tuple[Reader, ...]:

@@ -20,7 +20,7 @@ from lakehouse.messages.layout import Message, Millis, Plain
 from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
-from lakehouse.stream import Front
+from lakehouse.stream import EventTimeProgress
 from lakehouse.transforms import statistics
 from lakehouse.transforms.timestamps import shifted
 
@@ -68,12 +68,12 @@ class StatisticsWindows:
             ]
         )
 
-    def partial(self, clean: DataFrame, settings: Settings) -> DataFrame:
+    def preaggregate(self, clean: DataFrame, settings: Settings) -> DataFrame:
         """Return the state of each window over the clean rows of a micro-batch, one row a key."""
         windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
         return windows.withColumn("recomputed", F.lit(False))  # noqa: FBT003
 
-    def astray(self, partials: DataFrame, current: DataFrame) -> DataFrame:
+    def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
 
         Maintenance clears it with m2; of a window made anew only m2 stays, because the window may hold rows
@@ -82,19 +82,21 @@ class StatisticsWindows:
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
 
-    def unsettled_from(self, front: Front, settings: Settings) -> datetime | None:
+    def unsettled_from(self, progress: EventTimeProgress, settings: Settings) -> datetime | None:
         """Return the window start after which no row was final before the micro-batch."""
         final_after = timedelta(seconds=settings.grace_s + self.windows.length_s)
-        return front.before and shifted(front.before, -final_after)
+        return progress.before and shifted(progress.before, -final_after)
 
     def keyed(self, clean: DataFrame) -> DataFrame:
         """Add to each clean row the start of its window."""
         return clean.withColumn("window_start", self.windows.start())
 
-    def fold(self, partials: DataFrame, current: DataFrame, front: Front, settings: Settings) -> DataFrame:
-        """Return the windows that are new, have new values, or have become final by the front."""
+    def fold(
+        self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
+    ) -> DataFrame:
+        """Return the windows that are new, have new values, or have become final by the progress."""
         columns = _folding(self, settings.grace_s)
-        now = by_reference(F.lit(front.now), F.col("window_start"))
+        now = by_reference(F.lit(progress.now), F.col("window_start"))
         joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
         touched = joined.withColumn("_now", now).where(columns.touched)
         return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
@@ -137,13 +139,13 @@ def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
     )
 
 
-def due_windows(front: Front, settings: Settings) -> Column:
-    """Select the current rows that become final between the two ends of the front."""
+def due_windows(progress: EventTimeProgress, settings: Settings) -> Column:
+    """Select the current rows that become final between the two ends of the progress."""
     window_end = F.col("window_end")
-    final_now = _is_final(window_end, F.lit(front.now), settings.grace_s)
-    if front.before is None:
+    final_now = _is_final(window_end, F.lit(progress.now), settings.grace_s)
+    if progress.before is None:
         return final_now
-    return final_now & ~_is_final(window_end, F.lit(front.before), settings.grace_s)
+    return final_now & ~_is_final(window_end, F.lit(progress.before), settings.grace_s)
 
 
 def fixed_settings(settings: Settings) -> Mapping[str, str]:

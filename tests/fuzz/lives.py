@@ -29,7 +29,7 @@ from lakehouse.audit import Report, audit
 from lakehouse.errors import TableError
 from lakehouse.layers.query import LAYERS
 from lakehouse.repair.maintenance import clear_state
-from lakehouse.repair.rebuild_gold import Span, rebuild_gold
+from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -374,12 +374,12 @@ class Life(AbstractContextManager["Life"]):
     def _rebuild_gold(self, stream: Stream) -> None:
         for table in stream.gold:
             try:
-                rebuild_gold(self._spark, table, self._settings, Span())
+                rebuild_gold(self._spark, table, self._settings, WindowSpan())
             except TableError as refusal:
                 if "--force" not in str(refusal):
                     raise
                 self._note(f"rebuild gold.{table.name} --force")
-                rebuild_gold(self._spark, table, self._settings, Span(), force=True)
+                rebuild_gold(self._spark, table, self._settings, WindowSpan(), force=True)
 
     def _gold(self, verdicts: Verdicts) -> expected.Gold:
         return expected.gold_of(verdicts, self._settings)

@@ -21,7 +21,7 @@ from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import Lake, subjects
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.maintenance import clear_state
-from lakehouse.repair.rebuild_gold import Span, rebuild_gold
+from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.replay import replay
 from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.signals import Stop
@@ -92,7 +92,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
             await_(lambda: merged() == 2)
             gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
             ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1, write=True)
-            (rebuilt,) = rebuild_gold(spark, METRICS_1M, settings, Span())
+            (rebuilt,) = rebuild_gold(spark, METRICS_1M, settings, WindowSpan())
             assert rebuilt.changed >= 1
             assert differences(audit(spark, [STREAM], settings, utc_now())) == []
             assert broken_expectations(spark, settings, GOLD) == []

@@ -85,11 +85,11 @@ def test_rows_are_amended_where_a_condition_holds_and_the_feed_says_so(
         "SELECT * FROM VALUES (3L, 'a'), (5L, 'b'), (5L, 'b'), (7L, 'c'), (99L, 'd') AS r(k, w)"
     )
 
-    def amend() -> int:
+    def update() -> int:
         where, values = F.col("t.v").eqNullSafe("old") & (F.col("s.w") != "c"), {"v": F.col("s.w")}
-        return tables.amend(given, table, ["k"], where, values, within=F.expr("k BETWEEN 3 AND 99"))
+        return tables.update_matched(given, table, ["k"], where, values, within=F.expr("k BETWEEN 3 AND 99"))
 
-    assert (amend(), amend()) == (3, 0)
+    assert (update(), update()) == (3, 0)
 
     assert tables.version_of(spark, table) == 2
     expected = [(k, {3: "a", 5: "b"}.get(k, "old")) for k in [*range(40), 3]]
@@ -183,7 +183,7 @@ def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
         return finish(commit, transaction)
 
     monkeypatch.setattr(tables.Commit, "finish", finish_late)
-    assert tables.again_on_conflict(lambda: put(spark, table, [(41, "second")], 0, near="k = 41")) == 1
+    assert tables.retry_on_conflict(lambda: put(spark, table, [(41, "second")], 0, near="k = 41")) == 1
 
     assert commits == 3
     assert [row for row in rows_of(tables.read(spark, table)) if row[0] > 39] == [(41, "second")]

@@ -60,7 +60,7 @@ def with_table(**changes: Any) -> Stream:
 
 def broken(fault: Fault) -> Stream:
     """Return transactions that gold cannot merge."""
-    return with_table(partial=fault.breaking(USER_TRANSACTIONS_5M.partial))
+    return with_table(preaggregate=fault.breaking(USER_TRANSACTIONS_5M.preaggregate))
 
 
 @dataclass
@@ -286,7 +286,9 @@ def tomorrow() -> datetime:
 def closing(fault: Fault) -> Stream:
     """Return calls that the wall clock cannot close."""
     clock: Any = CALL_RECORDS.clock
-    table: GoldTable = replace(CALL_RECORDS, clock=replace(clock, becomes=fault.breaking(clock.becomes)))
+    table: GoldTable = replace(
+        CALL_RECORDS, clock=replace(clock, set_columns=fault.breaking(clock.set_columns))
+    )
     return replace(CALLS, gold=(table,))
 
 

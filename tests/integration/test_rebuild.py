@@ -26,7 +26,7 @@ from lakehouse import tables
 from lakehouse.catalog import ask
 from lakehouse.errors import TableError
 from lakehouse.repair import recompute
-from lakehouse.repair.rebuild_gold import Rebuilt, Span, behind, rebuild_gold, silver_versions
+from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, behind, rebuild_gold, silver_versions
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
@@ -86,8 +86,8 @@ def damage(spark: SparkSession, settings: Settings, where: str) -> None:
     ask(spark, f"UPDATE {gold} SET count = count + 7 WHERE {where}", limit=1, write=True)
 
 
-def rebuilt(rows: int, changed: int, deleted: int = 0) -> list[Rebuilt]:
-    return [Rebuilt("user_transactions_5m", rows, changed, deleted)]
+def rebuilt(rows: int, changed: int, deleted: int = 0) -> list[GoldRebuilt]:
+    return [GoldRebuilt("user_transactions_5m", rows, changed, deleted)]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
 ) -> None:
     damage(spark, caught_up, "user_id = 'u1'")
     second = START + WINDOW
-    span = Span(second, second + WINDOW)
+    span = WindowSpan(second, second + WINDOW)
 
     assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, span) == rebuilt(len(USERS), 1)
 
@@ -122,7 +122,7 @@ def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
     right = ("u1", pipeline.micros(second))
     assert len(wrong) == WINDOWS - 1
     assert str(right) not in wrong
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS - 1
     )
     assert differences(caught_up) == []
@@ -141,14 +141,16 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
 
     version = pipeline.version_of(caught_up, GOLD)
     with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* with --force"):
-        rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+        rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
     assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
-    (done,) = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span(), force=True)
+    (done,) = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan(), force=True)
 
     # Doubled rows leave first and come again: once deleted, once changed.
     assert (done.changed, done.deleted) == (2 * WINDOWS, 3 * WINDOWS)
     assert differences(caught_up) == []
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+        len(USERS) * WINDOWS, 0
+    )
 
 
 def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(
@@ -158,11 +160,13 @@ def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(
     pipeline.run_layers(spark, caught_up, "silver", "gold", stream=TRANSACTIONS)
     silver = f"delta.`{pipeline.path_of(caught_up, SILVER)}`"
     spark.sql(f"OPTIMIZE {silver}")
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+        len(USERS) * WINDOWS, 0
+    )
 
     spark.sql(f"DELETE FROM {silver} WHERE user_id = 'u1' AND amount = 1.25")
 
-    done = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+    done = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
     assert done == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
 
@@ -185,7 +189,7 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     with leases.held(spark, path, GOLD):
         thread.start()
         with pytest.raises(TableError, match="is being rebuilt already, and held until"):
-            rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span())
+            rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
         assert differences(caught_up) != []
     thread.join(300)
@@ -237,7 +241,7 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
     damage(spark, caught_up, "user_id = 'u1'")
     version = pipeline.version_of(caught_up, GOLD)
 
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS
     )
 
@@ -261,7 +265,9 @@ def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up
     storage.write_text(spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
 
     assert not leases.is_held(spark, path)
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, Span()) == rebuilt(len(USERS) * WINDOWS, 0)
+    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+        len(USERS) * WINDOWS, 0
+    )
 
 
 # A lake of every stream.
@@ -290,7 +296,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     assert len(every_difference(every_stream)) >= sum(map(sum, damages))
 
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
-        (done,) = rebuild_gold(spark, table, every_stream, Span(), force=True)
+        (done,) = rebuild_gold(spark, table, every_stream, WindowSpan(), force=True)
         assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
     # A call that was missing comes back as an open one, which the wall clock closes.
     pipeline.run_layers(spark, every_stream, "gold", stream=CALLS, now=NOW)
@@ -329,13 +335,13 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(tables, "replace", crash_at(tables.replace, 1, after=True))
         with pytest.raises(CrashError):
-            rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
-    done = rebuild_gold(spark, PRODUCT_SALES, every_stream, Span())
+            rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan())
+    done = rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan())
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
     assert every_difference(every_stream) == []
     with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
-        rebuild_gold(spark, PRODUCT_SALES, every_stream, Span(START))
+        rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan(START))
 
 
 @pytest.mark.soak
@@ -357,7 +363,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(
         ends = silver_versions(spark, TRANSACTIONS, settings)
         pipeline.run_layers(spark, settings, "gold", stream=TRANSACTIONS)  # reads what was only inserted
         assert behind(spark, TRANSACTIONS, settings, ends) == []
-        rebuild_gold(spark, USER_TRANSACTIONS_5M, settings, Span())
+        rebuild_gold(spark, USER_TRANSACTIONS_5M, settings, WindowSpan())
 
         assert len(pipeline.rows_of(settings, SILVER)) == rows
         assert differences(settings) == []

@@ -29,7 +29,7 @@ from lakehouse.errors import TableError
 from lakehouse.layers.export import filter_newest
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.maintenance import clear_state
-from lakehouse.repair.rebuild_silver import Landed, Rebuilt, rebuild_silver
+from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
@@ -185,7 +185,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
     """Both have judged and found nothing in silver before either of them inserts."""
     patient, both = settings.model_copy(update=PATIENT), Barrier(2)
     insert, done, conflicts = tables.insert_missing, list[Replayed](), list[BaseException]()
-    again = tables.again_on_conflict
+    again = tables.retry_on_conflict
 
     def together(*arguments: Any, **named: Any) -> int:
         both.wait(300)
@@ -202,7 +202,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
         return again(attempt)
 
     monkeypatch.setattr(tables, "insert_missing", together)
-    monkeypatch.setattr(tables.writing, "again_on_conflict", counting)
+    monkeypatch.setattr(tables.writing, "retry_on_conflict", counting)
 
     def work() -> None:
         selection = Selection(rule="future")
@@ -226,7 +226,7 @@ def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
 ) -> None:
     patient = settings.model_copy(update=PATIENT)
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "amend", crash_at(tables.amend, 1, after=False))
+        patch.setattr(tables, "update_matched", crash_at(tables.update_matched, 1, after=False))
         with pytest.raises(CrashError):
             replay(spark, [METRICS], patient, Selection(), NOW)
     assert in_silver(settings) == [0, 1, 2, 4]
@@ -348,7 +348,7 @@ def changed_stream() -> Stream:
     return replace(STREAM, sources=(source,))
 
 
-EXPECTED = Rebuilt(
+EXPECTED = SilverRebuilt(
     judged=7,
     inserted=1,
     changed=1,
@@ -372,7 +372,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
 
     versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
     again = rebuild_silver(spark, stream, patient, Landed(), NOW)
-    assert (done, again) == (EXPECTED, Rebuilt(judged=7))
+    assert (done, again) == (EXPECTED, SilverRebuilt(judged=7))
     versions[DEAD_LETTERS] += 2  # the lease, taken and given back
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
     environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
@@ -399,7 +399,7 @@ def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
     again = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
 
     assert (done.judged, done.inserted, done.newly_refused) == (7, 2, 2)
-    assert again == Rebuilt(judged=7)
+    assert again == SilverRebuilt(judged=7)
     assert in_silver(settings) == [0, 1, 2]
     assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
     assert letter_rows(settings)[5]["reasons"][0]["rule"] == "late"
@@ -423,7 +423,7 @@ def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     assert (done.judged, done.inserted, done.removed) == (7, 0, 3)
     assert in_silver(settings) == [0, 1, 2]
     assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
-    assert rebuild_silver(spark, STREAM, settings, Landed(), NOW) == Rebuilt(judged=7)
+    assert rebuild_silver(spark, STREAM, settings, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.soak
@@ -432,7 +432,7 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
 ) -> None:
     """After the letters, after silver, and after all; each goes on with what the one before has left."""
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
-    for write in ("insert_missing", "replace", "amend"):
+    for write in ("insert_missing", "replace", "update_matched"):
         with monkeypatch.context() as patch:
             patch.setattr(tables, write, crash_at(getattr(tables, write), 1, after=True))
             with pytest.raises(CrashError):
@@ -442,7 +442,7 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
 
     assert in_silver(settings) == [0, 1, 4]
     assert letters(settings) == LETTERS_AFTER
-    assert rebuild_silver(spark, stream, patient, Landed(), NOW) == Rebuilt(judged=7)
+    assert rebuild_silver(spark, stream, patient, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.soak
@@ -467,7 +467,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
 
         return meanwhile
 
-    def judge_again() -> Rebuilt:
+    def judge_again() -> SilverRebuilt:
         return rebuild_silver(spark, STREAM, patient, Landed(), NOW)
 
     def replay_future() -> Replayed:
@@ -480,7 +480,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
         patch.setattr(tables, "replace", after(tables.replace, replay_future, discard_late, judge_again))
         assert rebuild_silver(spark, changed_stream(), patient, Landed(), NOW) == EXPECTED
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "amend", after(tables.amend, judge_again))
+        patch.setattr(tables, "update_matched", after(tables.update_matched, judge_again))
         assert discard_late() == Discarded(1, 0, {"late": 1})
     assert replay(spark, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
 
@@ -520,7 +520,7 @@ def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
     patient = settings.model_copy(update=PATIENT)
     discard(spark, [METRICS], settings, Selection(offset=3), NOW)
 
-    assert rebuild_silver(spark, STREAM, patient, Landed(until=LANDED), NOW) == Rebuilt()
+    assert rebuild_silver(spark, STREAM, patient, Landed(until=LANDED), NOW) == SilverRebuilt()
     there = rebuild_silver(spark, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
     assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
     assert in_silver(settings) == [0, 1, 2, 4, 5]

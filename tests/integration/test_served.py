@@ -20,7 +20,7 @@ from lakehouse.catalog import register
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 from tests import old_lakes
 
@@ -44,7 +44,7 @@ def answered(client: TestClient, table: str) -> Iterator[dict[str, Any]]:
         cursor = f"&cursor={page['next']}"
 
 
-def queried(spark: SparkSession, table: KeptTable) -> list[dict[str, Any]]:
+def queried(spark: SparkSession, table: MergedTable) -> list[dict[str, Any]]:
     """Every row of a table by Spark SQL, times in epoch milliseconds."""
     schema = spark.table(f"gold.{table.name}").schema
     columns = (
@@ -57,7 +57,7 @@ def queried(spark: SparkSession, table: KeptTable) -> list[dict[str, Any]]:
     return [row.asDict() for row in spark.sql(statement).collect()]
 
 
-def as_spark_has_it(table: KeptTable, column: str, value: Any) -> Any:
+def as_spark_has_it(table: MergedTable, column: str, value: Any) -> Any:
     """A value of JSON in the type of its column; text stays text, a payload becomes it."""
     kind = table.schema[column].dataType
     if isinstance(kind, DecimalType):
@@ -73,7 +73,7 @@ def same(expected: Any, found: Any) -> bool:
     return isinstance(expected, str) and json.loads(expected, parse_float=Decimal) == found
 
 
-def differences(spark: SparkSession, client: TestClient, table: KeptTable) -> tuple[int, list[str]]:
+def differences(spark: SparkSession, client: TestClient, table: MergedTable) -> tuple[int, list[str]]:
     expected = {tuple(row[name] for name in table.keys): row for row in queried(spark, table)}
     rows = list(answered(client, table.name))
     found = {tuple(row["key"][name] for name in table.keys): row for row in rows}
@@ -112,7 +112,7 @@ def check_redis(settings: Settings) -> dict[str, Counter[str]]:
     return sources
 
 
-def asked(table: KeptTable, key: dict[str, Any]) -> dict[str, Any]:
+def asked(table: MergedTable, key: dict[str, Any]) -> dict[str, Any]:
     return {name: key[name] for name in table.keys if key[name] is not None}
 
 

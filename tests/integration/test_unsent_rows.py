@@ -35,7 +35,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import KafkaSink, read_progress
-from lakehouse.stream import KeptTable, Stream
+from lakehouse.stream import MergedTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.tables import Transaction
@@ -91,7 +91,11 @@ class Exported:
     """One lake's calls, or another table, and the topic that they leave to."""
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, stream: Stream = CALLS, table: KeptTable = CALL_RECORDS
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        stream: Stream = CALLS,
+        table: MergedTable = CALL_RECORDS,
     ) -> None:
         self.spark, self.settings, self.stream, self.table = spark, settings, stream, table
         self.topic = settings.topic(str(table.export.topic))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.layers.export import group_of
 from lakehouse.messages.key_names import joined
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.streams.calls import CALL_RECORDS
 from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
 from lakehouse.streams.sales import SALES_NOTIFICATIONS
@@ -80,7 +80,7 @@ def test_a_summary_and_a_notification_are_keyed_by_their_names(spark: SparkSessi
     ],
 )
 def test_a_group_has_no_separator_of_the_writers_own_keys(
-    spark: SparkSession, table: KeptTable, columns: dict[str, str], group: str
+    spark: SparkSession, table: MergedTable, columns: dict[str, str], group: str
 ) -> None:
     assert of_one_row(spark, group_of(table), **columns) == group
 

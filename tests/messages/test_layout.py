@@ -28,7 +28,7 @@ from lakehouse.layers.export import group_of, message_of
 from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS, Row
 from lakehouse.serving.gold import columns_of
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
@@ -73,7 +73,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_spark_and_python_make_the_same_of_every_row(spark: SparkSession, table: KeptTable) -> None:
+def test_spark_and_python_make_the_same_of_every_row(spark: SparkSession, table: MergedTable) -> None:
     rows, view = list(made(table)), table.export.redis
     schema = [field for field in table.schema if field.name in columns_of(table)]
     frame = spark.createDataFrame(
@@ -98,7 +98,7 @@ def test_spark_and_python_make_the_same_of_every_row(spark: SparkSession, table:
         assert table.final is None or spark_row.final == table.final.of(row)
 
 
-def made(table: KeptTable) -> Iterator[Row]:
+def made(table: MergedTable) -> Iterator[Row]:
     rng = random.Random(table.name)  # noqa: S311 - meant to be repeatable
     for _ in range(ROWS):
         yield {name: value_of(table.schema[name].dataType, name, rng) for name in columns_of(table)}

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from lakehouse.serving.lookups import group_of
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, RedisSink
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.tables.specs import EPOCH, TableSpec, path_of
 
 MINUTE_MS = 60_000
@@ -36,7 +36,7 @@ class Lake:
     def root(self) -> Path:
         return Path(self.settings.lake)
 
-    def write(self, table: KeptTable, rows: Sequence[Row], *, mode: Any = "append") -> DeltaTable:
+    def write(self, table: MergedTable, rows: Sequence[Row], *, mode: Any = "append") -> DeltaTable:
         """Commit rows to a gold table, whose other columns are null."""
         return self.write_to("gold", table.name, table.schema, rows, mode=mode)
 
@@ -53,11 +53,13 @@ class Lake:
         write_deltalake(path, pa.Table.from_pylist(whole, schema=arrow), mode=mode)
         return DeltaTable(path)
 
-    def generation(self, table: KeptTable) -> int:
+    def generation(self, table: MergedTable) -> int:
         path = path_of(self.settings.lake, "gold", table.name)
         return int(DeltaTable(path).metadata().created_time or 0)
 
-    def export(self, table: KeptTable, rows: Sequence[Row], *, version: int = 1, generation: int = 1) -> None:
+    def export(
+        self, table: MergedTable, rows: Sequence[Row], *, version: int = 1, generation: int = 1
+    ) -> None:
         """Put rows into Redis as the export does, and say that Redis has all of them."""
         view = table.export.redis
         changes = []

@@ -17,7 +17,7 @@ import pytest
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 from tests.browser import Page, browsing
 from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, Row, at, call, minute, product, transactions
@@ -25,7 +25,7 @@ from tests.serving.test_letters_api import letter
 from tests.serving.test_serve import serving
 
 AXE = Path(__file__).with_name("axe")
-TABLES: dict[str, KeptTable] = {table.name: table for stream in STREAMS for table in stream.tables}
+TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
 LETTER = f"#/letters/{1:064x}"
 VIEWS = {
@@ -240,7 +240,7 @@ def shown(page: Page, heading: str) -> list[str]:
     return found
 
 
-def numbers(table: KeptTable) -> dict[str, str]:
+def numbers(table: MergedTable) -> dict[str, str]:
     """The columns of numbers that a message has, and the headings over them."""
     wanted = {"avg", "p50", "p99", "count", "total", "total_amount", "value"}
     return {name: name.replace("_", " ") for name in table.schema.names if name in wanted}
@@ -250,12 +250,12 @@ def number_of(text: str) -> Any:
     return None if text == "" else Decimal(text)
 
 
-def newest_first(lake: Lake, table: KeptTable) -> list[dict[str, Any]]:
+def newest_first(lake: Lake, table: MergedTable) -> list[dict[str, Any]]:
     """The table's rows as Delta has them, in the page's order, numbers as decimals."""
     from deltalake import DeltaTable  # noqa: PLC0415
 
     rows = DeltaTable(str(lake.root / "gold" / table.name)).to_pyarrow_table().to_pylist()
-    order = [*(table.extent or ())[:1], *table.keys]
+    order = [*(table.time_columns or ())[:1], *table.keys]
     found = sorted(rows, key=lambda row: [row[name] for name in order], reverse=True)
     return [
         {name: Decimal(repr(value)) if isinstance(value, float) else value for name, value in row.items()}

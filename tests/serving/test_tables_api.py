@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
-from lakehouse.stream import KeptTable
+from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 from lakehouse.streams.calls import CALL_RECORDS
 from lakehouse.streams.metrics import METRICS_1M
@@ -95,7 +95,7 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
     *,
     make_client: MakeClient,
     lake: Lake,
-    table: KeptTable,
+    table: MergedTable,
     row: Any,
     key: dict[str, Any],
     data: str,

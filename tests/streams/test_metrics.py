@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
-from lakehouse.stream import Front
+from lakehouse.stream import EventTimeProgress
 from lakehouse.streams.metrics import CONTRACT, METRICS_1M
 from lakehouse.transforms.windows import due_windows
 from tests.chance import chance
@@ -58,15 +58,15 @@ class Gold:
         self.front: datetime | None = None
 
     def take(self, events: Sequence[Metric]) -> Table:
-        partials = METRICS_1M.partial(self.clean(events), self.settings).persist()
+        partials = METRICS_1M.preaggregate(self.clean(events), self.settings).persist()
         reached = moment(max(event.event_time_us for event in events))
-        front = Front(self.front, reached if self.front is None else max(self.front, reached))
+        progress = EventTimeProgress(self.front, reached if self.front is None else max(self.front, reached))
         starts = [event.event_time_us // MINUTE * MINUTE for event in events]
         between = F.col("window_start").between(F.lit(moment(min(starts))), F.lit(moment(max(starts))))
-        current = self.table().where(between | due_windows(front, self.settings))
-        folded = self.collect(METRICS_1M.fold(partials, current, front, self.settings))
+        current = self.table().where(between | due_windows(progress, self.settings))
+        folded = self.collect(METRICS_1M.fold(partials, current, progress, self.settings))
         partials.unpersist()
-        self.front = front.now
+        self.front = progress.now
         self.rows |= folded
         return folded
 
@@ -150,9 +150,9 @@ def test_any_cuts_and_any_order_of_batches_give_the_rows_of_all_events_at_once(g
 
 
 def test_a_fold_returns_the_columns_of_the_table(gold: Gold) -> None:
-    partials = METRICS_1M.partial(gold.clean([event(1.0)]), gold.settings)
+    partials = METRICS_1M.preaggregate(gold.clean([event(1.0)]), gold.settings)
 
-    folded = METRICS_1M.fold(partials, gold.table(), Front(None, NOON), gold.settings)
+    folded = METRICS_1M.fold(partials, gold.table(), EventTimeProgress(None, NOON), gold.settings)
 
     found = [(field.name, field.dataType.simpleString()) for field in folded.schema.fields]
     assert found == [(field.name, field.dataType.simpleString()) for field in METRICS_1M.schema.fields]
@@ -242,7 +242,7 @@ def test_a_row_is_final_when_event_time_has_passed_its_end_by_the_grace(
 
 
 def test_time_alone_makes_each_row_final_exactly_once(gold: Gold) -> None:
-    """Windows of ten minutes, then events of another service that move the front by half a minute each."""
+    """Windows of ten minutes, then events of another service that move the progress by half a minute each."""
     gold.take([event(float(minute), minute * MINUTE) for minute in range(4)])
     before = {key: dict(row) for key, row in gold.rows.items()}
     flips: dict[int, int] = {}
@@ -267,8 +267,10 @@ def test_the_due_rows_are_those_that_become_final_between_the_two_fronts(gold: G
     gold.take([event(1.0, minute * MINUTE) for minute in range(6)])
 
     def due(before_us: int | None, now_us: int) -> set[int]:
-        front = Front(None if before_us is None else moment(NOON_US + before_us), moment(NOON_US + now_us))
-        rows = gold.table().where(due_windows(front, gold.settings))
+        progress = EventTimeProgress(
+            None if before_us is None else moment(NOON_US + before_us), moment(NOON_US + now_us)
+        )
+        rows = gold.table().where(due_windows(progress, gold.settings))
         return {start - NOON_US for _, _, start in gold.collect(rows)}
 
     assert due(None, 3 * MINUTE) == {0, MINUTE}
@@ -361,7 +363,7 @@ def test_redis_has_a_series_of_windows_and_the_latest_of_each_service(gold: Gold
 def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_settings: Settings) -> None:
     changed = session_settings.model_copy(update={"quantile_k": 400, "grace_s": 5, "allowed_lateness_s": 1})
 
-    assert METRICS_1M.fixed(changed) == {"quantile_k": "400", "grace_s": "5"}
+    assert METRICS_1M.pinned_settings(changed) == {"quantile_k": "400", "grace_s": "5"}
 
 
 def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_final(
@@ -371,7 +373,7 @@ def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_fi
     assert METRICS_1M.state is not None
     unsettled_from = METRICS_1M.state.unsettled_from
 
-    assert unsettled_from(Front(NOON, NOON + timedelta(hours=1)), session_settings) == NOON - timedelta(
-        minutes=2
-    )
-    assert unsettled_from(Front(None, NOON), session_settings) is None
+    assert unsettled_from(
+        EventTimeProgress(NOON, NOON + timedelta(hours=1)), session_settings
+    ) == NOON - timedelta(minutes=2)
+    assert unsettled_from(EventTimeProgress(None, NOON), session_settings) is None

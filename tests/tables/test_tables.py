@@ -19,7 +19,7 @@ from lakehouse.errors import TableError
 from lakehouse.tables import TableSpec, Transaction, commits
 
 SPEC = TableSpec(
-    "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), fixed={"grace_s": "5"}
+    "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), pinned_settings={"grace_s": "5"}
 )
 
 
