@@ -171,8 +171,8 @@ class Export:
     redis: RedisView
     partition_by: Callable[[], Column] | None = None
     identity: tuple[str, ...] | None = ()
-    export_when: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
-    tombstone_when: Callable[[], Column] = lambda: F.lit(True)  # noqa: FBT003
+    export_when: Callable[[], Column] = lambda: F.lit(True)
+    tombstone_when: Callable[[], Column] = lambda: F.lit(True)
 
 
 def no_settings(_settings: Settings) -> Mapping[str, str]:

@@ -130,7 +130,7 @@ def _sent(
     if newest > version:
         moving = _as_messages(tables.read_changes(spark, path, version + 1, newest), table)
     else:
-        moving = gold.where(F.lit(False))  # noqa: FBT003
+        moving = gold.where(F.lit(False))
     names = ["key", *(table.export.identity or ())]
     note = f"version {version} of gold, {newest - version} commits on their way"
     expired = any(first for first, _ in ranges.values())
@@ -174,11 +174,9 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
     )
     tombstones = messages.where("value IS NULL").groupBy("key").agg(F.max(place).alias("withdrawn"))
     both = (
-        gold.withColumn("stands", F.lit(True))  # noqa: FBT003
-        .join(last, names, "full_outer")
-        .join(tombstones, "key", "left")
+        gold.withColumn("stands", F.lit(True)).join(last, names, "full_outer").join(tombstones, "key", "left")
     )
-    left = F.coalesce("leaves", F.lit(False))  # noqa: FBT003
+    left = F.coalesce("leaves", F.lit(False))
     said = F.when(
         left | F.col("withdrawn").isNull() | (F.col("withdrawn") < F.col("at")), F.col("last.value")
     )

@@ -133,8 +133,8 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
 
 def _in_range(offset: str, due: Ranges, side: str) -> Column:
     if not due:
-        return F.lit(False)  # noqa: FBT003
-    bounds = F.lit(False)  # noqa: FBT003
+        return F.lit(False)
+    bounds = F.lit(False)
     for partition, (first, end) in due.items():
         here = F.col("partition") == partition
         inside = F.col(offset) < first if side == "expired" else F.col(offset).between(first, end - 1)

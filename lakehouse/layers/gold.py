@@ -267,7 +267,7 @@ class _Merge:
         if isinstance(clock, WallClock):
             latest = shifted(progress.now, -clock.after(self._settings))
             return clock.waits() & (F.col(clock.column) <= F.lit(latest))
-        return F.lit(False)  # noqa: FBT003
+        return F.lit(False)
 
     def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
         """Tell, without a look at the table, whether there may be rows that partials alone cannot keep up."""
@@ -304,7 +304,7 @@ class _Merge:
             F.broadcast(to_recompute), keys, "left_semi"
         )
         others = partials.join(to_recompute, keys, "left_anti")
-        whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))  # noqa: FBT003
+        whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))
         return whole, current.join(to_recompute, keys, "left_anti")
 
     def _write(
@@ -336,9 +336,9 @@ class _Merge:
             every = tables.read(rows.sparkSession, path)
             found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
             standing = reduce(DataFrame.union, found).distinct()
-            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))  # noqa: FBT003
+            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
             changed = rows.subtract(standing.select(*rows.columns))
-            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)  # noqa: FBT003
+            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
         rows = _standing(side, rows).persist()
         try:
             near = commit.candidates(_extent_of(side, rows))
@@ -417,7 +417,7 @@ def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
     least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
     bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
     if bounds is None or bounds["first"] is None:
-        return F.lit(False)  # noqa: FBT003
+        return F.lit(False)
     since, until = F.lit(from_micros(bounds["first"])), F.lit(from_micros(bounds["last"]))
     return (F.col(first) <= until) & (F.col(last) >= since)
 

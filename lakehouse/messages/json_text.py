@@ -57,4 +57,4 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _is_json(text: Column) -> Column:
-    return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))  # noqa: FBT003
+    return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))

@@ -73,4 +73,4 @@ def note(spark: SparkSession, lake: str, losses: Iterable[LostRange], query: str
         if first <= loss.last_offset:
             fresh.append((*astuple(replace(loss, first_offset=first)), now, query))
     if fresh:
-        tables.insert_missing(spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))  # noqa: FBT003
+        tables.insert_missing(spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))

@@ -96,7 +96,7 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
     asked for: VACUUM removes it. Raises TableError where log retention has removed what was done since.
     """
     if position is None:
-        return tables.read(spark, path).where(F.lit(False))  # noqa: FBT003
+        return tables.read(spark, path).where(F.lit(False))
     newest = written_now(spark, path, None).version
     later = _commits(spark, path, position.version, newest + 1)
     if not any(_replaces_files(commit) for commit in later):

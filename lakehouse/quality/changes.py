@@ -261,4 +261,4 @@ def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType)
         inside = [(column >= F.lit(first)) & (column < F.lit(end)) for first, end in moments]
     else:
         inside = [(column >= first) & (column < end) for first, end in spans]
-    return reduce(Column.__or__, inside, F.lit(False))  # noqa: FBT003
+    return reduce(Column.__or__, inside, F.lit(False))

@@ -128,7 +128,7 @@ def note_gate(spark: SparkSession, lake: str, state: GateState) -> None:
     path = tables.ensure(spark, lake, GATES)
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
     change = spark.createDataFrame([row], GATES_SCHEMA)
-    tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))  # noqa: FBT003
+    tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))
 
 
 def gates(spark: SparkSession, lake: str) -> Mapping[str, GateState]:

@@ -101,7 +101,7 @@ class Selection:
             "id": F.col("id").startswith(self.id or ""),
         }
         given = (condition for name, condition in conditions.items() if getattr(self, name) not in (None, ()))
-        return reduce(Column.__and__, given, F.lit(True))  # noqa: FBT003
+        return reduce(Column.__and__, given, F.lit(True))
 
 
 def read_letters(spark: SparkSession, settings: Settings) -> DataFrame:

@@ -37,7 +37,7 @@ def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
     """Select the rows whose coordinates lie in one of the ranges."""
-    return reduce(Column.__or__, map(_within, ranges), F.lit(False))  # noqa: FBT003
+    return reduce(Column.__or__, map(_within, ranges), F.lit(False))
 
 
 def _within(one: OffsetRange) -> Column:

@@ -195,7 +195,7 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
         fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
         for field in decimals
     }
-    yield {"_proven": F.coalesce(proven, F.lit(False))}  # noqa: FBT003
+    yield {"_proven": F.coalesce(proven, F.lit(False))}
     yield {"_rest": F.when(~F.col("_proven"), F.col("_value"))}
 
 
@@ -221,7 +221,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     one = F.when(unread, F.col("_envelope.record").isNull() & alone).when(~_is_flat(text), alone)
     yield {"_utf8": utf8, "_envelope": F.from_json(F.when(utf8, wrapped), schema, _STRICT_JSON)}
-    yield {"_json": F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False))}  # noqa: FBT003
+    yield {"_json": F.coalesce(complete & one.otherwise(F.lit(True)), F.lit(False))}
     yield {"_record": F.when(F.col("_json"), F.col("_envelope.record"))}
 
 

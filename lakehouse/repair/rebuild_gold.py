@@ -135,21 +135,21 @@ class _Look:
         deleted, keys = self._invented + self._doubled, list(self.table.keys)
         if self._changed or deleted:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
-            gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))  # noqa: FBT003
+            gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
             right = recompute.settled(self._found, self._anew, self.table, self._settings)
             right = right.join(self.wrong.where(~leaves), keys, "left_semi")
             path = tables.path_of(self._settings.lake, "gold", self.table.name)
-            rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)  # noqa: FBT003
+            rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)
             rows.persist()
             try:
-                tables.replace(rows, path, keys, within=F.lit(True))  # noqa: FBT003
+                tables.replace(rows, path, keys, within=F.lit(True))
             finally:
                 rows.unpersist()
         return GoldRebuilt(self.table.name, self._anew.count(), self._changed, deleted)
 
 
 def _within(table: MergedTable, span: WindowSpan) -> Column:
-    within = F.lit(True)  # noqa: FBT003
+    within = F.lit(True)
     if table.time_columns is not None and span.first is not None:
         within &= F.col(table.time_columns[0]) >= F.lit(span.first)
     if table.time_columns is not None and span.end is not None:

@@ -54,7 +54,7 @@ class Landed:
             "until": F.col("timestamp") < F.lit(self.until),
         }
         given = (end for name, end in ends.items() if getattr(self, name) is not None)
-        return reduce(Column.__and__, given, F.lit(True))  # noqa: FBT003
+        return reduce(Column.__and__, given, F.lit(True))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class _SourceRebuild:
         lake, query, path = self._settings.lake, silver.query_name(self._source), self._paths.bronze
         read = snapshots.positions(self._spark, lake, query, snapshots.finished(self._spark, lake, query))
         rows = snapshots.read_up_to(self._spark, path, read.get(tables.table_id(self._spark, path)))
-        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))  # noqa: FBT003
+        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return what is against a record, being late included where it is not in silver."""
@@ -239,7 +239,7 @@ def _work() -> dict[str, Column]:
         "reworded": ~passes & (F.col("status") == OPEN) & ~same_reasons,
         "accepted": passes & has_letter & (F.col("status") != REPLAYED),
     }
-    return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}  # noqa: FBT003
+    return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}
 
 
 def _found(work: DataFrame) -> Row:

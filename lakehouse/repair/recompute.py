@@ -69,7 +69,7 @@ def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
     """Return the rows that the cut's tables must hold, by table; nothing is closed by the wall clock."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged), settings)
-    nothing = cut.found[table.name].where(F.lit(False))  # noqa: FBT003
+    nothing = cut.found[table.name].where(F.lit(False))
     folded = table.fold(partials, nothing, _front(partials, table), settings)
     rows = {side.name: side.rows(folded) for side in table.sides}
     return {table.name: folded.select(*table.schema.names), **rows}
@@ -81,7 +81,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings:
     Quantiles that are estimates are left to `rank_errors`.
     """
     keys, clock = list(table.keys), _wall_clock(table)
-    waits = F.lit(True) if clock is None else clock.waits()  # noqa: FBT003
+    waits = F.lit(True) if clock is None else clock.waits()
     standing = found.withColumn("_waits", waits).groupBy(*keys)
     counted = standing.agg(
         F.count(F.lit(1)).alias("times"), F.first(F.struct(*found.columns, "_waits")).alias("f")
@@ -102,7 +102,7 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Set
     if clock is None:
         return anew
     keys = list(table.keys)
-    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()  # noqa: FBT003
+    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()
     becomes = {
         name: F.when(F.col("_closed"), column).otherwise(F.col(name))
         for name, column in clock.set_columns(settings).items()
@@ -187,7 +187,7 @@ def _different(found: Column, expected: Column, type_: DataType, slack: Column) 
     same = found.eqNullSafe(expected)
     if isinstance(type_, DoubleType):
         within = RELATIVE * F.greatest(F.abs(found), F.abs(expected)) + slack
-        same |= F.coalesce(F.abs(found - expected) <= within, F.lit(False))  # noqa: FBT003
+        same |= F.coalesce(F.abs(found - expected) <= within, F.lit(False))
     return ~same
 
 

@@ -111,7 +111,7 @@ def fold_calls(
 ) -> DataFrame:
     """Return the calls that have new events or have become due to close, and the keys that are gone."""
     due = by_reference(F.lit(shifted(progress.now, -_closes_after(settings))), F.col("last_event_time"))
-    pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()  # noqa: FBT003
+    pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()
     standing = current.join(pairs, list(PAIR), "left").where(
         F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
     )
@@ -141,7 +141,7 @@ def closed_by_now(settings: Settings) -> Mapping[str, Column]:
     return {
         "status": F.lit("closed"),
         "closed_at": F.col("last_event_time") + F.lit(_closes_after(settings)),
-        "was_closed": F.lit(True),  # noqa: FBT003
+        "was_closed": F.lit(True),
     }
 
 
@@ -208,13 +208,13 @@ def _standing(closed: Column, settings: Settings) -> Column:
         "closed_at": F.when(closed, becomes["closed_at"]),
         "was_closed": closed | was_closed,
         **{f"{side}_place": F.col(side).dropFields("payload") for side in SIDES.values()},
-        DELETED: F.lit(False),  # noqa: FBT003
+        DELETED: F.lit(False),
     }
     return _row(values)
 
 
 def _gone(old: Column) -> Column:
-    return _row({"ts": old["ts"], DELETED: F.lit(True)})  # noqa: FBT003
+    return _row({"ts": old["ts"], DELETED: F.lit(True)})
 
 
 def _row(values: Mapping[str, Column]) -> Column:

@@ -106,7 +106,7 @@ def _kept(
             settled=lambda: F.col("is_final"),
             unsettled_from=kept.unsettled_from,
         ),
-        final=Equals("is_final", True),  # noqa: FBT003
+        final=Equals("is_final", True),
         export=Export(
             topic=topic,
             key=series,

@@ -85,7 +85,7 @@ total it made; crossing: how many times the total had reached the threshold by t
 def events(clean: DataFrame, _settings: Settings) -> DataFrame:
     """Return the rows as they are: a crossing shows only in the order of single records."""
     columns = "product", "value", "event_time", "partition", "offset"
-    return clean.select(*columns, F.lit(False).alias("recomputed"))  # noqa: FBT003
+    return clean.select(*columns, F.lit(False).alias("recomputed"))
 
 
 def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
@@ -117,8 +117,8 @@ def fold_sales(
         F.col("state.last_event_time").alias("event_time"),
         F.col("state.count").alias("sales"),
         F.col("state.crossings").alias("crossings"),
-        F.lit(False).alias("is_new"),  # noqa: FBT003
-        F.coalesce("made_anew", F.lit(False)).alias("made_anew"),  # noqa: FBT003
+        F.lit(False).alias("is_new"),
+        F.coalesce("made_anew", F.lit(False)).alias("made_anew"),
     )
     is_sale = F.col("value").isNotNull()
     coming = partials.select(
@@ -129,7 +129,7 @@ def fold_sales(
         F.when(is_sale, F.col("event_time")).alias("event_time"),
         is_sale.cast("long").alias("sales"),
         F.lit(0).cast("long").alias("crossings"),
-        F.lit(True).alias("is_new"),  # noqa: FBT003
+        F.lit(True).alias("is_new"),
         F.col("recomputed").alias("made_anew"),
     )
     sequence = _with_crossings(_with_totals(standing.unionByName(coming)), settings)
@@ -172,9 +172,9 @@ def _with_crossings(sequence: DataFrame, settings: Settings) -> DataFrame:
     threshold = F.lit(settings.sales_threshold)
     is_sale = F.col("is_new") & (F.col("sales") == 1)
     # The record before the first one stands at zero.
-    known = F.coalesce(F.lag("total").over(in_order) < threshold, F.lit(False))  # noqa: FBT003
+    known = F.coalesce(F.lag("total").over(in_order) < threshold, F.lit(False))
     before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < threshold).otherwise(known)
-    above = is_sale & F.coalesce(F.col("total") >= threshold, F.lit(False))  # noqa: FBT003
+    above = is_sale & F.coalesce(F.col("total") >= threshold, F.lit(False))
     crosses = above & before
     number = F.sum(F.col("crossings") + F.col("crosses").cast("long")).over(in_order)
     numbered = sequence.withColumn("crosses", crosses).withColumn("crossing", number)
@@ -214,7 +214,7 @@ def _products(partitions: DataFrame) -> DataFrame:
         F.sum("state.count").alias("count"),
         F.max("state.last_event_time").alias("last_event_time"),
         F.map_from_entries(F.collect_list(F.struct("partition", "state"))).alias("partitions"),
-        F.lit(False).alias("recomputed"),  # noqa: FBT003
+        F.lit(False).alias("recomputed"),
         F.bool_or("made_anew").alias("made_anew"),
         F.flatten(F.collect_list("notifications")).alias("notifications"),
     )

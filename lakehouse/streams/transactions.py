@@ -74,8 +74,8 @@ def fold_windows(
 ) -> DataFrame:
     """Return the windows that have new transactions, with these added."""
     columns = [*WINDOWS.keys, "total_amount", "count"]
-    standing = current.select(*columns, F.lit(False).alias("more"))  # noqa: FBT003
-    coming = partials.select(*columns, F.lit(True).alias("more"))  # noqa: FBT003
+    standing = current.select(*columns, F.lit(False).alias("more"))
+    coming = partials.select(*columns, F.lit(True).alias("more"))
     return (
         standing.unionByName(coming)
         .groupBy(*WINDOWS.keys)

@@ -91,7 +91,7 @@ class Commit:
         if files is not None and len(files) <= FEW_FILES:
             self._txn.readWholeTable()
         else:
-            found = self._filtered(F.lit(True) if where is None else where)  # noqa: FBT003
+            found = self._filtered(F.lit(True) if where is None else where)
             files = [found.apply(place) for place in range(found.size())]
         return Candidates(
             {str(file.path()).rsplit("/", 1)[-1]: file for file in files},
@@ -258,7 +258,7 @@ def amended_rows(
     """
     before = F.struct(*(F.col(f"t.{name}") for name in names))
     after = F.struct(*(values.get(name, F.col(f"t.{name}")).alias(name) for name in names))
-    both = rows.select(before.alias("_old"), F.when(hit, after).alias("_new"), F.lit(False).alias("_gone"))  # noqa: FBT003
+    both = rows.select(before.alias("_old"), F.when(hit, after).alias("_new"), F.lit(False).alias("_gone"))
     changes = _merging(tuple(names), ()).changes
     return both.select(changes).select("_row.*", CHANGE_TYPE)
 

@@ -88,7 +88,7 @@ def _put_in_place(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> None:
     names = _files_with(rows, commit, near, keys, few=few)
-    gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)  # noqa: FBT003
+    gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)
     new = _as_in(commit.schema, rows, commit.path)
     if names:
         old = gathered(commit.rows(near, names).drop(FILE), few=few)
@@ -182,7 +182,7 @@ def update_matched(
     `insert_missing`. `rows` should be persisted.
     """
     few = are_few(rows=rows.count())
-    given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")  # noqa: FBT003
+    given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
     same = reduce(Column.__and__, (F.col(f"t.{key}") == F.col(f"s.{key}") for key in keys))
 
     def matched(standing: DataFrame) -> DataFrame:
@@ -215,7 +215,7 @@ def _set_where(
     values: Mapping[str, Column],
 ) -> int:
     """Set columns in the rows `t` of what `matched` makes of the table's for which `where` is true."""
-    near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))  # noqa: FBT003
+    near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
     with executing_for(commit.spark, few=are_few(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
         if found:

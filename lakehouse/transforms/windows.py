@@ -71,7 +71,7 @@ class StatisticsWindows:
     def preaggregate(self, clean: DataFrame, settings: Settings) -> DataFrame:
         """Return the state of each window over the clean rows of a micro-batch, one row a key."""
         windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
-        return windows.withColumn("recomputed", F.lit(False))  # noqa: FBT003
+        return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
@@ -130,7 +130,7 @@ def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
         "window_end": window_end,
         "is_final": final,
     }
-    sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))  # noqa: FBT003
+    sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))
     return _Folding(
         touched=F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")),
         states=Columns(states),
