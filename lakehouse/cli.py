@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version as version_of
+from typing import Annotated
+
 import typer
 
 from lakehouse.application import exit_with
@@ -26,7 +29,6 @@ from lakehouse.commands import (
 
 app = typer.Typer(
     name="lakehouse",
-    help="Kafka event streams into exact, queryable, continuously merged Delta tables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -47,6 +49,22 @@ app.add_typer(events.app)
 app.add_typer(status.app)
 app.add_typer(rebuild.app)
 app.add_typer(dead_letters.app, name="dead-letters")
+
+
+def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as the option gives it
+    if wanted:
+        typer.echo(f"lakehouse {version_of('lakehouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lakehouse(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Kafka event streams into exact, queryable, continuously merged Delta tables."""
 
 
 def main() -> None:
