@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from rich.console import Console
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import grouped
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
@@ -60,17 +61,48 @@ class Status(StrEnum):
     ALL = "all"
 
 
+@dataclass(frozen=True)
+class _Filters:
+    """The options that say which letters are meant."""
+
+    stream: StreamOption = None
+    rule: Rule = None
+    since: Since = None
+    until: Until = None
+    topic: Topic = None
+    partition: Partition = None
+    offset: Offset = None
+    id_: Id = None
+
+    def selection(self) -> Selection:
+        """Return the letters that are meant; raises SettingsError for what is no stream or no time."""
+        now = datetime.now(UTC)
+        return Selection(
+            streams=tuple(one.name for one in choose(self.stream)) if self.stream else (),
+            rule=self.rule,
+            since=None if self.since is None else parse_moment(self.since, now),
+            until=None if self.until is None else parse_moment(self.until, now),
+            topic=self.topic,
+            partition=self.partition,
+            offset=self.offset,
+            id=self.id_,
+        )
+
+    def chosen(self, *, everything: bool) -> Selection:
+        """Return the same; raises SettingsError where --all and filters are both given or both missing."""
+        selection = self.selection()
+        if not everything and selection.is_everything:
+            raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
+        if everything and not selection.is_everything:
+            raise SettingsError("--all means every open letter; leave it out, or the filters")
+        return selection
+
+
 @app.command("list")
+@grouped
 def list_(
     *,
-    stream: StreamOption = None,
-    rule: Rule = None,
-    since: Since = None,
-    until: Until = None,
-    topic: Topic = None,
-    partition: Partition = None,
-    offset: Offset = None,
-    id_: Id = None,
+    filters: _Filters,
     status: Annotated[Status, typer.Option(help="Only letters of this status are shown.")] = Status.OPEN,
     limit: Annotated[int, typer.Option(min=0, help="Show at most so many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
@@ -79,16 +111,7 @@ def list_(
 
     Raw values are cut, and what does not print is escaped; what is not UTF-8 is hexadecimal.
     """
-    selection = _selection(
-        stream=stream,
-        rule=rule,
-        since=since,
-        until=until,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        id_=id_,
-    )
+    selection = filters.selection()
     settings = read_settings()
     with start_session(settings, "lakehouse dead-letters list") as spark:
         letters = read_letters(spark, settings).where(selection.condition())
@@ -119,16 +142,10 @@ def show(
 
 
 @app.command()
+@grouped
 def replay(
     *,
-    stream: StreamOption = None,
-    rule: Rule = None,
-    since: Since = None,
-    until: Until = None,
-    topic: Topic = None,
-    partition: Partition = None,
-    offset: Offset = None,
-    id_: Id = None,
+    filters: _Filters,
     all_: All = False,
     allow_late: Annotated[bool, typer.Option("--allow-late", help="No record is late.")] = False,
     dry_run: Annotated[
@@ -141,18 +158,8 @@ def replay(
     What still fails stays open, with today's reasons. May run at any time, beside the layers too, and again:
     silver has a record once. Not beside a rebuild of silver.
     """
-    selection = _selection(
-        stream=stream,
-        rule=rule,
-        since=since,
-        until=until,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        id_=id_,
-        everything=all_,
-    )
-    settings, streams = read_settings(), choose(stream or [])
+    selection = filters.chosen(everything=all_)
+    settings, streams = read_settings(), choose(filters.stream or [])
     name = "lakehouse dead-letters replay"
     if dry_run:
         with start_session(settings, name) as spark:
@@ -174,31 +181,15 @@ def replay(
 
 
 @app.command()
+@grouped
 def discard(
     *,
-    stream: StreamOption = None,
-    rule: Rule = None,
-    since: Since = None,
-    until: Until = None,
-    topic: Topic = None,
-    partition: Partition = None,
-    offset: Offset = None,
-    id_: Id = None,
+    filters: _Filters,
     all_: All = False,
 ) -> None:
     """Give open letters up: they stay in the table, as discarded, and are not replayed."""
-    selection = _selection(
-        stream=stream,
-        rule=rule,
-        since=since,
-        until=until,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        id_=id_,
-        everything=all_,
-    )
-    settings, streams = read_settings(), choose(stream or [])
+    selection = filters.chosen(everything=all_)
+    settings, streams = read_settings(), choose(filters.stream or [])
     name = "lakehouse dead-letters discard"
     with recorded(settings, name), start_session(settings, name) as spark:
         done = discard_letters(spark, streams, settings, selection, datetime.now(UTC))
@@ -213,38 +204,3 @@ def _note(
     stream = streams[0].name if len(streams) == 1 else None
     details = {"selection": which, "done": done}
     note(kind, message, stream=stream, layer="silver", table=DEAD_LETTERS.qualified_name, details=details)
-
-
-def _selection(
-    *,
-    stream: list[str] | None,
-    rule: str | None,
-    since: str | None,
-    until: str | None,
-    topic: str | None,
-    partition: int | None,
-    offset: int | None,
-    id_: str | None,
-    everything: bool | None = None,
-) -> Selection:
-    """Return the letters that the options mean; `everything` is --all, null where none is required.
-
-    Raises SettingsError for a stream that is not known, a time that is none, and where --all and filters are
-    both given or both missing.
-    """
-    now = datetime.now(UTC)
-    selection = Selection(
-        streams=tuple(one.name for one in choose(stream)) if stream else (),
-        rule=rule,
-        since=None if since is None else parse_moment(since, now),
-        until=None if until is None else parse_moment(until, now),
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        id=id_,
-    )
-    if everything is False and selection.is_everything:
-        raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
-    if everything and not selection.is_everything:
-        raise SettingsError("--all means every open letter; leave it out, or the filters")
-    return selection

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from lakehouse.commands.options import grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.sandbox.loads import Load, send
@@ -90,84 +91,41 @@ class _Plan:
 class _Run:
     """The options that every stream has."""
 
-    events: int | None
-    rate: float | None
-    seconds: float | None
-    malformed: float
-    late: float
-    duplicates: float
-    span: float
-    seed: int | None
+    events: Events = None
+    rate: Rate = None
+    seconds: Seconds = None
+    malformed: Malformed = 0.0
+    late: Late = 0.0
+    duplicates: Duplicates = 0.0
+    span: Span = 600.0
+    seed: Seed = None
 
 
 @app.command()
-def metrics(
-    *,
-    events: Events = None,
-    rate: Rate = None,
-    seconds: Seconds = None,
-    malformed: Malformed = 0.0,
-    late: Late = 0.0,
-    duplicates: Duplicates = 0.0,
-    span: Span = 600.0,
-    seed: Seed = None,
-) -> None:
+@grouped
+def metrics(*, run: _Run) -> None:
     """Send measurements of services to metrics-events."""
-    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
     _send("metrics", run)
 
 
 @app.command()
-def calls(
-    *,
-    events: Events = None,
-    rate: Rate = None,
-    seconds: Seconds = None,
-    malformed: Malformed = 0.0,
-    late: Late = 0.0,
-    duplicates: Duplicates = 0.0,
-    one_sided: OneSided = 0.1,
-    span: Span = 600.0,
-    seed: Seed = None,
-) -> None:
+@grouped
+def calls(*, run: _Run, one_sided: OneSided = 0.1) -> None:
     """Send records of calls between two users to analyticsTopic and metricsTopic."""
-    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
     _send("calls", run, one_sided=one_sided)
 
 
 @app.command()
-def sales(
-    *,
-    events: Events = None,
-    rate: Rate = None,
-    seconds: Seconds = None,
-    malformed: Malformed = 0.0,
-    late: Late = 0.0,
-    duplicates: Duplicates = 0.0,
-    tombstones: Tombstones = 0.001,
-    span: Span = 600.0,
-    seed: Seed = None,
-) -> None:
+@grouped
+def sales(*, run: _Run, tombstones: Tombstones = 0.001) -> None:
     """Send sales of products, returns and tombstones to sales-events-v1."""
-    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
     _send("sales", run, tombstones=tombstones)
 
 
 @app.command()
-def transactions(
-    *,
-    events: Events = None,
-    rate: Rate = None,
-    seconds: Seconds = None,
-    malformed: Malformed = 0.0,
-    late: Late = 0.0,
-    duplicates: Duplicates = 0.0,
-    hot_user: HotUser = 0.0,
-    span: Span = 600.0,
-    seed: Seed = None,
-) -> None:
+@grouped
+def transactions(*, run: _Run, hot_user: HotUser = 0.0) -> None:
     """Send transactions of users to transactions-topic."""
-    run = _Run(events, rate, seconds, malformed, late, duplicates, span, seed)
     _send("transactions", run, hot_user=hot_user)
 
 

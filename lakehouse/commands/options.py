@@ -1,0 +1,47 @@
+"""Options that several commands have: said once, as the fields of a dataclass."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that are fields of its dataclass parameters, and call it with these.
+
+    A field is what an option of typer's would be: annotated with it, its default the option's.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command)
+    groups = {name: hints[name] for name in signature.parameters if is_dataclass(hints[name])}
+    options: dict[str, inspect.Parameter] = {}
+    for name, parameter in signature.parameters.items():
+        found = _options_of(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
+        options |= {one.name: one for one in found}
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        made = {
+            name: group(**{one.name: values.pop(one.name) for one in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**values, **made)
+
+    ordered = sorted(options.values(), key=lambda one: one.kind)
+    call.__dict__["__signature__"] = inspect.Signature(ordered)
+    call.__annotations__ = {one.name: one.annotation for one in ordered}
+    del call.__dict__["__wrapped__"]  # typer would ask it for its hints
+    return call
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+        )
+        for one in fields(group)
+    ]
