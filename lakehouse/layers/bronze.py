@@ -69,37 +69,48 @@ def _columns() -> Columns:
 
 def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
     path, topic = tables.ensure(spark, settings.lake, spec(source)), settings.topic(source.topic)
+    landing = _Landing(spark, source, path, settings)
+    return LayerQuery(
+        "bronze",
+        landing.name,
+        lambda: read_new(spark, [topic], settings, since="earliest"),
+        landing.process_batch,
+        target=path,
+        tables={landing.name: path},
+        topic=topic,
+        pass_on=landing.pass_on,
+    )
 
-    def process(
-        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+
+class _Landing:
+    """Lands micro-batches of a topic's records in its bronze table."""
+
+    def __init__(self, spark: SparkSession, source: Source, path: str, settings: Settings) -> None:
+        self.name = f"bronze.{source.table}"
+        self._spark = spark
+        self._table = source.table
+        self._path = path
+        self._tasks = settings.shuffle_partitions
+        self._checkpoint = checkpoints.path_of(settings.lake, self.name)
+
+    def process_batch(
+        self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
     ) -> BatchResult:
-        return land(batch, transaction).result
-
-    def land(batch: DataFrame, transaction: Transaction) -> Passed:
-        plan = checkpoints.read_kafka_plan(spark, checkpoint, transaction.version)
-        few = are_few(rows=plan.records)
-        execute_for(batch.sparkSession, few=few)
-        # A file a partition of the topic and micro-batch would be many small ones.
-        landed = to_bronze(batch.coalesce(1 if few else settings.shuffle_partitions), plan.planned_at)
-        rows = tables.append(landed, path, transaction)
-        return Passed(BatchResult(rows, {source.table: rows}), landed, rows, transaction)
+        """Append the records; a second call with the same transaction appends nothing."""
+        return self._land(batch, transaction).result
 
     @contextmanager
     def pass_on(
-        batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
+        self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
     ) -> Iterator[Passed]:
-        # What landed is computed again of the batch: it is for the caller to persist that.
-        yield land(batch, transaction)
+        """Do the same, and pass on what has landed, computed again of the batch: the caller keeps that."""
+        yield self._land(batch, transaction)
 
-    name = f"bronze.{source.table}"
-    checkpoint = checkpoints.path_of(settings.lake, name)
-    return LayerQuery(
-        "bronze",
-        name,
-        lambda: read_new(spark, [topic], settings, since="earliest"),
-        process,
-        target=path,
-        tables={name: path},
-        topic=topic,
-        pass_on=pass_on,
-    )
+    def _land(self, batch: DataFrame, transaction: Transaction) -> Passed:
+        plan = checkpoints.read_kafka_plan(self._spark, self._checkpoint, transaction.version)
+        few = are_few(rows=plan.records)
+        execute_for(batch.sparkSession, few=few)
+        # A file a partition of the topic and micro-batch would be many small ones.
+        landed = to_bronze(batch.coalesce(1 if few else self._tasks), plan.planned_at)
+        rows = tables.append(landed, self._path, transaction)
+        return Passed(BatchResult(rows, {self._table: rows}), landed, rows, transaction)

@@ -103,61 +103,81 @@ def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[Que
 
 
 def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
-    paths = ensure(spark, source, settings)
-    path, dead_path, name = paths.clean, paths.dead, query_name(source)
-    front = HighWaterMark(path, "event_time")
-
-    def process(
-        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> BatchResult:
-        with pass_on(batch, transaction, now, count) as passed:
-            return passed.result
-
-    @contextmanager
-    def pass_on(
-        batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> Iterator[Passed]:
-        if tables.is_written(batch.sparkSession, path, transaction):
-            # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
-            # without dead letters has left no transaction with them that would keep new ones out.
-            yield Passed(BatchResult(0), tables.read(batch.sparkSession, path).limit(0), 0, transaction)
-            return
-        watermark = watermark_of(front.value(batch.sparkSession), settings.allowed_lateness_s)
-        resumed = tables.is_written(batch.sparkSession, dead_path, transaction)
-        size = size_of(batch) if count is None else count * _BYTES_A_ROW
-        execute_for(batch.sparkSession, few=are_few(size_bytes=size))
-        undecided = filter_without_letter(batch, dead_path) if resumed else batch
-        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
-        judged = judge(undecided, source, watermark, settings).persist()
-        try:
-            rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
-            if refused:
-                origin = Origin(stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
-                letters = to_dead_letters(filter_dead(judged), origin)
-                if resumed:  # under the transaction it would be skipped
-                    tables.insert_missing(letters, dead_path, ("id",), within(ranges_of(letters)))
-                else:
-                    tables.append(letters, dead_path, transaction)
-            clean = filter_clean(judged)
-            if rows > refused:
-                tables.append(clean, path, transaction)
-                front.advance(from_micros(reached))
-            result = BatchResult(rows, {source.table: rows - refused, "dead_letters": refused})
-            yield Passed(result, clean, rows - refused, transaction)
-        finally:
-            judged.unpersist()
-
+    paths, name = ensure(spark, source, settings), query_name(source)
+    cleaning = _Cleaning(stream, source, paths, settings)
     return LayerQuery(
         "silver",
         name,
         lambda: tables.read_stream(spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
-        process,
-        target=path,
+        cleaning.process_batch,
+        target=paths.clean,
         reads=(f"bronze.{source.table}",),
-        tables={name: path, DEAD_LETTERS.qualified_name: dead_path, f"bronze.{source.table}": paths.bronze},
+        tables={
+            name: paths.clean,
+            DEAD_LETTERS.qualified_name: paths.dead,
+            f"bronze.{source.table}": paths.bronze,
+        },
         co_targets={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
-        pass_on=pass_on,
+        pass_on=cleaning.pass_on,
     )
+
+
+class _Cleaning:
+    """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
+
+    def __init__(self, stream: Stream, source: Source, paths: Paths, settings: Settings) -> None:
+        self._stream = stream
+        self._source = source
+        self._paths = paths
+        self._settings = settings
+        self._reached = HighWaterMark(paths.clean, "event_time")
+
+    def process_batch(
+        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> BatchResult:
+        """Write what the rows are judged to be; a second call with the same transaction adds nothing."""
+        with self.pass_on(batch, transaction, now, count) as passed:
+            return passed.result
+
+    @contextmanager
+    def pass_on(
+        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
+    ) -> Iterator[Passed]:
+        """Do the same, and keep the clean rows for the length of the block."""
+        spark, paths = batch.sparkSession, self._paths
+        if tables.is_written(spark, paths.clean, transaction):
+            # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
+            # without dead letters has left no transaction with them that would keep new ones out.
+            yield Passed(BatchResult(0), tables.read(spark, paths.clean).limit(0), 0, transaction)
+            return
+        watermark = watermark_of(self._reached.value(spark), self._settings.allowed_lateness_s)
+        resumed = tables.is_written(spark, paths.dead, transaction)
+        size = size_of(batch) if count is None else count * _BYTES_A_ROW
+        execute_for(spark, few=are_few(size_bytes=size))
+        undecided = filter_without_letter(batch, paths.dead) if resumed else batch
+        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
+        judged = judge(undecided, self._source, watermark, self._settings).persist()
+        try:
+            rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
+            if refused:
+                self._bury(filter_dead(judged), transaction, now, resumed=resumed)
+            clean = filter_clean(judged)
+            if rows > refused:
+                tables.append(clean, paths.clean, transaction)
+                self._reached.advance(from_micros(reached))
+            result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused})
+            yield Passed(result, clean, rows - refused, transaction)
+        finally:
+            judged.unpersist()
+
+    def _bury(self, dead: DataFrame, transaction: Transaction, now: datetime, *, resumed: bool) -> None:
+        name = query_name(self._source)
+        origin = Origin(self._stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
+        letters = to_dead_letters(dead, origin)
+        if resumed:  # under the transaction it would be skipped
+            tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
+        else:
+            tables.append(letters, self._paths.dead, transaction)
 
 
 @cache
