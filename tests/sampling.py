@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from lakehouse.sandbox.samples import Sample, calls, metrics, sales, spread_times, transactions
+from lakehouse.sandbox.samples.mixing import Shares
 
 NOW_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000
@@ -18,6 +19,7 @@ WEEK_S = 7 * 24 * 3600
 _ABSENT = object()
 
 Check = Callable[[object], bool]
+_SHARES = {field.name for field in fields(Shares)}
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Contract:
 
     def generate(self, count: int, *, seed: int = 1, span_s: float = 600, **options: Any) -> list[Sample]:
         times = spread_times(count, end_ms=NOW_MS, span_s=span_s)
-        return list(self.samples(count, times, seed=seed, **options))
+        shares = Shares(**{name: options.pop(name) for name in _SHARES & options.keys()})
+        return list(self.samples(count, times, seed=seed, shares=shares, **options))
 
     def breach(self, sample: Sample, latest_ms: int = NOW_MS + 300_000) -> str | None:
         """What DESIGN.md has against a message: the field, or what it is not; None if nothing."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from lakehouse.sandbox import producing
 from lakehouse.sandbox.producing import Progress, Summary
 from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
+from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 
@@ -68,17 +69,17 @@ class Load:
             times = paced_times(self.rate)
         # A malformed event from the future must be one when it lands, however early its place in the span.
         ahead_s = settings.future_tolerance_s + _HOUR_S + (0 if self.rate else self.span_s)
-        return generator.samples(
-            self.events,
-            times,
-            seed=self.seed,
-            malformed=self.malformed,
-            late=self.late,
-            duplicates=self.duplicates,
+        shape = dict(self.shape)
+        shares = Shares(
+            self.malformed,
+            self.late,
+            self.duplicates,
+            shape.pop("tombstones", 0.0),
             allowed_lateness_s=settings.allowed_lateness_s,
             ahead_s=ahead_s,
-            **generator.settings(settings),
-            **self.shape,
+        )
+        return generator.samples(
+            self.events, times, seed=self.seed, shares=shares, **generator.settings(settings), **shape
         )
 
 

@@ -28,6 +28,7 @@ from lakehouse.layers.query import LAYERS
 from lakehouse.sandbox.producing import produce
 from lakehouse.sandbox.samples import Sample, spread_times
 from lakehouse.sandbox.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.telemetry import Run
 from lakehouse.telemetry.runs import read_runs
@@ -61,7 +62,7 @@ def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Itera
     directory = tmp_path_factory.mktemp("jobs")
     with place(directory / "höme [1]", services, database=6) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
-        sent = list(samples(EVENTS, times, seed=5, malformed=0.05, late=0.02, duplicates=0.02))
+        sent = list(samples(EVENTS, times, seed=5, shares=Shares(malformed=0.05, late=0.02, duplicates=0.02)))
         assert produce(services.kafka, here.topic_in, sent).acknowledged == EVENTS
         live = submit("bronze", "--stream", "metrics", "--trigger", "1 second")
         with running(live, here.environment, directory / "bronze") as job:

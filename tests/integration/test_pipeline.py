@@ -31,6 +31,7 @@ from lakehouse.runtime.runner import BatchDone, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.sandbox.samples import spread_times
 from lakehouse.sandbox.samples.metrics import samples
+from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
@@ -147,7 +148,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     told.tell("prime", [event("prime", prime_ms), event("prime", prime_ms - 8 * DAY_MS)])
     now_ms = int(time.time() * 1000)  # close to the times that Kafka gives: prime may take a minute
     times = spread_times(5000, end_ms=now_ms - 1000, span_s=900)
-    sampled = samples(5000, times, seed=11, malformed=0.03, late=0.05, duplicates=0.02)
+    sampled = samples(5000, times, seed=11, shares=Shares(malformed=0.03, late=0.05, duplicates=0.02))
     send_in_transaction(module_settings, event("aborted", prime_ms), KafkaProducer.abort_transaction)
     send_in_transaction(module_settings, event("committed", prime_ms), KafkaProducer.commit_transaction)
     told.tell("samples", [*(Raw(one.value, one.key) for one in sampled), *by_hand(now_ms)])

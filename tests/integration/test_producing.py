@@ -21,6 +21,7 @@ from lakehouse.errors import LakehouseError, ProduceError, ServiceError, Setting
 from lakehouse.sandbox.producing import Progress, bursts, produce
 from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.sandbox.samples.metrics import samples
+from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.topics import create_topics
 from tests.sampling import CONTRACTS
 
@@ -150,9 +151,7 @@ def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Se
             5000,
             spread_times(5000, end_ms=NOW_MS, span_s=600),
             seed=11,
-            malformed=0.02,
-            late=0.02,
-            duplicates=0.02,
+            shares=Shares(malformed=0.02, late=0.02, duplicates=0.02),
         )
     )
 

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.mixing import (
-    DEFAULT_AHEAD_S,
-    DEFAULT_LATENESS_S,
+    NO_FAULTS,
     Shares,
     compact,
     mix,
@@ -60,26 +59,21 @@ def samples(
     times_ms: Iterable[int],
     *,
     seed: int,
-    malformed: float = 0.0,
-    late: float = 0.0,
-    duplicates: float = 0.0,
+    shares: Shares = NO_FAULTS,
     one_sided: float = 0.1,
     gap_s: float = 60.0,
-    allowed_lateness_s: int = DEFAULT_LATENESS_S,
-    ahead_s: float = DEFAULT_AHEAD_S,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+    """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `one_sided` is the chance of a call to have records in one topic only.
 
-    Raises SettingsError for shares that do not fit into one whole.
+    Raises SettingsError for a chance that is none.
     """
     require_share("one-sided", one_sided, "all calls")
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
     uniform = rng.random
-    shares = Shares(malformed, late, duplicates)
-    broken = breaking.Breaker(_BREAKAGES, ahead_s)
-    calls = _Calls(rng, shares.valid(count), one_sided, gap_s, allowed_lateness_s)
+    broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
+    calls = _Calls(rng, shares.valid(count), one_sided, gap_s, shares.allowed_lateness_s)
 
     def malformed_one(time_ms: int) -> Sample:
         side = int(uniform() * len(TOPICS))
@@ -96,7 +90,6 @@ def samples(
         valid=calls.valid,
         malformed=malformed_one,
         late=calls.late,
-        allowed_lateness_s=allowed_lateness_s,
     )
 
 

@@ -1,6 +1,6 @@
 """Sample metrics events: 20 services × 5 metrics, with late, duplicate and malformed ones on request.
 
-    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, malformed=0.01)
+    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(malformed=0.01))
 
 The kinds of sample are those of lakehouse.sandbox.samples.mixing. The same arguments give the same bytes.
 """
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import Breaker, with_literal, with_value, without
 from lakehouse.sandbox.samples.mixing import (
-    DEFAULT_AHEAD_S,
-    DEFAULT_LATENESS_S,
     ISO_SHARE,
+    NO_FAULTS,
     Shares,
     compact,
     iso,
@@ -58,24 +57,12 @@ def samples(
     times_ms: Iterable[int],
     *,
     seed: int,
-    malformed: float = 0.0,
-    late: float = 0.0,
-    duplicates: float = 0.0,
-    allowed_lateness_s: int = DEFAULT_LATENESS_S,
-    ahead_s: float = DEFAULT_AHEAD_S,
+    shares: Shares = NO_FAULTS,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`.
-
-    `malformed`, `late` and `duplicates` are shares of `count`, kept to within rounding; a duplicate is
-    the second sending of an event and counts in its own right. One late sample in four is beyond the
-    allowed lateness; all of them are where that is 0. A malformed sample from the future is `ahead_s`
-    ahead of its time.
-
-    Raises SettingsError for shares that do not fit into one whole.
-    """
+    """Return an iterator over `count` samples, one for each of `times_ms`."""
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
     uniform = rng.random
-    broken = Breaker(_BREAKAGES, ahead_s)
+    broken = Breaker(_BREAKAGES, shares.ahead_s)
 
     def valid(time_ms: int) -> Sample:
         key, value = _encode(rng, uniform, time_ms)
@@ -98,10 +85,9 @@ def samples(
         count,
         times_ms,
         rng,
-        Shares(malformed, late, duplicates),
+        shares,
         valid=valid,
         malformed=malformed_one,
-        allowed_lateness_s=allowed_lateness_s,
     )
 
 

@@ -50,7 +50,9 @@ _VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
 class Shares:
     """Shares of all samples, kept to within rounding; the rest is valid.
 
-    A duplicate is the second sending of an event and counts in its own right.
+    A duplicate is the second sending of an event and counts in its own right. One late sample in four is
+    beyond the allowed lateness; all of them are where that is 0. A malformed sample from the future is
+    `ahead_s` ahead of its time. Only sales have tombstones.
 
     Raises SettingsError for shares that do not fit into one whole.
     """
@@ -59,6 +61,8 @@ class Shares:
     late: float = 0.0
     duplicates: float = 0.0
     tombstones: float = 0.0
+    allowed_lateness_s: int = DEFAULT_LATENESS_S
+    ahead_s: float = DEFAULT_AHEAD_S
 
     def __post_init__(self) -> None:
         once = {"malformed": self.malformed, "late": self.late}
@@ -101,6 +105,9 @@ class Shares:
         }
 
 
+NO_FAULTS = Shares()
+
+
 def mix(
     count: int,
     times_ms: Iterable[int],
@@ -109,18 +116,16 @@ def mix(
     *,
     valid: Callable[[int], Sample],
     malformed: Callable[[int], Sample],
-    allowed_lateness_s: int,
     late: Callable[[int, int, str], Sample] | None = None,
     tombstone: Callable[[int], Sample] | None = None,
 ) -> Iterator[Sample]:
     """Yield `count` samples, one for each of `times_ms`, made by the functions given.
 
     Each takes the sample's time; `late` also by how much it is to be behind that, and the kind, and is by
-    default the valid sample of the earlier time. One late sample in four is beyond the allowed lateness;
-    all of them are where that is 0.
+    default the valid sample of the earlier time.
     """
     uniform = rng.random
-    lateness = cycle(_lateness_draws(rng, allowed_lateness_s))
+    lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
     repeatable: list[Sample] = []
     keep = repeatable.append
     # Duplicates that came up before there was anything to repeat: the next valid slots make up for them.

@@ -1,6 +1,6 @@
 """Sample sales: 24 products, the first ones sold most, with a return now and then and tombstones on request.
 
-    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, tombstones=0.001)
+    samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
 The kinds of sample are those of lakehouse.sandbox.samples.mixing, and
 
@@ -16,7 +16,7 @@ import random
 from typing import TYPE_CHECKING
 
 from lakehouse.sandbox.samples import Sample, breaking
-from lakehouse.sandbox.samples.mixing import DEFAULT_AHEAD_S, DEFAULT_LATENESS_S, Shares, compact, mix, stamp
+from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, mix, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,22 +43,15 @@ def samples(
     times_ms: Iterable[int],
     *,
     seed: int,
-    malformed: float = 0.0,
-    late: float = 0.0,
-    duplicates: float = 0.0,
-    tombstones: float = 0.0,
-    allowed_lateness_s: int = DEFAULT_LATENESS_S,
-    ahead_s: float = DEFAULT_AHEAD_S,
+    shares: Shares = NO_FAULTS,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+    """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `tombstones` is a share of `count` too. A tombstone has its time as Kafka's timestamp.
-
-    Raises SettingsError for shares that do not fit into one whole.
+    A tombstone has its time as Kafka's timestamp.
     """
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
     uniform = rng.random
-    broken = breaking.Breaker(_BREAKAGES, ahead_s)
+    broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
 
     def valid(time_ms: int) -> Sample:
         key, head = _pick(uniform)
@@ -77,11 +70,10 @@ def samples(
         count,
         times_ms,
         rng,
-        Shares(malformed, late, duplicates, tombstones),
+        shares,
         valid=valid,
         malformed=malformed_one,
         tombstone=tombstone,
-        allowed_lateness_s=allowed_lateness_s,
     )
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import with_literal
 from lakehouse.sandbox.samples.mixing import (
-    DEFAULT_AHEAD_S,
-    DEFAULT_LATENESS_S,
+    NO_FAULTS,
     Shares,
     compact,
     mix,
@@ -39,23 +38,19 @@ def samples(
     times_ms: Iterable[int],
     *,
     seed: int,
-    malformed: float = 0.0,
-    late: float = 0.0,
-    duplicates: float = 0.0,
+    shares: Shares = NO_FAULTS,
     hot_user: float = 0.0,
-    allowed_lateness_s: int = DEFAULT_LATENESS_S,
-    ahead_s: float = DEFAULT_AHEAD_S,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`; see the metrics' for the shares.
+    """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `hot_user` is the chance of an event to be one of HOT_USER, who has none otherwise.
 
-    Raises SettingsError for shares that do not fit into one whole.
+    Raises SettingsError for a chance that is none.
     """
     require_share("hot user", hot_user, "all events")
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
     uniform = rng.random
-    broken = breaking.Breaker(_BREAKAGES, ahead_s)
+    broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
 
     def pick() -> tuple[bytes, bytes]:
         return _HOT if uniform() < hot_user else _HEADS[int(uniform() * len(_HEADS))]
@@ -74,10 +69,9 @@ def samples(
         count,
         times_ms,
         rng,
-        Shares(malformed, late, duplicates),
+        shares,
         valid=valid,
         malformed=malformed_one,
-        allowed_lateness_s=allowed_lateness_s,
     )
 
 
