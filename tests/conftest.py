@@ -90,6 +90,18 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_logs() -> Iterator[None]:
+    """Drop what Delta keeps of the tables of a file once its tests have ended.
+
+    It keeps the snapshots of every log it has opened for an hour; those of hundreds of lakes fill the heap.
+    """
+    yield
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
 @pytest.fixture
 def no_names(spark: SparkSession) -> Iterator[None]:
     """A session that knows no table or view, before the test and after it; the tables are external."""
