@@ -69,7 +69,7 @@ def _web(url: SecretStr) -> SecretStr:
 
 
 class Settings(BaseSettings):
-    """What a user can choose. Times are in seconds (`_s`); see the table in README.md."""
+    """What a user can choose. Times are in seconds (`_s`); see the table in docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 

@@ -1,0 +1,81 @@
+"""README and docs: blocks that are marked as runnable run, and links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lakehouse.settings import Settings
+from tests.processes import BIN, QUICK_JVM, ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+LINKING = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES]
+TIMEOUT_S = 300
+PINNED = ("call_gap_s", "call_grace_s", "quantile_k", "sales_threshold", "expect_dead_letter_rate")
+
+
+def runnable(page: Path) -> list[str]:
+    """Return the blocks of a page that are marked as runnable."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```sh runnable\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    chosen = {f"LAKEHOUSE_{name.upper()}": str(getattr(settings, name)) for name in PINNED}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")},
+        **chosen,
+        **QUICK_JVM,
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "LAKEHOUSE_HOME": str(settings.home),
+        "LAKEHOUSE_LAKE": settings.lake,
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_TOPICS": json.dumps(dict(settings.topics)),
+        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+    }
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=lambda page: page.name)
+def test_a_runnable_block_runs(page: Path, filled_lake: Settings) -> None:
+    for block in runnable(page):
+        ended = subprocess.run(
+            ["/bin/bash", "-e", "-c", block],
+            cwd=ROOT,
+            env=environment_of(filled_lake),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{block}{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+
+
+def test_most_pages_have_something_to_run() -> None:
+    assert {page.name for page in PAGES if not runnable(page)} <= {"benchmarks.md"}
+
+
+def test_every_setting_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`LAKEHOUSE_([A-Z_0-9]+)`", text)) - {"CONFIG", "CACHE"}
+    assert named == {name.upper() for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)", text)
+    assert links or page.parent != ROOT
+    for target, heading in links:
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert heading in anchors, f"{page.name}: {target}#{heading}"
