@@ -117,10 +117,13 @@ class Life(AbstractContextManager["Life"]):
 
     # A round.
 
-    def round(self, shape: Shape) -> None:
-        """Send records of every stream, let all layers catch up, and compare everything with the oracles."""
+    def round(self, shape: Shape, *, at_once: bool = False) -> None:
+        """Send records of every stream, let all layers catch up, and compare everything with the oracles.
+
+        `at_once`: in one micro-batch of each layer, for records whose lateness depends on how they are cut.
+        """
         self._note(f"send {shape.count} records of every topic, the last at {shape.times.last_us}")
-        self._ingest(shape)
+        self._ingest(shape, at_once=at_once)
         self.compare()
 
     def compare(self) -> None:
@@ -129,15 +132,16 @@ class Life(AbstractContextManager["Life"]):
         _, found = differences(self._settings, self._verdicts, now_us=micros(utc_now()))
         assert not found, "\n".join(text[:600] for text in found)
 
-    def _ingest(self, shape: Shape) -> None:
+    def _ingest(self, shape: Shape, *, at_once: bool) -> None:
         for table, source in SOURCES.items():
             records = make(table, self._random, shape)
             pipeline.send(self._settings, records, source)
             self.sent[table] += len(records)
-        self._catch_up(
-            max_records_per_batch=self._random.choice((shape.count // 2, 10**6, 10**6)),
-            max_bytes_per_batch=self._random.choice(("1", "256m", "256m")),
-        )
+        cuts: dict[str, object] = {
+            "max_records_per_batch": self._random.choice((shape.count // 2, 10**6, 10**6)),
+            "max_bytes_per_batch": self._random.choice(("1", "256m", "256m")),
+        }
+        self._catch_up(**({} if at_once else cuts))
         self._rounds.append(micros(utc_now()))
         self._verdicts = {table: self._judged(table) for table in SOURCES}
 

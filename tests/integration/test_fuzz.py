@@ -68,7 +68,7 @@ def test_records_as_hostile_as_contracts_allow_are_what_the_oracles_make_of_them
     settings = lake_in(tmp_path, session_settings, services, redis_url)
 
     with Life(spark, settings, chance(13)) as life:
-        life.round(Shape(NAMES, every_time, HALF_OF_THEM, refused=1))
+        life.round(Shape(NAMES, every_time, HALF_OF_THEM, refused=1), at_once=True)
 
         accepted = life.accepted()
     assert accepted == {table: life.sent[table] - 1 for table in TABLES}
