@@ -20,7 +20,7 @@ from rich.console import Console
 from lakehouse import tables
 from lakehouse.layers import gold, silver
 from lakehouse.quality.checking import check, make_context, suite_of
-from lakehouse.quality.subjects import Lake, subjects
+from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import start_session
@@ -41,14 +41,14 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
         with start_session(settings, "expectations", brief=False) as spark:
             _fill(spark, settings, rows)
             every = subjects(choose(["metrics"]), settings)
-            lake = Lake(spark, every, settings, utc_now())
+            pinned = PinnedTables(spark, every, settings, utc_now())
             context = make_context(directory)
             for subject in every:
                 suite = suite_of(subject)
-                if suite is None or subject.name not in lake.versions:
+                if suite is None or subject.name not in pinned.versions:
                     continue
                 began = time.monotonic()
-                report = check(subject, suite, lake, context)
+                report = check(subject, suite, pinned, context)
                 broken = ", ".join(one.expectation for one in report.findings if not one.success)
                 console.print(
                     f"{report.table}: {report.rows:,} rows, {len(report.findings)} expectations, "

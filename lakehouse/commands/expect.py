@@ -21,7 +21,7 @@ from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
 from lakehouse.quality import results
 from lakehouse.quality.report import Finding, TableReport, summary
-from lakehouse.quality.subjects import Lake, Subject, chosen, subjects
+from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
 from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
@@ -73,8 +73,8 @@ def expect(
         return
     with recorded(settings, "lakehouse expect"), start_session(settings, "lakehouse expect") as spark:
         versions = {} if version is None else {wanted[0].name: version}
-        lake = Lake(spark, every, settings, now, versions=versions)
-        reports = _check(wanted, lake, settings, moment, asked=bool(names))
+        pinned = PinnedTables(spark, every, settings, now, versions=versions)
+        reports = _check(wanted, pinned, settings, moment, asked=bool(names))
         run_id = uuid.uuid4().hex
         results.keep(spark, settings.lake, run_id, now, reports)
         _note(run_id, reports)
@@ -90,7 +90,12 @@ def expect(
 
 
 def _check(
-    wanted: Sequence[Subject], lake: Lake, settings: Settings, since: datetime | None, *, asked: bool
+    wanted: Sequence[Subject],
+    pinned: PinnedTables,
+    settings: Settings,
+    since: datetime | None,
+    *,
+    asked: bool,
 ) -> list[TableReport]:
     from lakehouse.quality import checking  # noqa: PLC0415 - takes seconds, which other commands need not wait
 
@@ -99,12 +104,12 @@ def _check(
     reports = []
     for subject in wanted:
         suite = checking.suite_of(subject)
-        if suite is None or subject.name not in lake.versions:
+        if suite is None or subject.name not in pinned.versions:
             if asked:
                 reason = "has no suite" if suite is None else f"is not in {settings.lake} yet"
                 progress.print(f"{subject.name} {reason}", highlight=False, soft_wrap=True)
             continue
-        report = checking.check(subject, suite, lake, context, since=since)
+        report = checking.check(subject, suite, pinned, context, since=since)
         reports.append(report)
         held = sum(one.success for one in report.findings)
         progress.print(
@@ -115,7 +120,7 @@ def _check(
         )
     if not reports:
         raise LakehouseError(f"there is nothing to check in {settings.lake} yet")
-    checking.write_pages(context, lake.now)
+    checking.write_pages(context, pinned.now)
     return reports
 
 

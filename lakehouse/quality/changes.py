@@ -19,14 +19,14 @@ from typing import Any
 from great_expectations import ExpectationSuite
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, TimestampType
 
 from lakehouse.errors import TableError
 from lakehouse.progress import snapshots
 from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
-from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, Lake, Subject, showing, words
+from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, PinnedTables, Subject, showing, words
 from lakehouse.spark.execution import are_few, execute_for, executing_for
 from lakehouse.stream import MergedTable
 from lakehouse.tables import from_micros
@@ -41,9 +41,9 @@ _MINUTE_US = 60_000_000
 _NUMBERS = 10_000
 
 
-def marks_of(lake: Lake) -> Marks:
-    """Return which tables the lake has, and as of which versions."""
-    return {name: (lake.ids[name], version) for name, version in lake.versions.items()}
+def marks_of(pinned: PinnedTables) -> Marks:
+    """Return which tables are pinned, and as of which versions."""
+    return {name: (pinned.ids[name], version) for name, version in pinned.versions.items()}
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
@@ -56,33 +56,31 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
     return ExpectationSuite(name=suite.name, expectations=rest)
 
 
-def can_go_on(spark: SparkSession, lake: Lake, suites: Suites) -> bool:
+def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
     """Tell whether steps can go on from tables that hold: what a step asks beyond its query holds as well."""
-    with lake.executing():
+    with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
-            views = {_BATCH: lake.rows(subject)}
-            if not all(_finds_nothing(spark, lake, one, views, lake.versions) for one in stricter):
+            views = {_BATCH: pinned.rows(subject)}
+            if not all(_finds_nothing(pinned, one, views, pinned.versions) for one in stricter):
                 return False
     return True
 
 
-def go_on_holding(
-    spark: SparkSession, lake: Lake, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]
-) -> bool:
+def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
     """Tell whether tables that held still do, as far as their suites have steps; false where nobody knows.
 
-    `held` are the marks of the lake as of which they did and `can_go_on` was true. `kept` are the tables of
+    `held` are the marks of the tables as of which they did and `can_go_on` was true. `kept` are the tables of
     gold by name, whose change feeds say what has changed.
     """
-    now = marks_of(lake)
+    now = marks_of(pinned)
     if now.keys() != held.keys() or any(
         now[name][0] != table_id or now[name][1] < version for name, (table_id, version) in held.items()
     ):
         return False
-    since = _Since(spark, lake, {name: version for name, (_, version) in held.items()}, kept)
+    since = _Since(pinned, {name: version for name, (_, version) in held.items()}, kept)
     try:
-        with executing_for(spark, few=True):
+        with executing_for(pinned.spark, few=True):
             return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
     except (PySparkException, Py4JJavaError, TableError, OverflowError):  # such as a feed that is gone
         return False
@@ -99,13 +97,12 @@ class _Changed:
 
 
 class _Since:
-    """A lake, and what has changed in it since its tables had the versions `held`."""
+    """Pinned tables, and what has changed in them since they had the versions `held`."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, held: Mapping[str, int], kept: Mapping[str, MergedTable]
+        self, pinned: PinnedTables, held: Mapping[str, int], kept: Mapping[str, MergedTable]
     ) -> None:
-        self._spark = spark
-        self._lake = lake
+        self._pinned = pinned
         self._held = held
         self._kept = kept
         self._found: dict[str, _Changed] = {}
@@ -115,7 +112,7 @@ class _Since:
         named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
         return all(
             self._has_all(subject)
-            for subject in self._lake.subjects
+            for subject in self._pinned.subjects
             if subject.view in named and subject.name in self._held
         )
 
@@ -138,8 +135,7 @@ class _Since:
             return False
         return all(
             _finds_nothing(
-                self._spark,
-                self._lake,
+                self._pinned,
                 one,
                 {_BATCH: rows}
                 | self._near(one, {view: found[f"_near_{n}_{view}"] for view in one.near or {}}),
@@ -155,7 +151,7 @@ class _Since:
             found.keys.unpersist()
 
     def _has_changed(self, subject: Subject) -> bool:
-        return self._lake.versions[subject.name] > self._held[subject.name]
+        return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
         """Tell whether every row of then is still there: as it was, or in gold as it has become."""
@@ -164,18 +160,18 @@ class _Since:
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
             changed = self._changed(subject)
             return _with_keys(changed.keys, changed.rows, changed.keys.columns, "left_anti").isEmpty()
-        return not any(map(snapshots.rewrites, self._lake.commits(subject, self._held[subject.name])))
+        return not any(map(snapshots.rewrites, self._pinned.commits(subject, self._held[subject.name])))
 
     def _changed(self, subject: Subject) -> _Changed:
         if subject.name not in self._found:
             names = list(self._kept[subject.spec.name].keys)
-            keys = self._lake.changes(subject, self._held[subject.name]).select(*names).distinct().persist()
+            keys = self._pinned.changes(subject, self._held[subject.name]).select(*names).distinct().persist()
             types = {column.name: column.dataType for column in subject.spec.schema}
             by = next((name for name in names if _size_of(types[name]) is not None), None)
             where = F.lit(None) if by is None else _buckets(F.col(by), F.col(by), types[by])
             count, buckets = keys.agg(F.count(F.lit(1)), where).first() or (0, [])
-            execute_for(self._spark, few=are_few(rows=count))
-            rows = self._lake.rows(subject)
+            execute_for(self._pinned.spark, few=are_few(rows=count))
+            rows = self._pinned.rows(subject)
             if by is not None:  # a key that is null is a row's, too
                 rows = rows.where(_within(F.col(by), buckets, types[by]) | F.col(by).isNull())
             self._found[subject.name] = _Changed(keys, _with_keys(rows, keys, names, "left_semi").persist())
@@ -186,11 +182,11 @@ class _Since:
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
-            views[view] = self._lake.rows_or_none(self._subject(view)).where(within)
+            views[view] = self._pinned.rows_or_none(self._subject(view)).where(within)
         return views
 
     def _subject(self, view: str) -> Subject:
-        for one in self._lake.subjects:
+        for one in self._pinned.subjects:
             if one.view == view:
                 return one
         raise TableError(f"rows near others are asked of {view}, which the step does not name")
@@ -204,8 +200,7 @@ def _steps(suite: ExpectationSuite) -> list[ExpectNoRows]:
 
 
 def _finds_nothing(
-    spark: SparkSession,
-    lake: Lake,
+    pinned: PinnedTables,
     one: ExpectNoRows,
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
@@ -213,15 +208,15 @@ def _finds_nothing(
     """Run a step over these views, and over whole tables where it names others; `after` is since when."""
     step = str(one.step)
     named, shown = words(step), dict(views)
-    for subject in lake.subjects:
+    for subject in pinned.subjects:
         if subject.view in named and subject.view not in shown:
-            shown[subject.view] = lake.rows_or_none(subject)
+            shown[subject.view] = pinned.rows_or_none(subject)
         if subject.view + CHANGES in named:
-            shown[subject.view + CHANGES] = lake.changes(subject, after.get(subject.name, 0))
+            shown[subject.view + CHANGES] = pinned.changes(subject, after.get(subject.name, 0))
     if LIMITS_VIEW in named:
-        shown[LIMITS_VIEW] = lake.limits
-    with showing(spark, shown):
-        return spark.sql(step.format(batch=_BATCH)).isEmpty()
+        shown[LIMITS_VIEW] = pinned.limits
+    with showing(pinned.spark, shown):
+        return pinned.spark.sql(step.format(batch=_BATCH)).isEmpty()
 
 
 def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from lakehouse.errors import TableError
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.report import Finding, Severity, TableReport
-from lakehouse.quality.subjects import Lake, Subject
+from lakehouse.quality.subjects import PinnedTables, Subject
 from lakehouse.spark.query_errors import error_line
 
 _RESULT_FORMAT = {
@@ -62,30 +62,30 @@ def make_context(directory: str | None = None) -> AbstractDataContext:
 def check(
     subject: Subject,
     suite: ExpectationSuite,
-    lake: Lake,
+    pinned: PinnedTables,
     context: AbstractDataContext,
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite over a table as the lake has it; the rows are read once and kept meanwhile."""
+    """Run a suite over a table as it is pinned; the rows are read once and kept meanwhile."""
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
     try:
         with (
-            lake.executing(),
-            lake.shown("\n".join(map(str, queries)), since),
-            _kept(lake.rows(subject, since)) as frame,
+            pinned.executing(),
+            pinned.shown("\n".join(map(str, queries)), since),
+            _kept(pinned.rows(subject, since)) as frame,
         ):
             rows = frame.count()
             definition = _definition(subject.name, suite, context)
-            run = RunIdentifier(run_name=f"version-{lake.versions[subject.name]}", run_time=lake.now)
+            run = RunIdentifier(run_name=f"version-{pinned.versions[subject.name]}", run_time=pinned.now)
             done = definition.run(
                 batch_parameters={"dataframe": frame}, result_format=_RESULT_FORMAT, run_id=run
             )
             findings = tuple(map(_finding, done.results))
     except (PySparkException, Py4JJavaError) as error:  # a file that is gone
         rows, findings = 0, (_unreadable(error),)
-    return TableReport(subject.name, lake.versions[subject.name], rows, findings, time.monotonic() - began)
+    return TableReport(subject.name, pinned.versions[subject.name], rows, findings, time.monotonic() - began)
 
 
 @contextmanager

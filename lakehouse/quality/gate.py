@@ -20,7 +20,7 @@ from lakehouse.quality.changes import Marks, Suites, can_go_on, go_on_holding, m
 from lakehouse.quality.checking import check, make_context, only_failing, suite_of
 from lakehouse.quality.expectations import ExpectNoRows
 from lakehouse.quality.results import GateState, gates, note_gate
-from lakehouse.quality.subjects import CHANGES, Lake, Subject, subjects, words
+from lakehouse.quality.subjects import CHANGES, PinnedTables, Subject, subjects, words
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
@@ -60,32 +60,31 @@ class SuiteGate:
         What has been found of the same versions is not looked for again.
         """
         suites = self._suites_of(stream)
-        lake = Lake(self._spark, self._named_by(suites), self._settings, now)
-        marks, last = marks_of(lake), self._found.get(stream.name)
+        pinned = PinnedTables(self._spark, self._named_by(suites), self._settings, now)
+        marks, last = marks_of(pinned), self._found.get(stream.name)
         if last is None or last.marks != marks:
-            there = [(subject, suite) for subject, suite in suites if subject.name in lake.versions]
-            last = self._look(stream, lake, there, last)
+            there = [(subject, suite) for subject, suite in suites if subject.name in pinned.versions]
+            last = self._look(stream, pinned, there, last)
             self._found[stream.name] = last
         return last.is_open
 
-    def _look(self, stream: Stream, lake: Lake, suites: Suites, last: _Found | None) -> _Found:
-        marks = marks_of(lake)
-        if last is not None and last.can_go_on and self._go_on_holding(lake, suites, last):
+    def _look(self, stream: Stream, pinned: PinnedTables, suites: Suites, last: _Found | None) -> _Found:
+        marks = marks_of(pinned)
+        if last is not None and last.can_go_on and self._go_on_holding(pinned, suites, last):
             return replace(last, marks=marks)
-        broken = self._broken(suites, lake)
-        self._note(GateState(stream.name, lake.now, not broken, tuple(broken)), broken)
-        return _Found(marks, not broken, not broken and can_go_on(self._spark, lake, suites))
+        broken = self._broken(suites, pinned)
+        self._note(GateState(stream.name, pinned.now, not broken, tuple(broken)), broken)
+        return _Found(marks, not broken, not broken and can_go_on(pinned, suites))
 
-    def _go_on_holding(self, lake: Lake, suites: Suites, last: _Found) -> bool:
+    def _go_on_holding(self, pinned: PinnedTables, suites: Suites, last: _Found) -> bool:
         rest = [(subject, without_step(suite)) for subject, suite in suites]
-        return go_on_holding(self._spark, lake, last.marks, suites, self._kept) and not self._broken(
-            rest, lake
-        )
+        holds = go_on_holding(pinned, last.marks, suites, self._kept)
+        return holds and not self._broken(rest, pinned)
 
-    def _broken(self, suites: Suites, lake: Lake) -> dict[str, str]:
+    def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
         """Return which expectations of whole tables do not hold, and how that shows."""
         self._context = self._context or make_context()
-        reports = [check(one, suite, lake, self._context) for one, suite in suites if suite.expectations]
+        reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
             f"{report.table}: {one.expectation}": one.error or one.observed
             for report in reports

@@ -72,7 +72,7 @@ def _time_of(table: MergedTable) -> str:
     return table.time_columns[1] if table.time_columns else "last_event_time"
 
 
-class Lake:
+class PinnedTables:
     """The tables of a lake as of one version each, so that what one check reads belongs together.
 
     A table further from Kafka is looked at before those that it is made from: its rows are all there in them.
@@ -88,7 +88,7 @@ class Lake:
         *,
         versions: Mapping[str, int] | None = None,
     ) -> None:
-        self._spark = spark
+        self.spark = spark
         self._settings = settings
         self.now = now
         self._every = {subject.name: subject for subject in every}
@@ -101,7 +101,7 @@ class Lake:
 
     def _take(self, subject: Subject, version: int | None) -> None:
         """Take a table as it is now, or as of a version; one that has not been made yet is left out."""
-        found = tables.snapshot(self._spark, self._path(subject))
+        found = tables.snapshot(self.spark, self._path(subject))
         if int(found.version()) >= 0:
             self.versions[subject.name] = int(found.version()) if version is None else version
             self.ids[subject.name] = str(found.metadata().id())
@@ -118,7 +118,7 @@ class Lake:
         """
         version = self.versions[subject.name]
         try:
-            frame = tables.read_version(self._spark, self._path(subject), version)
+            frame = tables.read_version(self.spark, self._path(subject), version)
         except PySparkException as error:
             raise TableError(
                 f"{subject.name} has no version {version}: {str(error).splitlines()[0]}"
@@ -128,14 +128,14 @@ class Lake:
 
     @cached_property
     def is_small(self) -> bool:
-        """Tell whether every table of the lake has few rows."""
-        sizes = (tables.size_bytes(self._spark, self._path(self._every[name])) for name in self.versions)
+        """Tell whether every table has few rows."""
+        sizes = (tables.size_bytes(self.spark, self._path(self._every[name])) for name in self.versions)
         return are_few(size_bytes=max(sizes, default=0))
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Execute what is planned inside the block as suits the size of the lake's tables."""
-        with executing_for(self._spark, few=self.is_small):
+        """Execute what is planned inside the block as suits the size of the tables."""
+        with executing_for(self.spark, few=self.is_small):
             yield
 
     @contextmanager
@@ -149,33 +149,33 @@ class Lake:
                 views[subject.view + CHANGES] = self._changes_since(subject, since or self.now - _FEED_AGE)
         if LIMITS_VIEW in names:
             views[LIMITS_VIEW] = self.limits
-        with showing(self._spark, views):
+        with showing(self.spark, views):
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
         """Return the table's rows as of its version, none where it has not been made yet."""
         if subject.name in self.versions:
             return self.rows(subject)
-        return self._spark.createDataFrame([], subject.spec.schema)
+        return self.spark.createDataFrame([], subject.spec.schema)
 
     def changes(self, subject: Subject, after: int) -> DataFrame:
         """Return the change feed of the versions after one, up to the table's version."""
         version = self.versions.get(subject.name, after)
         if version <= after:
             schema = StructType(list(subject.spec.schema)).add("_change_type", "string")
-            return self._spark.createDataFrame([], schema.add("_commit_version", "long"))
-        return tables.read_changes(self._spark, self._path(subject), after + 1, version)
+            return self.spark.createDataFrame([], schema.add("_commit_version", "long"))
+        return tables.read_changes(self.spark, self._path(subject), after + 1, version)
 
     def commits(self, subject: Subject, after: int) -> Iterator[list[dict[str, Any]]]:
         """Yield what each of the versions after one has done, up to the table's version."""
         for version in range(after + 1, self.versions[subject.name] + 1):
-            yield tables.read_commit(self._spark, self._path(subject), version)
+            yield tables.read_commit(self.spark, self._path(subject), version)
 
     def _changes_since(self, subject: Subject, since: datetime) -> DataFrame:
         """Return the change feed of lately, up to the table's version."""
         if subject.name not in self.versions:
             return self.changes(subject, 0)
-        feed = tables.read_changes_since(self._spark, self._path(subject), since)
+        feed = tables.read_changes_since(self.spark, self._path(subject), since)
         return feed.where(F.col("_commit_version") <= self.versions[subject.name])
 
     @cached_property
@@ -189,7 +189,7 @@ class Lake:
             settings.sales_threshold,
             settings.future_tolerance_s,
         )
-        return self._spark.createDataFrame([row], LIMITS)
+        return self.spark.createDataFrame([row], LIMITS)
 
     def _path(self, subject: Subject) -> str:
         return tables.path_of(self._settings.lake, subject.spec.layer, subject.spec.name)

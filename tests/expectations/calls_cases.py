@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.expectations.lakes import LIMITS, Case, Lake, at, later, text
+from tests.expectations.lakes import LIMITS, Case, TinyLake, at, later, text
 
 _VIEW = "gold_call_records"
 _PAIR = {"user1": text("ann"), "user2": text("bob")}
@@ -29,7 +29,7 @@ _OPEN = {
 }
 
 
-def _changed(**change: str) -> Lake:
+def _changed(**change: str) -> TinyLake:
     return {_VIEW: [{**_CLOSED, **change}, _OPEN]}
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.quality.checking import make_context
 from lakehouse.quality.expectations import BATCH_VIEW, ExpectNoRows
-from tests.expectations.lakes import Lake, Row, frame
+from tests.expectations.lakes import Row, TinyLake, frame
 
 
 def suite_of(table: str) -> ExpectationSuite:
@@ -41,7 +41,7 @@ class Validator:
         self._definitions: dict[str, ValidationDefinition] = {}
         self._views: dict[str, list[Row]] = {}
 
-    def failures(self, table: str, lake: Lake, only: str | None = None) -> set[str]:
+    def failures(self, table: str, lake: TinyLake, only: str | None = None) -> set[str]:
         """Return the names of the expectations, or the `only` one, that a table does not meet in a lake."""
         own = self._show(table, lake)
         batch = {"dataframe": self._spark.table(own)}
@@ -56,12 +56,12 @@ class Validator:
             if result.expectation_config and not result.success
         }
 
-    def finds(self, table: str, name: str, lake: Lake) -> bool:
+    def finds(self, table: str, name: str, lake: TinyLake) -> bool:
         """Tell whether the step of an expectation finds a row, where all rows of the table have changed."""
         own = self._show(table, lake)
         return not self._spark.sql(steps_of(table)[name].format(batch=own)).isEmpty()
 
-    def _show(self, table: str, lake: Lake) -> str:
+    def _show(self, table: str, lake: TinyLake) -> str:
         """Have the lake's views, and return that of the table."""
         for view, rows in lake.items():
             if self._views.get(view) != list(rows):

@@ -20,7 +20,7 @@ from lakehouse.records.validation import clean_schema
 from lakehouse.streams import STREAMS
 
 Row = Mapping[str, str]
-Lake = Mapping[str, Sequence[Row]]
+TinyLake = Mapping[str, Sequence[Row]]
 
 _CHANGES = StructType().add("_change_type", "string").add("_commit_version", "long")
 
@@ -57,8 +57,8 @@ LIMITS: Row = {
 class Case:
     """A lake in which a table meets its suite, and by expectation what to change so that it alone fails."""
 
-    good: Lake
-    bad: Mapping[str, Lake]
+    good: TinyLake
+    bad: Mapping[str, TinyLake]
 
 
 def at(time: str, day: str = "2026-03-29") -> str:
@@ -70,7 +70,7 @@ def text(value: str) -> str:
     return f"'{value}'"
 
 
-def later() -> Lake:
+def later() -> TinyLake:
     """The change that makes every table stale."""
     return {"limits": [{**LIMITS, "fresh_since": at("23:00:00")}]}
 

@@ -6,7 +6,7 @@ import hashlib
 
 from lakehouse.streams import STREAMS
 from tests.expectations.bronze_cases import record
-from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, text
+from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, text
 
 _VIEW = "silver_dead_letters"
 
@@ -34,7 +34,7 @@ _OPEN = _letter(0)
 _REPLAYED = {**_letter(1), "status": text("replayed"), "attempts": "2", "last_attempt": at("11:59:30")}
 
 
-def _changed(**change: str) -> Lake:
+def _changed(**change: str) -> TinyLake:
     return {_VIEW: [_REPLAYED, {**_OPEN, **change}]}
 
 

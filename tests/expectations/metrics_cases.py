@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
-from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, later, text
+from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
 
 _ONE_VALUE: Row = {
     "count": "1",
@@ -44,7 +44,7 @@ def _case(name: str, length_s: int, rows: tuple[Row, Row], next_end: str) -> Cas
         },
     ]
 
-    def changed(**change: str) -> Lake:
+    def changed(**change: str) -> TinyLake:
         return {view: [{**first, **change}, second]}
 
     return Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, later, text
+from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
 
 _TOTALS, _CHANGES, _SOLD = "gold_product_sales", "gold_product_sales_changes", "silver_sales_events"
 
@@ -78,7 +78,7 @@ _UPDATES = [
 ]
 
 
-def _changed(**change: str) -> Lake:
+def _changed(**change: str) -> TinyLake:
     return {_TOTALS: [{**_STARTED_AGAIN, **change}, _SOLD_AND_RETURNED]}
 
 
@@ -94,7 +94,7 @@ _TO_THE_DIGIT = {**_CROSSING, "product": text("p2"), "value": "2000", "offset": 
 _NOT_MERGED_YET = {**_CROSSING, "product": text("p3"), "value": "3000", "offset": "6"}
 
 
-def _notified(**change: str) -> Lake:
+def _notified(**change: str) -> TinyLake:
     return {"gold_sales_notifications": [_TO_THE_DIGIT, _NOT_MERGED_YET, {**_CROSSING, **change}]}
 
 

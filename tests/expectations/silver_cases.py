@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lakehouse.streams import STREAMS
 from tests.expectations.bronze_cases import record
-from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, later, text
+from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
 
 # What a record carries, the required text that can be empty and, by expectation, what is wrong with a value.
 _METRIC = {"service_id": text("s1"), "metric_name": text("cpu"), "value": "1.5D"}
@@ -31,7 +31,7 @@ def _case(table: str, topic: str) -> Case:
     if table == "sales_events":
         other = {**other, "value": "NULL"}  # a tombstone
 
-    def changed(change: Row) -> Lake:
+    def changed(change: Row) -> TinyLake:
         return {view: [row, {**other, **change}]}
 
     return Case(

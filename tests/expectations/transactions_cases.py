@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.expectations.lakes import LIMITS, Case, Lake, Row, at, later, text
+from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
 
 _VIEW = "gold_user_transactions_5m"
 _FIRST: Row = {
@@ -15,7 +15,7 @@ _FIRST: Row = {
 _SECOND: Row = {**_FIRST, "user_id": text("u2")}
 
 
-def _changed(**change: str) -> Lake:
+def _changed(**change: str) -> TinyLake:
     return {_VIEW: [{**_FIRST, **change}, _SECOND]}
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from lakehouse.audit import Check, Report, audit
 from lakehouse.catalog import ask
 from lakehouse.quality.checking import check, make_context, suite_of
-from lakehouse.quality.subjects import Lake, subjects
+from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
@@ -129,6 +129,6 @@ def broken_expectations(spark: SparkSession, settings: Settings, name: str) -> l
     every = {one.name: one for one in subjects([STREAM], settings)}
     suite = suite_of(every[name])
     assert suite is not None
-    lake = Lake(spark, list(every.values()), settings, utc_now())
-    findings = check(every[name], suite, lake, make_context()).findings
+    pinned = PinnedTables(spark, list(every.values()), settings, utc_now())
+    findings = check(every[name], suite, pinned, make_context()).findings
     return [one.expectation for one in findings if one.severity == "fail" and not one.success]

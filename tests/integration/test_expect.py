@@ -29,7 +29,7 @@ from lakehouse.commands import expect
 from lakehouse.errors import TableError
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.report import TableReport
-from lakehouse.quality.subjects import Lake, Subject, subjects
+from lakehouse.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.runtime.event_table import newest
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
@@ -86,11 +86,11 @@ def checked(
     context: AbstractDataContext,
 ) -> Iterator[TableReport]:
     """Check tables as `lakehouse expect` does, all as of the same moment."""
-    lake = Lake(spark, list(every.values()), settings, utc_now())
+    pinned = PinnedTables(spark, list(every.values()), settings, utc_now())
     for name in names:
         suite = suite_of(every[name])
         assert suite is not None
-        yield check(every[name], suite, lake, context)
+        yield check(every[name], suite, pinned, context)
 
 
 def broken(report: TableReport) -> set[str]:

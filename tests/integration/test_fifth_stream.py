@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from lakehouse import catalog, streams
 from lakehouse.layers.query import LAYERS
 from lakehouse.quality.checking import check, make_context
-from lakehouse.quality.subjects import Lake, subjects
+from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sinks import row_key
@@ -109,6 +109,8 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 
     every = subjects(streams.STREAMS, settings)
     (views,) = [one for one in every if one.name == "gold.page_views_5m"]
-    report = check(views, block(1, tmp_path).suite(), Lake(spark, every, settings, utc_now()), make_context())
+    report = check(
+        views, block(1, tmp_path).suite(), PinnedTables(spark, every, settings, utc_now()), make_context()
+    )
     assert report.rows == 3
     assert [one.expectation for one in report.findings if not one.success] == ["there are rows of lately"]

@@ -40,7 +40,7 @@ def event(service: str, **more: object) -> Raw:
 
 
 @dataclass(frozen=True)
-class Lake:
+class TwiceFilledLake:
     """A lake that has been filled twice, and its checkpoints as they were after the first time."""
 
     settings: Settings
@@ -53,7 +53,7 @@ def lake(
     session_settings: Settings,
     services: Endpoints,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Lake:
+) -> TwiceFilledLake:
     directory = tmp_path_factory.mktemp("guards")
     settings = settings_for(session_settings, services, directory)
     pipeline.send(settings, [event("a"), Raw(b"not JSON", partition=0)])
@@ -62,7 +62,7 @@ def lake(
     pipeline.send(settings, [event("b"), event("b")])
     done = pipeline.run_layers(spark, settings, *LAYERS)
     assert [(one.query, one.batch) for one in done] == [(BRONZE, 1), (SILVER, 1), (GOLD, 1)]
-    return Lake(settings, directory / "older")
+    return TwiceFilledLake(settings, directory / "older")
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def table_id(settings: Settings, table: str) -> str:
     return next(str(json.loads(line)["metaData"]["id"]) for line in first.splitlines() if "metaData" in line)
 
 
-def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: Lake) -> None:
+def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: TwiceFilledLake) -> None:
     settings = lake.settings
     topic = describe_topic(settings.kafka_bootstrap_servers, settings.topic(SOURCE.topic))
     identities = {
@@ -119,7 +119,7 @@ def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: Lake) -> N
 
 @pytest.mark.parametrize(("layer", "table"), [("gold", GOLD), ("silver", BRONZE)], ids=["filled", "read"])
 def test_a_table_made_anew_under_a_kept_checkpoint_is_refused(
-    spark: SparkSession, lake: Lake, layer: LayerName, table: str
+    spark: SparkSession, lake: TwiceFilledLake, layer: LayerName, table: str
 ) -> None:
     with replaced(pipeline.path_of(lake.settings, table)):
         message = refusal(spark, lake.settings, layer)
@@ -129,7 +129,9 @@ def test_a_table_made_anew_under_a_kept_checkpoint_is_refused(
     assert pipeline.run_layers(spark, lake.settings, layer) == []
 
 
-def test_the_checkpoint_of_another_lake_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_lake_is_refused(
+    spark: SparkSession, lake: TwiceFilledLake, tmp_path: Path
+) -> None:
     other = lake.settings.model_copy(update={"lake": str(tmp_path)})
     shutil.copytree(Path(lake.settings.lake, "_checkpoints"), tmp_path / "_checkpoints")
 
@@ -141,7 +143,9 @@ def test_the_checkpoint_of_another_lake_is_refused(spark: SparkSession, lake: La
 
 
 @pytest.mark.parametrize("name", [BRONZE, SILVER, GOLD])
-def test_a_checkpoint_older_than_its_table_is_refused(spark: SparkSession, lake: Lake, name: str) -> None:
+def test_a_checkpoint_older_than_its_table_is_refused(
+    spark: SparkSession, lake: TwiceFilledLake, name: str
+) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, name)
     with replaced(checkpoint, lake.older / name):
         message = refusal(spark, lake.settings, LAYERS[(BRONZE, SILVER, GOLD).index(name)])
@@ -153,7 +157,7 @@ def test_a_checkpoint_older_than_its_table_is_refused(spark: SparkSession, lake:
 
 
 def test_a_checkpoint_without_a_note_is_adopted_but_not_another_ones(
-    spark: SparkSession, lake: Lake, tmp_path: Path
+    spark: SparkSession, lake: TwiceFilledLake, tmp_path: Path
 ) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, GOLD)
     noted = (checkpoint / "lakehouse.json").read_text()
@@ -175,7 +179,9 @@ def test_a_checkpoint_without_a_note_is_adopted_but_not_another_ones(
 
 
 @pytest.mark.parametrize("name", [BRONZE, SILVER, GOLD])
-def test_a_lost_checkpoint_is_refused_with_the_way_out(spark: SparkSession, lake: Lake, name: str) -> None:
+def test_a_lost_checkpoint_is_refused_with_the_way_out(
+    spark: SparkSession, lake: TwiceFilledLake, name: str
+) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, name)
     with replaced(checkpoint):
         message = refusal(spark, lake.settings, LAYERS[(BRONZE, SILVER, GOLD).index(name)])
@@ -187,7 +193,9 @@ def test_a_lost_checkpoint_is_refused_with_the_way_out(spark: SparkSession, lake
     assert str(pipeline.path_of(lake.settings, name)) in message
 
 
-def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(spark: SparkSession, lake: Lake) -> None:
+def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(
+    spark: SparkSession, lake: TwiceFilledLake
+) -> None:
     settings = lake.settings
     with replaced(pipeline.checkpoint_of(settings, SILVER)), replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")
@@ -196,7 +204,9 @@ def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(spark: SparkSession,
     assert f"the rows of {DEAD_LETTERS} where job = '{SILVER}'" in message
 
 
-def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(spark: SparkSession, lake: Lake) -> None:
+def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(
+    spark: SparkSession, lake: TwiceFilledLake
+) -> None:
     settings = lake.settings
     right = pipeline.rows_of(settings, GOLD)
     assert {row["service_id"]: row["count"] for row in right} == {"a": 1, "b": 2}
@@ -215,7 +225,7 @@ def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(spark: Spark
     [("silver", "allowed_lateness_s", 60), ("gold", "quantile_k", 100), ("gold", "grace_s", 5)],
 )
 def test_a_setting_that_rows_depend_on_cannot_change_under_them(
-    spark: SparkSession, lake: Lake, layer: LayerName, setting: str, value: int
+    spark: SparkSession, lake: TwiceFilledLake, layer: LayerName, setting: str, value: int
 ) -> None:
     versions = pipeline.versions(lake.settings)
     changed = lake.settings.model_copy(update={setting: value})
@@ -242,7 +252,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     ],
 )
 def test_other_windows_or_keys_are_refused(
-    spark: SparkSession, lake: Lake, changed: dict[str, object], was: str
+    spark: SparkSession, lake: TwiceFilledLake, changed: dict[str, object], was: str
 ) -> None:
     stream = replace(pipeline.STREAM, gold=(replace(METRICS_1M, **changed),))  # type: ignore[arg-type]
 

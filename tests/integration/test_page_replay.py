@@ -14,7 +14,7 @@ from lakehouse.streams.metrics import METRICS
 from tests import pipeline
 from tests.browser import browsing
 from tests.pipeline import DEAD_LETTERS, GOLD, Raw
-from tests.serving.lakes import Lake
+from tests.serving.lakes import ServedLake
 from tests.serving.test_serve import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
@@ -40,7 +40,7 @@ def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_i
     assert letters(settings) == {1: ("open", ["future"]), 2: ("open", ["not_json"])}
 
     monkeypatch.setenv("LAKEHOUSE_FUTURE_TOLERANCE_S", "3600")
-    with serving(Lake(settings), tmp_path / "log") as (_, url), browsing(tmp_path) as page:
+    with serving(ServedLake(settings), tmp_path / "log") as (_, url), browsing(tmp_path) as page:
         page.go(f"{url}/#/letters?stream=metrics&status=open")
         page.click(".sides a", "future")
         page.wait("document.querySelectorAll('[data-key^=\"#/letters/\"]').length === 1")

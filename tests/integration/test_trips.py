@@ -38,7 +38,7 @@ WRITES = ((tables, "append"), (tables, "upsert"), (checkpoints, "plan"), (checkp
 
 
 @dataclass
-class Lake:
+class TripsLake:
     """A lake of metrics; `sent` counts the valid events of each service, `refused` the others."""
 
     spark: SparkSession
@@ -104,13 +104,15 @@ class Lake:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, make_settings: MakeSettings) -> Lake:
-    return Lake(spark, make_settings(topic_partitions=1))
+def lake(spark: SparkSession, make_settings: MakeSettings) -> TripsLake:
+    return TripsLake(spark, make_settings(topic_partitions=1))
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_trips_and_layers_may_take_turns_and_one_that_is_killed_is_finished_by_the_other(lake: Lake) -> None:
+def test_trips_and_layers_may_take_turns_and_one_that_is_killed_is_finished_by_the_other(
+    lake: TripsLake,
+) -> None:
     lake.produce("a")
     assert lake.catch_up(trips=True) == list(QUERIES)
     lake.check()
@@ -135,7 +137,7 @@ def test_trips_and_layers_may_take_turns_and_one_that_is_killed_is_finished_by_t
 
 @pytest.mark.parametrize("where", [(checkpoints, "plan"), (checkpoints, "note_done")])
 def test_a_first_trip_that_is_killed_in_bronze_is_finished_by_layer(
-    lake: Lake, where: tuple[Any, str]
+    lake: TripsLake, where: tuple[Any, str]
 ) -> None:
     lake.produce("a")
     assert lake.killed(where, 1, after=False, trips=True)
@@ -145,7 +147,7 @@ def test_a_first_trip_that_is_killed_in_bronze_is_finished_by_layer(
 
 
 @pytest.mark.soak
-def test_what_another_writer_puts_into_silver_is_merged_with_what_a_trip_brings(lake: Lake) -> None:
+def test_what_another_writer_puts_into_silver_is_merged_with_what_a_trip_brings(lake: TripsLake) -> None:
     lake.produce("a")
     lake.catch_up(trips=True)
     path = str(pipeline.path_of(lake.settings, SILVER))
@@ -162,7 +164,7 @@ def test_what_another_writer_puts_into_silver_is_merged_with_what_a_trip_brings(
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: Lake) -> None:
+def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: TripsLake) -> None:
     random: Random = chance(15)
     kills = 0
     for _ in range(30):

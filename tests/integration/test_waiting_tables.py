@@ -39,7 +39,7 @@ PAUSE = timedelta(seconds=METRICS_SUMMARY_10M.merge_every_s)
 
 
 @dataclass
-class Lake:
+class WaitingLake:
     """A lake of metrics; `sent` counts the events, `done` are the micro-batches of a run."""
 
     spark: SparkSession
@@ -131,12 +131,12 @@ class Lake:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, make_settings: MakeSettings) -> Lake:
-    return Lake(spark, make_settings(topic_partitions=1))
+def lake(spark: SparkSession, make_settings: MakeSettings) -> WaitingLake:
+    return WaitingLake(spark, make_settings(topic_partitions=1))
 
 
 def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_one_or_at_the_end(
-    lake: Lake,
+    lake: WaitingLake,
 ) -> None:
     with lake.running():
         lake.produce()
@@ -156,7 +156,9 @@ def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_o
     assert lake.count(SUMMARIES) == 5
 
 
-def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_record_comes(lake: Lake) -> None:
+def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_record_comes(
+    lake: WaitingLake,
+) -> None:
     path = str(pipeline.path_of(lake.settings, "silver.metrics_events"))
     with lake.running():
         lake.produce()
@@ -174,7 +176,7 @@ def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_reco
 @pytest.mark.soak
 @pytest.mark.parametrize("trips", [True, False])
 def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, trips: bool
+    lake: WaitingLake, monkeypatch: pytest.MonkeyPatch, *, trips: bool
 ) -> None:
     monkeypatch.setattr(TripGroup, "_settle", lambda _group: None)
     with lake.running():
@@ -189,7 +191,7 @@ def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
 
 
 @pytest.mark.soak
-def test_a_catch_up_lets_nothing_wait(lake: Lake) -> None:
+def test_a_catch_up_lets_nothing_wait(lake: WaitingLake) -> None:
     with lake.running():
         lake.produce()
         lake.produce()

@@ -18,7 +18,7 @@ from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
-from tests.serving.lakes import Lake
+from tests.serving.lakes import ServedLake
 
 PATIENCE_S = 60.0  # a busy machine is no Redis that is away
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")
@@ -51,7 +51,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Lake:
+def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> ServedLake:
     """An empty lake and an empty Redis."""
     with redis.Redis.from_url(redis_server) as client:
         client.flushall()
@@ -60,11 +60,11 @@ def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Lake:
         "home": tmp_path / "home",
         "redis_url": SecretStr(redis_server),
     }
-    return Lake(session_settings.model_copy(update=changes))
+    return ServedLake(session_settings.model_copy(update=changes))
 
 
 @pytest.fixture
-def make_client(lake: Lake) -> Iterator[MakeClient]:
+def make_client(lake: ServedLake) -> Iterator[MakeClient]:
     """Make clients of a server on this machine; keywords go over the lake's settings."""
     made: list[TestClient] = []
 

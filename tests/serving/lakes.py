@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Lake:
+class ServedLake:
     """A lake, and the Redis that its rows are exported to."""
 
     settings: Settings

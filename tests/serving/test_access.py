@@ -16,7 +16,7 @@ from lakehouse.serving.problems import Problem
 from lakehouse.serving.sessions import Sessions
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
-from tests.serving.lakes import Lake
+from tests.serving.lakes import ServedLake
 
 PATH, SESSION = "/api/v1/streams", "/api/v1/session"
 
@@ -40,7 +40,7 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
         tokens.remove("ada")
 
 
-def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: Lake) -> None:
+def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: ServedLake) -> None:
     tokens = Tokens(lake.settings.home)
     client = make_client(Access(tokens), produces=True)
     found = client.get(PATH)
@@ -61,7 +61,7 @@ def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: L
 
 
 def test_a_session_is_a_cookie_that_stands_for_the_token_as_long_as_there_is_one(
-    make_client: MakeClient, lake: Lake
+    make_client: MakeClient, lake: ServedLake
 ) -> None:
     tokens = Tokens(lake.settings.home)
     secret = tokens.add("ada", [Scope.READ])
@@ -88,7 +88,7 @@ def test_a_session_is_a_cookie_that_stands_for_the_token_as_long_as_there_is_one
 
 
 def test_a_session_that_was_ended_is_none_whoever_still_has_its_cookie(
-    make_client: MakeClient, lake: Lake
+    make_client: MakeClient, lake: ServedLake
 ) -> None:
     tokens = Tokens(lake.settings.home)
     client = make_client(Access(tokens))
@@ -101,7 +101,7 @@ def test_a_session_that_was_ended_is_none_whoever_still_has_its_cookie(
 
 
 def test_a_session_ends_after_half_a_day_and_its_cookie_is_secure_under_https(
-    make_client: MakeClient, lake: Lake
+    make_client: MakeClient, lake: ServedLake
 ) -> None:
     tokens, now = Tokens(lake.settings.home), [0.0]
     secret = tokens.add("ada", [Scope.PAYLOAD])

@@ -15,7 +15,7 @@ from lakehouse.serving.actions_api import Wanted
 from lakehouse.serving.app import make_app
 from lakehouse.serving.problems import Problem
 from lakehouse.streams import STREAMS
-from tests.serving.lakes import Lake
+from tests.serving.lakes import ServedLake
 
 ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
 SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600)")
@@ -80,7 +80,7 @@ def test_an_action_ends_as_its_command_does() -> None:
     asyncio.run(scenario())
 
 
-def test_the_result_of_an_action_is_the_json_that_it_prints(lake: Lake) -> None:
+def test_the_result_of_an_action_is_the_json_that_it_prints(lake: ServedLake) -> None:
     said = 'import sys; print("warm", file=sys.stderr); print(\'{\\n"would_pass": 2,\'); '
     said += """print('"failing": {"not_json": 1}}')"""
     app = make_app(lake.settings, STREAMS, Access(None), actions=Actions((sys.executable, "-c", said)))

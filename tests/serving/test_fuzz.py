@@ -22,7 +22,7 @@ from lakehouse.streams.sales import PRODUCT_SALES
 from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
 from tests.chance import chance
 from tests.serving.conftest import PATIENCE_S
-from tests.serving.lakes import NOON_MS, Lake, call, minute, product, transactions
+from tests.serving.lakes import NOON_MS, ServedLake, call, minute, product, transactions
 
 OPERATIONS = 34  # about as many as there are, for which the cases are shared out
 _LEFT_OUT = {
@@ -37,7 +37,7 @@ def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pyte
     with redis.Redis.from_url(redis_server) as client:
         client.flushall()
     changes = {"lake": str(tmp_path_factory.mktemp("fuzz")), "redis_url": SecretStr(redis_server)}
-    lake = Lake(session_settings.model_copy(update=changes))
+    lake = ServedLake(session_settings.model_copy(update=changes))
     for table, row in (
         (METRICS_1M, minute()),
         (PRODUCT_SALES, product("0", "1")),

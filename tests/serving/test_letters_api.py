@@ -11,7 +11,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.access import Access
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
-from tests.serving.lakes import NOON_MS, Lake, Row, at
+from tests.serving.lakes import NOON_MS, Row, ServedLake, at
 
 PATH = "/api/v1/dead-letters"
 
@@ -45,7 +45,9 @@ def offsets(client: TestClient, query: str = "") -> list[int]:
     return [one["offset"] for one in found.json()["letters"]]
 
 
-def test_letters_are_counted_by_rule_and_under_every_rule_of_theirs(client: TestClient, lake: Lake) -> None:
+def test_letters_are_counted_by_rule_and_under_every_rule_of_theirs(
+    client: TestClient, lake: ServedLake
+) -> None:
     lake.write_spec(DEAD_LETTERS, [letter(1, "late"), letter(2, "late", "wrong_type", "wrong_type")])
     lake.write_spec(DEAD_LETTERS, [letter(3, "late", status="replayed", stream="sales")])
     counts = client.get(f"{PATH}/counts").json()["counts"]
@@ -58,7 +60,7 @@ def test_letters_are_counted_by_rule_and_under_every_rule_of_theirs(client: Test
     assert [(one["rule"], one["count"]) for one in some] == [("late", 1), ("wrong_type", 1)]
 
 
-def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, lake: Lake) -> None:
+def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, lake: ServedLake) -> None:
     letters = [letter(n, "late" if n % 2 else "not_json") for n in range(7)]
     lake.write_spec(DEAD_LETTERS, letters[:4])
     lake.write_spec(DEAD_LETTERS, [*letters[4:], letter(9, "late", status="discarded", stream="sales")])
@@ -75,7 +77,7 @@ def test_letters_are_listed_newest_first_by_what_is_asked(client: TestClient, la
     assert first["letters"][1]["reasons"] == [{"rule": "late", "column": None, "message": "it is late"}]
 
 
-def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: Lake) -> None:
+def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: ServedLake) -> None:
     rows = [
         letter(1, "late", value=b'{"a": 1.50, "b": 1e999, "big": 123456789012345678901234567890}'),
         letter(2, "not_json", value="ü{".encode()),
@@ -97,7 +99,7 @@ def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: Lake) 
     assert client.get(f"{PATH}/nothing").status_code == 404
 
 
-def test_raw_bytes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: Lake) -> None:
+def test_raw_bytes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: ServedLake) -> None:
     lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
     tokens = Tokens(lake.settings.home)
     secrets = {one: tokens.add(one.value, [Scope.READ, one]) for one in (Scope.READ, Scope.PAYLOAD)}
@@ -115,7 +117,7 @@ def test_nothing_was_ever_refused_or_checked(client: TestClient) -> None:
     assert client.get("/api/v1/expectations").json()["expectations"] == []
 
 
-def test_a_gate_is_as_it_was_left(client: TestClient, lake: Lake) -> None:
+def test_a_gate_is_as_it_was_left(client: TestClient, lake: ServedLake) -> None:
     changes = [("metrics", 0, True, []), ("metrics", 2, False, ["keys are unique"]), ("sales", 1, True, [])]
     lake.write_spec(
         GATES,
@@ -135,7 +137,7 @@ def test_a_gate_is_as_it_was_left(client: TestClient, lake: Lake) -> None:
     ]
 
 
-def test_the_last_run_of_each_table_is_shown(client: TestClient, lake: Lake) -> None:
+def test_the_last_run_of_each_table_is_shown(client: TestClient, lake: ServedLake) -> None:
     def result(table: str, second: int, expectation: str) -> Row:
         row = {"run_id": str(second), "checked_at": at(NOON_MS + second * 1000), "table": table, "rows": 3}
         return row | {"expectation": expectation, "severity": "error", "success": False, "examples": '["k"]'}

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, minute
+from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
 
 LATEST = "/api/metrics/latest?service=auth&metric=cpu"
 SERIES = "/api/metrics/timeseries?service=auth&metric=cpu"
@@ -39,7 +39,7 @@ def get(client: TestClient, path: str) -> Any:
     return found.json()
 
 
-def test_the_latest_window_comes_from_redis(client: TestClient, lake: Lake) -> None:
+def test_the_latest_window_comes_from_redis(client: TestClient, lake: ServedLake) -> None:
     lake.export(METRICS_1M, [minute(), minute(start_ms=NOON_MS - MINUTE_MS, avg=9)], version=7, generation=3)
     assert get(client, LATEST) == {
         "service": "auth",
@@ -52,7 +52,9 @@ def test_the_latest_window_comes_from_redis(client: TestClient, lake: Lake) -> N
     }
 
 
-def test_gold_answers_in_the_same_words_where_redis_is_away(make_client: MakeClient, lake: Lake) -> None:
+def test_gold_answers_in_the_same_words_where_redis_is_away(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
     lake.write(METRICS_1M, [minute(avg=9, start_ms=NOON_MS - MINUTE_MS), minute("other", avg=7)])
     lake.write(METRICS_1M, [minute(is_final=False)])
     assert get(make_client(redis_url=NOWHERE), LATEST) == {
@@ -66,14 +68,14 @@ def test_gold_answers_in_the_same_words_where_redis_is_away(make_client: MakeCli
     }
 
 
-def test_what_has_left_redis_is_still_in_gold(client: TestClient, lake: Lake) -> None:
+def test_what_has_left_redis_is_still_in_gold(client: TestClient, lake: ServedLake) -> None:
     lake.export(METRICS_1M, [minute("other")])
     lake.write(METRICS_1M, [minute()])
     assert get(client, LATEST)["source"] == "gold"
     assert get(client, LATEST.replace("auth", "other"))["source"] == "redis"
 
 
-def test_a_version_that_is_committed_later_is_seen(make_client: MakeClient, lake: Lake) -> None:
+def test_a_version_that_is_committed_later_is_seen(make_client: MakeClient, lake: ServedLake) -> None:
     client = make_client(redis_url=NOWHERE)
     lake.write(METRICS_1M, [minute()])
     assert get(client, LATEST)["version"] == 0
@@ -85,7 +87,7 @@ def test_a_version_that_is_committed_later_is_seen(make_client: MakeClient, lake
 
 @pytest.mark.parametrize("source", ["redis", "gold"])
 def test_a_series_has_the_minutes_up_to_its_newest_window(
-    make_client: MakeClient, lake: Lake, source: str
+    make_client: MakeClient, lake: ServedLake, source: str
 ) -> None:
     rows = [minute(start_ms=NOON_MS - gap * MINUTE_MS, avg=gap) for gap in (0, 1, 3, 4)]
     lake.write(METRICS_1M, [*rows, minute("other")])
@@ -114,7 +116,9 @@ def test_a_series_has_the_minutes_up_to_its_newest_window(
     }
 
 
-def test_windows_that_have_left_redis_come_from_gold_with_the_rest(client: TestClient, lake: Lake) -> None:
+def test_windows_that_have_left_redis_come_from_gold_with_the_rest(
+    client: TestClient, lake: ServedLake
+) -> None:
     rows = [minute(start_ms=NOON_MS - gap * MINUTE_MS) for gap in range(3)]
     lake.write(METRICS_1M, rows)
     lake.export(METRICS_1M, rows[:2])
@@ -125,7 +129,7 @@ def test_windows_that_have_left_redis_come_from_gold_with_the_rest(client: TestC
 
 @pytest.mark.parametrize("source", ["redis", "gold"])
 def test_services_are_compared_by_their_newest_windows(
-    make_client: MakeClient, lake: Lake, source: str
+    make_client: MakeClient, lake: ServedLake, source: str
 ) -> None:
     older = [minute("b", start_ms=NOON_MS - MINUTE_MS, avg=8), minute("a", "memory", avg=8)]
     rows = [*older, minute("a", avg=1), minute("b", avg=2, is_final=False)]
@@ -140,7 +144,9 @@ def test_services_are_compared_by_their_newest_windows(
     assert [found[name] for name in ("metric", "source", "isFinal")] == ["cpu", source, False]
 
 
-def test_a_redis_that_has_lost_rows_is_not_believed_of_all_services(client: TestClient, lake: Lake) -> None:
+def test_a_redis_that_has_lost_rows_is_not_believed_of_all_services(
+    client: TestClient, lake: ServedLake
+) -> None:
     lake.write(METRICS_1M, [minute("a"), minute("b")])
     lake.export(METRICS_1M, [minute("a")])
     assert list(get(client, "/api/metrics/compare?metric=cpu")["services"]) == ["a"]
@@ -150,7 +156,9 @@ def test_a_redis_that_has_lost_rows_is_not_believed_of_all_services(client: Test
 
 
 @pytest.mark.parametrize("name", ["a:b", "{x}", "%3A", "ü é\u2028", "a/b?c&d", "50%"])
-def test_names_with_separators_are_found_in_both(make_client: MakeClient, lake: Lake, name: str) -> None:
+def test_names_with_separators_are_found_in_both(
+    make_client: MakeClient, lake: ServedLake, name: str
+) -> None:
     lake.export(METRICS_1M, [minute(name, name)])
     lake.write(METRICS_1M, [minute(name, name)])
     clients = {"redis": make_client(), "gold": make_client(redis_url=NOWHERE)}
@@ -166,7 +174,7 @@ def get_compared(client: TestClient, name: str) -> Any:
     return client.get("/api/metrics/compare", params={"metric": name}).json()["services"]
 
 
-def test_what_neither_has_is_not_found(client: TestClient, lake: Lake) -> None:
+def test_what_neither_has_is_not_found(client: TestClient, lake: ServedLake) -> None:
     for _ in range(2):
         for path in (LATEST, SERIES, "/api/metrics/compare?metric=cpu"):
             found = client.get(path)
@@ -174,7 +182,7 @@ def test_what_neither_has_is_not_found(client: TestClient, lake: Lake) -> None:
         lake.write(METRICS_1M, [minute("other", "other")])
 
 
-def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lake: Lake) -> None:
+def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lake: ServedLake) -> None:
     found = make_client(redis_url=NOWHERE).get(LATEST)
     assert found.status_code == 503
     assert found.headers["retry-after"] == "1"
@@ -186,7 +194,9 @@ def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lak
     assert make_client().get(LATEST).status_code == 503
 
 
-def test_files_that_are_gone_are_given_up_for_the_newest_version(make_client: MakeClient, lake: Lake) -> None:
+def test_files_that_are_gone_are_given_up_for_the_newest_version(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
     client = make_client(redis_url=NOWHERE)
     lake.write(METRICS_1M, [minute()])
     assert get(client, LATEST)["data"]["avg"] == 2.5

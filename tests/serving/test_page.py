@@ -19,7 +19,7 @@ from lakehouse.serving.page_api import FILES
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.conftest import MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, minute
+from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES, MOST_LINES = 300_000, 260
@@ -59,7 +59,9 @@ def test_a_file_is_served_as_it_is_under_a_strict_policy(client: TestClient, fil
     assert client.head(path_of(file)).headers["content-length"] == str(len(found.content))
 
 
-def test_everybody_gets_the_page_and_nobody_data_without_a_token(make_client: MakeClient, lake: Lake) -> None:
+def test_everybody_gets_the_page_and_nobody_data_without_a_token(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
     tokens = Tokens(lake.settings.home)
     tokens.add("ada", [Scope.READ])
     client = make_client(Access(tokens))
@@ -127,7 +129,7 @@ def test_a_package_has_every_file() -> None:
         assert any(fnmatch(name, one) and one.count("/") == name.count("/") for one in patterns), name
 
 
-def test_rows_come_newest_first_where_they_are_wanted_so(client: TestClient, lake: Lake) -> None:
+def test_rows_come_newest_first_where_they_are_wanted_so(client: TestClient, lake: ServedLake) -> None:
     for number in (2, 0, 3, 1):
         lake.write(METRICS_1M, [minute(start_ms=NOON_MS + number * MINUTE_MS)])
     path = "/api/v1/tables/metrics_1m/rows"

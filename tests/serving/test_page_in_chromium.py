@@ -20,7 +20,7 @@ from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 from tests.browser import Page, browsing
-from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, Row, at, call, minute, product, transactions
+from tests.serving.lakes import MINUTE_MS, NOON_MS, Row, ServedLake, at, call, minute, product, transactions
 from tests.serving.test_letters_api import letter
 from tests.serving.test_serve import serving
 
@@ -43,7 +43,7 @@ VIEWS = {
 
 
 @pytest.fixture
-def filled(lake: Lake) -> Lake:
+def filled(lake: ServedLake) -> ServedLake:
     """A lake with something for every view."""
     for service in ("auth", "billing", HOSTILE):
         starts = (NOON_MS + number * MINUTE_MS for number in range(30))
@@ -89,7 +89,7 @@ def result(expectation: str, *, success: bool) -> Row:
 
 
 def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
-    filled: Lake, page: Page, tmp_path: Path
+    filled: ServedLake, page: Page, tmp_path: Path
 ) -> None:
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/")
@@ -116,7 +116,9 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", TABLES)
-def test_values_on_the_page_are_those_of_gold(filled: Lake, page: Page, tmp_path: Path, name: str) -> None:
+def test_values_on_the_page_are_those_of_gold(
+    filled: ServedLake, page: Page, tmp_path: Path, name: str
+) -> None:
     if name == "metrics_summary_10m":
         row = {**minute(start_ms=NOON_MS, avg=1 / 3), "environment": "default"}
         filled.write(TABLES[name], [{key: value for key, value in row.items() if key != "service_id"}])
@@ -133,7 +135,7 @@ def test_values_on_the_page_are_those_of_gold(filled: Lake, page: Page, tmp_path
 @pytest.mark.soak
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
-    filled: Lake, page: Page, tmp_path: Path, theme: str, width: int
+    filled: ServedLake, page: Page, tmp_path: Path, theme: str, width: int
 ) -> None:
     axe = (AXE / "axe.min.js").read_text(encoding="utf-8")
     page.prefer(theme)
@@ -153,7 +155,7 @@ def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
 
 
 @pytest.mark.soak
-def test_the_theme_is_the_systems_until_it_is_chosen(filled: Lake, page: Page, tmp_path: Path) -> None:
+def test_the_theme_is_the_systems_until_it_is_chosen(filled: ServedLake, page: Page, tmp_path: Path) -> None:
     theme = "document.documentElement.dataset.theme"
     with serving(filled, tmp_path / "log") as (_, url):
         page.prefer("dark")
@@ -168,7 +170,7 @@ def test_the_theme_is_the_systems_until_it_is_chosen(filled: Lake, page: Page, t
 
 
 @pytest.mark.soak
-def test_a_letter_is_reached_and_left_by_keys_alone(filled: Lake, page: Page, tmp_path: Path) -> None:
+def test_a_letter_is_reached_and_left_by_keys_alone(filled: ServedLake, page: Page, tmp_path: Path) -> None:
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/#/letters")
         page.wait("document.querySelector('[data-key^=\"#/letters/\"]')")
@@ -186,7 +188,7 @@ def test_a_letter_is_reached_and_left_by_keys_alone(filled: Lake, page: Page, tm
 
 
 @pytest.mark.soak
-def test_a_server_that_wants_a_token_is_told_one_once(filled: Lake, page: Page, tmp_path: Path) -> None:
+def test_a_server_that_wants_a_token_is_told_one_once(filled: ServedLake, page: Page, tmp_path: Path) -> None:
     secret = Tokens(filled.settings.home).add("ada", [Scope.READ])
     with serving(filled, tmp_path / "log", "--require-token") as (_, url):
         page.go(f"{url}/#/checks")
@@ -250,7 +252,7 @@ def number_of(text: str) -> Any:
     return None if text == "" else Decimal(text)
 
 
-def newest_first(lake: Lake, table: MergedTable) -> list[dict[str, Any]]:
+def newest_first(lake: ServedLake, table: MergedTable) -> list[dict[str, Any]]:
     """The table's rows as Delta has them, in the page's order, numbers as decimals."""
     from deltalake import DeltaTable  # noqa: PLC0415
 

@@ -21,12 +21,12 @@ from lakehouse.events import EventLog, Kind, note, noting
 from lakehouse.runtime.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams.metrics import METRICS_1M
-from tests.serving.lakes import Lake, minute
+from tests.serving.lakes import ServedLake, minute
 
 LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
 
 
-def environment(lake: Lake) -> dict[str, str]:
+def environment(lake: ServedLake) -> dict[str, str]:
     settings = lake.settings
     own = {
         "HOME": str(settings.home),
@@ -37,7 +37,7 @@ def environment(lake: Lake) -> dict[str, str]:
 
 
 @contextmanager
-def serving(lake: Lake, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(lake: ServedLake, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server as a process, and its URL on this machine."""
     with log.open("wb") as file:
         command = [LAKEHOUSE, "serve", "--port", "0", *options]
@@ -52,7 +52,7 @@ def serving(lake: Lake, log: Path, *options: str) -> Iterator[tuple[subprocess.P
         server.wait()
 
 
-def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: Lake, tmp_path: Path) -> None:
+def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: ServedLake, tmp_path: Path) -> None:
     lake.write(METRICS_1M, [minute()])
     path = "/api/metrics/latest?service=auth&metric=cpu"
     with serving(lake, tmp_path / "log") as (server, url):
@@ -74,7 +74,7 @@ def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: Lake, tmp_pa
     assert "Traceback" not in (tmp_path / "log").read_text(encoding="utf-8")
 
 
-def test_a_server_for_other_machines_needs_a_token(lake: Lake, tmp_path: Path) -> None:
+def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: Path) -> None:
     command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]  # noqa: S104 - it refuses
     refused = subprocess.run(
         command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False

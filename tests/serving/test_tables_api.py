@@ -19,7 +19,7 @@ from lakehouse.streams.sales import PRODUCT_SALES, SALES_NOTIFICATIONS
 from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
 from tests.integration.test_fifth_stream import block
 from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, Lake, at, call, minute, product, transactions
+from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, at, call, minute, product, transactions
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 
@@ -94,7 +94,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
 def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
     *,
     make_client: MakeClient,
-    lake: Lake,
+    lake: ServedLake,
     table: MergedTable,
     row: Any,
     key: dict[str, Any],
@@ -119,7 +119,9 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
     assert get(client, f"{table.name}/latest", **named)["data"] == answer["data"]
 
 
-def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(lake: Lake, tmp_path: Path) -> None:
+def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(
+    lake: ServedLake, tmp_path: Path
+) -> None:
     """CONTRIBUTING.md's fifth stream: not a line of it is about the API."""
     stream = block(0, tmp_path).CLICKS
     (table,) = stream.gold
@@ -136,7 +138,7 @@ def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(lake: Lak
         assert client.get(f"{path}/rows").json()["rows"][0]["data"] == said
 
 
-def test_a_row_is_found_by_any_way_to_write_its_time(client: TestClient, lake: Lake) -> None:
+def test_a_row_is_found_by_any_way_to_write_its_time(client: TestClient, lake: ServedLake) -> None:
     lake.write(USER_TRANSACTIONS_5M, [transactions("u", NOON_MS, "1")])
     ways = [str(NOON_MS), "2026-05-04T12:00:00Z", "2026-05-04T14:00:00+02:00", "2026-05-04T12:00:00.000Z"]
     for way in ways:
@@ -145,7 +147,7 @@ def test_a_row_is_found_by_any_way_to_write_its_time(client: TestClient, lake: L
     assert client.get(plus).status_code == 200  # where a plus stands for a blank
 
 
-def test_a_call_that_is_open_is_not_final_and_not_the_latest(client: TestClient, lake: Lake) -> None:
+def test_a_call_that_is_open_is_not_final_and_not_the_latest(client: TestClient, lake: ServedLake) -> None:
     rows = [call("a", "b"), call("a", "b", NOON_MS + 9 * MINUTE_MS, status="open", was_closed=False)]
     lake.write(CALL_RECORDS, rows)
     key = {"user1": "a", "user2": "b", "ts": NOON_MS + 9 * MINUTE_MS}
@@ -153,7 +155,9 @@ def test_a_call_that_is_open_is_not_final_and_not_the_latest(client: TestClient,
     assert get(client, "call_records/latest", user1="a", user2="b")["data"]["ts"] == NOON_MS
 
 
-def test_a_row_that_redis_knows_to_be_deleted_is_looked_for_in_gold(client: TestClient, lake: Lake) -> None:
+def test_a_row_that_redis_knows_to_be_deleted_is_looked_for_in_gold(
+    client: TestClient, lake: ServedLake
+) -> None:
     lake.export(PRODUCT_SALES, [product("chair", "1")])
     with lake.redis() as redis:
         redis.set("lakehouse:product_sales:row:chair", '{"deleted":true,"generation":1,"version":2}')
@@ -161,7 +165,7 @@ def test_a_row_that_redis_knows_to_be_deleted_is_looked_for_in_gold(client: Test
     assert client.get("/api/v1/tables/product_sales/row?product=chair").status_code == 404
 
 
-def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClient, lake: Lake) -> None:
+def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClient, lake: ServedLake) -> None:
     rows = [transactions(f"u{n % 3}", NOON_MS + n // 3 * 5 * MINUTE_MS, "1", n + 1) for n in range(11)]
     lake.write(USER_TRANSACTIONS_5M, rows[::2])
     lake.write(USER_TRANSACTIONS_5M, rows[1::2])
@@ -180,7 +184,7 @@ def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClien
     assert seen == list(range(1, 12))
 
 
-def test_a_range_has_its_start_and_not_its_end(client: TestClient, lake: Lake) -> None:
+def test_a_range_has_its_start_and_not_its_end(client: TestClient, lake: ServedLake) -> None:
     lake.write(
         USER_TRANSACTIONS_5M, [transactions("u", NOON_MS + n * 5 * MINUTE_MS, "1", n) for n in range(4)]
     )
@@ -191,7 +195,7 @@ def test_a_range_has_its_start_and_not_its_end(client: TestClient, lake: Lake) -
     assert get(client, "user_transactions_5m/rows", user_id="other", **bounds)["rows"] == []
 
 
-def test_a_reader_that_has_a_version_is_not_sent_it_again(client: TestClient, lake: Lake) -> None:
+def test_a_reader_that_has_a_version_is_not_sent_it_again(client: TestClient, lake: ServedLake) -> None:
     lake.write(METRICS_1M, [minute()])
     path = "/api/v1/tables/metrics_1m/rows"
     tag = client.get(path).headers["etag"]
@@ -224,7 +228,7 @@ def test_a_parameter_that_is_wrong_is_named(client: TestClient, query: str, para
     assert [one["parameter"] for one in found.json()["errors"]] == [parameter]
 
 
-def test_a_cursor_of_another_table_is_refused(client: TestClient, lake: Lake) -> None:
+def test_a_cursor_of_another_table_is_refused(client: TestClient, lake: ServedLake) -> None:
     lake.write(PRODUCT_SALES, [product(name, "1") for name in "abc"])
     cursor = get(client, "product_sales/rows", limit=1)["next"]
     assert get(client, "product_sales/rows", cursor=cursor, limit=5)["count"] == 2

@@ -17,7 +17,7 @@ from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.telemetry import Observer
 from tests import old_lakes
 from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import Lake, minute
+from tests.serving.lakes import ServedLake, minute
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 NO_REDIS = "Redis does not answer (LAKEHOUSE_REDIS_URL)"
@@ -48,7 +48,13 @@ def test_a_process_that_answers_is_alive_whatever_is_away(make_client: MakeClien
     ],
 )
 def test_a_server_is_ready_while_rows_can_be_had_from_one_of_both(
-    make_client: MakeClient, lake: Lake, *, has_redis: bool, has_gold: bool, status: int, reasons: list[str]
+    make_client: MakeClient,
+    lake: ServedLake,
+    *,
+    has_redis: bool,
+    has_gold: bool,
+    status: int,
+    reasons: list[str],
 ) -> None:
     if has_gold:
         lake.write(METRICS_1M, [minute()])
@@ -58,7 +64,7 @@ def test_a_server_is_ready_while_rows_can_be_had_from_one_of_both(
     assert (found.status_code, found.json()) == (status, {"status": words[status], "reasons": reasons})
 
 
-def test_a_server_is_ready_again_once_a_store_is_back(make_client: MakeClient, lake: Lake) -> None:
+def test_a_server_is_ready_again_once_a_store_is_back(make_client: MakeClient, lake: ServedLake) -> None:
     client = make_client(redis_url=NOWHERE)
     assert client.get("/health/ready").status_code == 503
     lake.write(METRICS_1M, [minute()])
@@ -69,7 +75,9 @@ def test_a_server_is_ready_again_once_a_store_is_back(make_client: MakeClient, l
     assert found.json() == {"status": "ready", "reasons": [NO_REDIS]}
 
 
-def test_probes_need_no_token_and_metrics_need_one_that_reads(make_client: MakeClient, lake: Lake) -> None:
+def test_probes_need_no_token_and_metrics_need_one_that_reads(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
     tokens = Tokens(lake.settings.home)
     reads = {"Authorization": f"Bearer {tokens.add('prometheus', [Scope.READ])}"}
     works = {"Authorization": f"Bearer {tokens.add('worker', [Scope.OPERATE])}"}
@@ -87,7 +95,7 @@ def test_probes_are_refused_to_pages_that_call_this_server_by_their_own_name(mak
 
 
 def test_requests_are_counted_by_route_and_never_by_what_was_asked_for(
-    make_client: MakeClient, lake: Lake
+    make_client: MakeClient, lake: ServedLake
 ) -> None:
     lake.write(METRICS_1M, [minute()])
     client = make_client()
@@ -113,7 +121,7 @@ def test_requests_are_counted_by_route_and_never_by_what_was_asked_for(
     assert "nobody" not in text
 
 
-def test_a_defect_is_counted_once_as_what_it_is_answered_with(lake: Lake) -> None:
+def test_a_defect_is_counted_once_as_what_it_is_answered_with(lake: ServedLake) -> None:
     metrics = ServerMetrics(Observer(STREAMS, lake.settings))
     scope: dict[str, Any] = {"type": "http", "method": "GET"}
 
@@ -141,7 +149,7 @@ def test_a_defect_is_counted_once_as_what_it_is_answered_with(lake: Lake) -> Non
     assert [count("lakehouse_http_requests_total", labels | {"status": str(n)}) for n in (200, 500)] == [1, 1]
 
 
-def test_metrics_say_what_status_says_though_no_job_lives(make_client: MakeClient, lake: Lake) -> None:
+def test_metrics_say_what_status_says_though_no_job_lives(make_client: MakeClient, lake: ServedLake) -> None:
     settings = old_lakes.unpack(lake.settings, lake.root)
     client = make_client(lake=settings.lake, topics=settings.topics, kafka_bootstrap_servers="127.0.0.1:1")
     found = client.get("/metrics", headers=OPENMETRICS)

@@ -25,7 +25,7 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.serving.sharing import Shared
 from tests import old_lakes
 from tests.serving.conftest import MakeClient
-from tests.serving.lakes import NOON_MS, Lake, at
+from tests.serving.lakes import NOON_MS, ServedLake, at
 from tests.serving.test_letters_api import letter
 
 NOWHERE = "127.0.0.1:1"
@@ -57,7 +57,9 @@ def checks(*differences: int) -> str:
     return f'{{"clean": false, "checks": [{", ".join(found)}]}}'
 
 
-def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(make_client: MakeClient, lake: Lake) -> None:
+def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
     settings = old_lakes.unpack(lake.settings, lake.root)
     found = make_client(lake=settings.lake, topics=settings.topics, kafka_bootstrap_servers=NOWHERE)
     body = found.get("/api/v1/status").json()
@@ -77,7 +79,7 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(make_client: MakeC
     assert [set(one) for one in stream["eventTimes"]] == [{"table", "newest", "watermark"}]
 
 
-def test_status_of_no_lake_says_so(make_client: MakeClient, lake: Lake) -> None:
+def test_status_of_no_lake_says_so(make_client: MakeClient, lake: ServedLake) -> None:
     body = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/status").json()
     assert body["lakeReason"] == f"there is no lake at {lake.root} yet"
     assert {one["health"]["word"] for one in body["streams"]} == {"unknown"}
@@ -112,7 +114,7 @@ def test_what_cannot_be_looked_at_is_not_asked_for_by_everybody() -> None:
     assert len(looks) == 1
 
 
-def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient, lake: Lake) -> None:
+def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient, lake: ServedLake) -> None:
     nothing = client.get("/api/v1/happenings")
     assert nothing.json() == {
         "happenings": [],
@@ -154,7 +156,7 @@ def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient
     assert client.get("/api/v1/happenings?kind=party").status_code == 422
 
 
-def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Lake) -> None:
+def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: ServedLake) -> None:
     assert client.get("/api/v1/audit").json()["audit"] is None
     append(lake.settings.lake, [event(1, "audit", "sales", checks(5)), event(2, "audit", "calls", checks(0))])
     append(lake.settings.lake, [event(3, "audit", "sales", checks(0, 2)), event(4, "stop", "calls")])
@@ -173,7 +175,7 @@ def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Lake
 
 @pytest.mark.parametrize("path", ["happenings", "audit", "gates", "expectations", "dead-letters"])
 def test_a_table_that_cannot_be_read_is_a_problem_with_its_reason(
-    client: TestClient, lake: Lake, path: str
+    client: TestClient, lake: ServedLake, path: str
 ) -> None:
     for name in ("ops/events", "ops/gates", "ops/expectation_results", "silver/dead_letters"):
         log = lake.root / name / "_delta_log"
@@ -185,7 +187,7 @@ def test_a_table_that_cannot_be_read_is_a_problem_with_its_reason(
 
 
 def test_answers_of_checks_and_letters_say_their_version_and_are_not_sent_twice(
-    client: TestClient, lake: Lake
+    client: TestClient, lake: ServedLake
 ) -> None:
     rows = [letter(1, "late"), letter(2, "late", status="replayed")]
     table = lake.write_spec(DEAD_LETTERS, rows)
