@@ -21,12 +21,10 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS, LayerName
 from lakehouse.runtime.runner import BatchDone, run
@@ -37,9 +35,9 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.samples import Sample
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
+from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -75,10 +73,10 @@ def backlog(
 ) -> None:
     """Catch up with a backlog in trips through all layers, or by layer and say what each one costs."""
     streams = choose([stream])
-    with bench_services() as settings, start_session(settings, "bench backlog", brief=False) as spark:
+    with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
             send(Load(stream, warmup, seed=1), settings)
-            run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW, trips=not by_layer)
+            run(lake, streams, LAYERS, settings, trigger=AVAILABLE_NOW, trips=not by_layer)
         send(Load(stream, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
         table = Table(title=f"backlog of {events:,} {stream} events after {warmup:,} to warm up")
         for heading in (
@@ -92,11 +90,11 @@ def backlog(
             table.add_column(heading, justify="right")
         total = Usage()
         for layer in LAYERS if by_layer else ():
-            usage, done = _catch_up(spark, streams, [layer], settings)
+            usage, done = _catch_up(lake, streams, [layer], settings)
             total = replace(total, wall_s=total.wall_s + usage.wall_s, cpu_s=total.cpu_s + usage.cpu_s)
             _add(table, layer, usage, events, done)
         if not by_layer:
-            total, done = _catch_up(spark, streams, LAYERS, settings, trips=True)
+            total, done = _catch_up(lake, streams, LAYERS, settings, trips=True)
             for layer in LAYERS:
                 steps = [step for step in done if step.query.startswith(f"{layer}.")]
                 seconds = sum(step.duration_s for step in steps)
@@ -106,7 +104,7 @@ def backlog(
 
 
 def _catch_up(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     layers: Sequence[LayerName],
     settings: Settings,
@@ -115,7 +113,7 @@ def _catch_up(
 ) -> tuple[Usage, list[BatchDone]]:
     done: list[BatchDone] = []
     with used_by(*application()) as usage:
-        run(spark, streams, layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, trips=trips)
+        run(lake, streams, layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, trips=trips)
     return usage, done
 
 
@@ -129,14 +127,14 @@ def hot(
     table = Table(title=f"{events:,} transactions, with one user's share of them")
     for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
         table.add_column(heading, justify="right")
-    with bench_services() as settings, start_session(settings, "bench hot", brief=False) as spark:
+    with bench_services() as settings, open_lake(settings, "bench hot", brief=False) as lake:
         send(Load("transactions", 300_000, seed=1), settings)
-        run(spark, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(lake, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
         for seed, share in enumerate((0.0, 0.5) * repeat, start=2):
             send(Load("transactions", events, seed=seed, shape={"hot_user": share}), settings)
-            _catch_up(spark, streams, ["bronze"], settings)
-            silver, _ = _catch_up(spark, streams, ["silver"], settings)
-            gold, _ = _catch_up(spark, streams, ["gold"], settings)
+            _catch_up(lake, streams, ["bronze"], settings)
+            silver, _ = _catch_up(lake, streams, ["silver"], settings)
+            gold, _ = _catch_up(lake, streams, ["gold"], settings)
             figures = (gold.wall_s, gold.cpu_s, silver.wall_s, silver.cpu_s)
             table.add_row(f"{share:.0%}", *(f"{figure:.1f}" for figure in figures))
     console.print(table)
@@ -163,7 +161,7 @@ def closing(
 ) -> None:
     """Say how long after its due time a call is closed while both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
-    with bench_services() as defaults, start_session(defaults, "bench closing", brief=False) as spark:
+    with bench_services() as defaults, open_lake(defaults, "bench closing", brief=False) as lake:
         settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})
 
         def on_batch(done: BatchDone) -> None:
@@ -172,13 +170,12 @@ def closing(
             now = time.time()
             if done.batch is None:
                 took.append(done.duration_s)
-            path = tables.path_of(settings.lake, "gold", "call_records")
-            for row in tables.read(spark, path).where("status = 'closed'").collect():
+            for row in lake.read("gold", "call_records").where("status = 'closed'").collect():
                 lags.setdefault(row.user1, now - row.closed_at.timestamp())
 
         runner = threading.Thread(
             target=run,
-            args=(spark, choose(["calls"]), LAYERS[:3], settings),
+            args=(lake, choose(["calls"]), LAYERS[:3], settings),
             kwargs={"trigger": trigger, "stop": stop, "on_batch": on_batch},
         )
         runner.start()

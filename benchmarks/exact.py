@@ -19,7 +19,7 @@ from lakehouse.runtime.runner import BatchDone, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
+from lakehouse.tables import open_lake
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.pipeline import (
@@ -44,14 +44,14 @@ def exact(
     seconds: Annotated[float, typer.Option(min=1, help="How long to send.")] = 60,
 ) -> None:
     """Send, catch up, and compare bronze, silver, dead letters and gold with what was sent."""
-    with bench_services() as settings, start_session(settings, "exact", brief=False) as spark:
+    with bench_services() as settings, open_lake(settings, "exact", brief=False) as lake:
         # A first event gives silver a watermark; an empty table has none, and nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
-        run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(lake, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW)
         events = int(rate * seconds)
         _send(settings, events, rate, seed=2, shares=(MALFORMED, LATE, DUPLICATES))
         began, done = time.monotonic(), list[BatchDone]()
-        run(spark, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(lake, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(settings, events + 1))
         for difference in differences[:20]:

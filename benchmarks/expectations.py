@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from rich.console import Console
 
-from lakehouse import tables
 from lakehouse.layers import gold, silver
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.tables import Lake, open_lake
 
 app = typer.Typer(add_completion=False)
 
@@ -38,10 +37,10 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings().model_copy(update={"home": Path(directory), "lake": f"{directory}/lake"})
-        with start_session(settings, "expectations", brief=False) as spark:
-            _fill(spark, settings, rows)
+        with open_lake(settings, "expectations", brief=False) as lake:
+            _fill(lake, settings, rows)
             every = subjects(choose(["metrics"]), settings)
-            pinned = PinnedTables(spark, every, settings, utc_now())
+            pinned = PinnedTables(lake, every, settings, utc_now())
             context = make_context(directory)
             for subject in every:
                 suite = suite_of(subject)
@@ -56,9 +55,9 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
                 )
 
 
-def _fill(spark: SparkSession, settings: Settings, rows: int) -> None:
+def _fill(lake: Lake, settings: Settings, rows: int) -> None:
     """One event a window: its service, its minute, its value."""
-    events = spark.range(rows).selectExpr(
+    events = lake.spark.range(rows).selectExpr(
         f"concat('service ', id % {SERVICES}) AS service_id",
         "'latency_ms' AS metric_name",
         "double(id % 997) AS value",
@@ -78,8 +77,8 @@ def _fill(spark: SparkSession, settings: Settings, rows: int) -> None:
         "event_time AS last_event_time",
         "true AS is_final",
     )
-    _append(events, tables.ensure(spark, settings.lake, silver.spec(METRICS.sources[0], settings)))
-    _append(windows, tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings)))
+    _append(events, lake.ensure(silver.spec(METRICS.sources[0], settings)))
+    _append(windows, lake.ensure(gold.spec(METRICS_1M, settings)))
 
 
 def _append(rows: DataFrame, path: str) -> None:

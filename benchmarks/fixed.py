@@ -38,9 +38,8 @@ from lakehouse.records.validation import judge
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.execution import executing_for
-from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS, choose
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec, Transaction, open_lake
 from tests.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -91,23 +90,24 @@ class _Costs:
 
 
 @contextmanager
-def _lake() -> Iterator[tuple[SparkSession, Settings]]:
+def _lake() -> Iterator[tuple[Lake, Settings]]:
     with tempfile.TemporaryDirectory(prefix="lakehouse-fixed-") as home:
         settings = load_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
-        with start_session(settings, "bench fixed", brief=False) as spark:
-            yield spark, settings
+        with open_lake(settings, "bench fixed", brief=False) as lake:
+            yield lake, settings
 
 
-def _landed(spark: SparkSession, settings: Settings, events: int, number: int) -> DataFrame:
+def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFrame:
     """Land a load of metrics as a commit of bronze, and return its rows."""
-    now, path = datetime.now(UTC), tables.path_of(settings.lake, "bronze", "metrics_events")
+    now, path = datetime.now(UTC), lake.path("bronze", "metrics_events")
     load = Load("metrics", events, span_s=5, seed=number)
     rows = [
         (sample.key, sample.value, None, "metrics-events", 0, number * events + place, now, 0, now)
         for place, sample in enumerate(load.samples(settings))
     ]
-    tables.append(spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2), path, Transaction("landed", number))
-    return _rows_of_last_commit(spark, path)
+    frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2)
+    tables.append(frame, path, Transaction("landed", number))
+    return _rows_of_last_commit(lake.spark, path)
 
 
 def _rows_of_last_commit(spark: SparkSession, path: str) -> DataFrame:
@@ -124,16 +124,17 @@ def operations(
     warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 15,
 ) -> None:
     """Print what single steps cost, warm: medians of the measured rounds."""
-    with _lake() as (spark, settings):
+    with _lake() as (lake, settings):
+        spark = lake.spark
         for source in METRICS.sources:
-            tables.ensure(spark, settings.lake, bronze.spec(source))
-        (to_silver,) = [maker.make() for maker in silver.queries(spark, METRICS, settings)]
-        to_gold = [maker.make() for maker in gold.queries(spark, METRICS, settings)]
+            lake.ensure(bronze.spec(source))
+        (to_silver,) = [maker.make() for maker in silver.queries(lake, METRICS, settings)]
+        to_gold = [maker.make() for maker in gold.queries(lake, METRICS, settings)]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
-        numbers, costs = tables.ensure(spark, settings.lake, spec), _Costs(spark)
+        numbers, costs = lake.ensure(spec), _Costs(spark)
         for number in range(warmup + rounds):
             one = Transaction("bench", number)
-            landed = _landed(spark, settings, events, number)
+            landed = _landed(lake, settings, events, number)
             with costs.of(f"append {events:,} rows, once"):
                 tables.append(spark.range(0, events, 1, 2), numbers, one)
             with costs.of("look for a transaction after a commit"):
@@ -153,10 +154,10 @@ def operations(
 def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 12) -> None:
     """Print what judging and folding cost interpreted and generated, by the number of rows."""
     table = Table("rows", "judge interpreted, s", "generated, s", "partial interpreted, s", "generated, s")
-    with _lake() as (spark, settings):
-        tables.ensure(spark, settings.lake, bronze.spec(METRICS.sources[0]))
+    with _lake() as (lake, settings):
+        lake.ensure(bronze.spec(METRICS.sources[0]))
         for number, events in enumerate((1_000, 5_000, 20_000, 60_000)):
-            landed = _landed(spark, settings, events, number)
+            landed = _landed(lake, settings, events, number)
             clean = judge(landed, METRICS.sources[0], None, settings).drop("raw", "reasons").persist()
             clean.count()
             watermark = datetime(2020, 1, 1, tzinfo=UTC)
@@ -168,7 +169,9 @@ def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] =
                 return METRICS.gold[0].preaggregate(clean, settings)
 
             figures = [
-                _median_s(spark, step, rounds, few=few) for step in (judged, partial) for few in (True, False)
+                _median_s(lake.spark, step, rounds, few=few)
+                for step in (judged, partial)
+                for few in (True, False)
             ]
             table.add_row(f"{events:,}", *(f"{figure:.2f}" for figure in figures))
     console.print(table)

@@ -38,7 +38,7 @@ from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
-from lakehouse.tables import Commit, Transaction
+from lakehouse.tables import Commit, Lake, Transaction
 
 app = typer.Typer(add_completion=False)
 STREAMS = choose(["metrics", "transactions"])
@@ -176,7 +176,7 @@ def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[Laye
     usages = {}
     for layer in LAYERS:
         with used_by(*application()) as usage:
-            run(spark, STREAMS, [layer], own, trigger=AVAILABLE_NOW)
+            run(Lake(spark, own.lake), STREAMS, [layer], own, trigger=AVAILABLE_NOW)
         usages[layer] = usage
     return usages
 

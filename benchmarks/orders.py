@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
-from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LayerName
 from lakehouse.runtime.runner import BatchDone, run
@@ -30,6 +29,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams.calls import CALLS
+from lakehouse.tables import Lake
 
 app = typer.Typer(add_completion=False)
 
@@ -62,7 +62,7 @@ def _read(
 ) -> None:
     done: list[BatchDone] = []
     run(
-        spark,
+        Lake(spark, settings.lake),
         [stream],
         layers,
         settings,
@@ -81,13 +81,9 @@ def _read(
 def _compare(spark: SparkSession, *lakes: Settings) -> bool:
     """Compare all columns but was_closed, which says what has left and not what is right."""
     one, other = (
-        tables.read(spark, tables.path_of(lake.lake, "gold", "call_records")).drop("was_closed")
-        for lake in lakes
+        Lake(spark, settings.lake).read("gold", "call_records").drop("was_closed") for settings in lakes
     )
-    silver = sum(
-        tables.read(spark, tables.path_of(lakes[0].lake, "silver", source.table)).count()
-        for source in CALLS.sources
-    )
+    silver = sum(Lake(spark, lakes[0].lake).read("silver", source.table).count() for source in CALLS.sources)
     counted = one.agg(F.sum(F.col("analytics_events") + F.col("metrics_events"))).collect()[0][0]
     different = one.exceptAll(other).count() + other.exceptAll(one).count()
     console.print(

@@ -25,8 +25,8 @@ from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
 from lakehouse.runtime.runner import AVAILABLE_NOW, BatchDone, run
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS
+from lakehouse.tables import open_lake
 from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
 from tests.poison import KINDS, Bytes, Kind, endless, valid
 
@@ -53,12 +53,12 @@ def poison(
     seed: Annotated[int, typer.Option(help="Repeats a run in all but its clock.")] = 1,
 ) -> None:
     """Send, catch up, and compare the rules of every dead letter with those of its kind."""
-    with bench_services() as settings, start_session(settings, "poison", brief=False) as spark:
+    with bench_services() as settings, open_lake(settings, "poison", brief=False) as lake:
         sent = _send(settings, _mixed(Random(seed), records))  # noqa: S311 - meant to be repeatable
         size = sum(len(one.bytes.value or b"") for one in sent.values())
         console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")
         began, done = time.monotonic(), list[BatchDone]()
-        run(spark, STREAMS, ["bronze", "silver"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(lake, STREAMS, ["bronze", "silver"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(settings, sent))
     _report(sent.values())

@@ -18,22 +18,20 @@ from typing import Annotated
 
 import typer
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from benchmarks import peer
 from benchmarks.applications import Used, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from benchmarks.measuring import application
-from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS
 from lakehouse.runtime.runner import run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
+from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
 _THREADS = 2
@@ -68,11 +66,11 @@ def warm(
     peer.build()
     with (
         _topics(stream) as settings,
-        start_session(settings, "side by side", brief=False) as spark,
+        open_lake(settings, "side by side", brief=False) as lake,
         closing(peer.Outcome(settings, stream)) as outcome,
         peer.running(settings, stream, threads=_THREADS) as other,
     ):
-        found = _Comparison(spark, settings, stream, other, outcome).measure(warmup, events, rounds)
+        found = _Comparison(lake, settings, stream, other, outcome).measure(warmup, events, rounds)
     _tell(f"{stream}: {events:,} events a round, warm", found, json_, plot)
 
 
@@ -174,9 +172,9 @@ def _check_peer(outcome: peer.Outcome, expected: peer.Expected) -> None:
 
 class _Comparison:
     def __init__(
-        self, spark: SparkSession, settings: Settings, stream: str, other: peer.Peer, outcome: peer.Outcome
+        self, lake: Lake, settings: Settings, stream: str, other: peer.Peer, outcome: peer.Outcome
     ) -> None:
-        self._spark = spark
+        self._lake = lake
         self._settings = settings
         self._stream = stream
         self._other = other
@@ -205,7 +203,7 @@ class _Comparison:
         with sampled(processes) as used:
             if who == PIPELINE:
                 streams = choose([self._stream])
-                run(self._spark, streams, LAYERS, self._settings, trigger=AVAILABLE_NOW, trips=True)
+                run(self._lake, streams, LAYERS, self._settings, trigger=AVAILABLE_NOW, trips=True)
             else:
                 self._other.resume()
                 self._outcome.await_events(self._expected.events)
@@ -214,8 +212,7 @@ class _Comparison:
 
     def _check(self) -> None:
         name, counted = _GOLD[self._stream]
-        path = tables.path_of(self._settings.lake, "gold", name)
-        (row,) = tables.read(self._spark, path).selectExpr(f"sum({' + '.join(counted)}) AS events").collect()
+        (row,) = self._lake.read("gold", name).selectExpr(f"sum({' + '.join(counted)}) AS events").collect()
         _check_count(row.events, self._expected)
         _check_peer(self._outcome, self._expected)
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
@@ -24,9 +23,10 @@ from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark.query_errors import error_line
-from lakehouse.spark.session import is_small, start_session
+from lakehouse.spark.session import is_small
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose, read_settings
+from lakehouse.tables import Lake, open_lake
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.consumer_groups import committing
 from lakehouse.telemetry.driver import DriverMetrics
@@ -118,8 +118,8 @@ def _run(
     )
     brief = trigger == AVAILABLE_NOW and is_small(settings.lake) and _few_wait(settings, streams, layers)
     with (
-        start_session(settings, f"lakehouse {named}", brief=brief) as spark,
-        stopping_on_signals(spark) as stop,
+        open_lake(settings, f"lakehouse {named}", brief=brief) as lake,
+        stopping_on_signals(lake.spark) as stop,
         noted_run(streams, layers, trigger, stop),
         ExitStack() as beside,
     ):
@@ -140,7 +140,7 @@ def _run(
             heartbeat.on_batch(done)
 
         run(
-            spark,
+            lake,
             streams,
             layers,
             settings,
@@ -149,7 +149,7 @@ def _run(
             stop=stop,
             allow=allow,
             on_notice=lines.notice,
-            gate=_gate(spark, settings, lines.notice) if gated else None,
+            gate=_gate(lake, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
             watch=Watches([metrics, heartbeat]),
             trips=trips,
@@ -241,10 +241,10 @@ def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[
     return sum(records) <= _FEW_WAITING
 
 
-def _gate(spark: SparkSession, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
+def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
     from lakehouse.quality.gate import SuiteGate  # noqa: PLC0415 - takes seconds, which others need not wait
 
-    return SuiteGate(spark, STREAMS, settings, on_notice)
+    return SuiteGate(lake, STREAMS, settings, on_notice)
 
 
 def job(layer: LayerName | None = None) -> None:

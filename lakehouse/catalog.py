@@ -22,7 +22,7 @@ from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import STREAMS
-from lakehouse.tables import TableSpec
+from lakehouse.tables import Lake, TableSpec
 
 _SET_ASIDE = "keys_set_aside"
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -69,7 +69,7 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
     )
 
 
-def register(spark: SparkSession, settings: Settings, *, statement: str = "") -> list[str]:
+def register(lake: Lake, settings: Settings, *, statement: str = "") -> list[str]:
     """Make the lake's tables known to the session by name and return the names of those that exist.
 
     Of a statement that names tables only these are made known: each takes a moment. Rows that are set aside
@@ -82,12 +82,11 @@ def register(spark: SparkSession, settings: Settings, *, statement: str = "") ->
         named = list(all_specs)
     found = []
     for spec in named or all_specs:
-        path = tables.path_of(settings.lake, spec.layer, spec.name)
-        if tables.exists(spark, path):
-            tables.register(spark, spec, path)
+        if lake.exists(spec.layer, spec.name):
+            tables.register(lake.spark, spec, lake.path(spec.layer, spec.name))
             found.append(spec.qualified_name)
     if not named or _SET_ASIDE in statement:
-        _view_set_aside(spark, found)
+        _view_set_aside(lake.spark, found)
     return found
 
 

@@ -14,7 +14,7 @@ from lakehouse.layers import bronze, gold, silver
 from lakehouse.layers.query import BatchResult, LayerQuery
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from tests import pipeline
 from tests.pipeline import BRONZE, SOURCE, STREAM
 
@@ -25,7 +25,7 @@ def take(query: LayerQuery, rows: DataFrame, number: int, *, now: datetime) -> B
 
 
 def bronze_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return bronze.queries(spark, stream, settings)[0].make()
+    return bronze.queries(Lake(spark, settings.lake), stream, settings)[0].make()
 
 
 def plan(settings: Settings, number: int, *, planned_at: datetime, ends: Sequence[int]) -> None:
@@ -41,11 +41,11 @@ def plan(settings: Settings, number: int, *, planned_at: datetime, ends: Sequenc
 
 
 def silver_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return silver.queries(spark, stream, settings)[0].make()
+    return silver.queries(Lake(spark, settings.lake), stream, settings)[0].make()
 
 
 def gold_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return gold.queries(spark, stream, settings)[0].make()
+    return gold.queries(Lake(spark, settings.lake), stream, settings)[0].make()
 
 
 def rows_between(

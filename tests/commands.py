@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse import application, cli
 from lakehouse.commands import audit, dead_letters, expect, health, maintain, rebuild, sql
+from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 
 _STARTERS: tuple[Any, ...] = (application, audit, dead_letters, expect, health, maintain, rebuild, sql)
 
@@ -35,9 +37,9 @@ class Ended:
 def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSession | None = None) -> Ended:
     """Run `lakehouse` with these arguments and variables; without `spark` it may not come as far as that."""
 
-    def start_session(*_: object, **__: object) -> Any:
+    def open_lake(settings: Settings, *_: object, **__: object) -> Any:
         assert spark is not None, "Spark was not to be started"
-        return nullcontext(spark)
+        return nullcontext(Lake(spark, settings.lake))
 
     code: object = 0
     stdout, stderr = io.StringIO(), io.StringIO()
@@ -51,7 +53,7 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
         patch.setattr(sys, "argv", ["lakehouse", *arguments])
         patch.setattr(sys, "excepthook", sys.excepthook)  # typer puts its own there
         for module in _STARTERS:
-            patch.setattr(module, "start_session", start_session)
+            patch.setattr(module, "open_lake", open_lake)
         try:
             cli.main()
         except SystemExit as ended:

@@ -20,6 +20,7 @@ from lakehouse.sandbox.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]
@@ -162,3 +163,9 @@ def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Pat
 def lake_settings(session_settings: Settings, tmp_path: Path) -> Settings:
     """Settings for tests that need a lake but no services."""
     return session_settings.model_copy(update={"lake": str(tmp_path / "lake")})
+
+
+@pytest.fixture
+def lake(spark: SparkSession, lake_settings: Settings) -> Lake:
+    """The lake of these settings."""
+    return Lake(spark, lake_settings.lake)

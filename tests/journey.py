@@ -23,6 +23,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.chaos.checks import Books, differences
@@ -98,7 +99,8 @@ class Journey:
         def on_batch(done: BatchDone) -> None:
             self.done[chapter][done.query] += 1
 
-        run(self.spark, STREAMS, [layer], self.settings, trigger=AVAILABLE_NOW, on_batch=on_batch)
+        lake = Lake(self.spark, self.settings.lake)
+        run(lake, STREAMS, [layer], self.settings, trigger=AVAILABLE_NOW, on_batch=on_batch)
 
     def _travel_at_once(self, chapter: str, crashes: set[str]) -> None:
         def on_batch(done: BatchDone) -> None:
@@ -108,7 +110,8 @@ class Journey:
                 raise CrashError(done.query)
 
         settings = self.settings
-        run(self.spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=on_batch, trips=True)
+        lake = Lake(self.spark, settings.lake)
+        run(lake, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=on_batch, trips=True)
 
     def _note(self, chapter: str) -> None:
         self.versions[chapter] = pipeline.versions(self.settings, TABLES)

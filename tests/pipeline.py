@@ -29,6 +29,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests.frames import local_frame
 
@@ -117,7 +118,7 @@ def land(
     With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets go up from
     `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
     """
-    path, application = tables.ensure(spark, settings.lake, bronze.spec(source)), uuid.uuid4().hex
+    path, application = Lake(spark, settings.lake).ensure(bronze.spec(source)), uuid.uuid4().hex
     for number, cut in enumerate(cuts):
         rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
         first_offset += len(cut)
@@ -156,7 +157,8 @@ def run_layers(
     """
     done: list[BatchDone] = []
     clock: dict[str, Any] = {} if now is None else {"clock": lambda: now}
-    run(spark, [stream], layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, **clock)
+    lake = Lake(spark, settings.lake)
+    run(lake, [stream], layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, **clock)
     return done
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.audit.books import check_books
@@ -32,6 +32,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 
 __all__ = ["Check", "Difference", "Report", "audit"]
 
@@ -41,7 +42,7 @@ _Look = Callable[[], Sequence[Check]]
 
 
 def audit(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     settings: Settings,
     now: datetime,
@@ -52,13 +53,13 @@ def audit(
     Tables that are not there yet are left out. Where all are small, two streams are compared side by side,
     and `on_check` is called from either's thread. Raises ServiceError where Kafka or Redis is out of reach.
     """
-    small = {stream.name: _is_small(spark, stream, settings) for stream in streams}
+    small = {stream.name: _is_small(lake, stream) for stream in streams}
 
     def checks(stream: Stream) -> list[Check]:
         found = []
-        session = spark.newSession()  # how it executes is its own
-        with executing_for(session, few=small[stream.name]):
-            for subject, look in _looks(session, stream, settings, now):
+        own = replace(lake, spark=lake.spark.newSession())  # how it executes is its own
+        with executing_for(own.spark, few=small[stream.name]):
+            for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
                     on_check(check)
                     found.append(check)
@@ -68,42 +69,36 @@ def audit(
         return Report(now, tuple(check for found in pool.map(checks, streams) for check in found))
 
 
-def _is_small(spark: SparkSession, stream: Stream, settings: Settings) -> bool:
+def _is_small(lake: Lake, stream: Stream) -> bool:
     """Tell whether every table of the stream has few rows."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
-    paths = (tables.path_of(settings.lake, *name) for name in names)
-    sizes = (tables.size_bytes(spark, path) for path in paths if tables.exists(spark, path))
+    sizes = (tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name))
     return are_few(size_bytes=max(sizes, default=0))
 
 
-def _looks(
-    spark: SparkSession, stream: Stream, settings: Settings, now: datetime
-) -> Iterator[tuple[Compared, _Look]]:
-    def there(layer: str, name: str) -> bool:
-        return tables.exists(spark, tables.path_of(settings.lake, layer, name))
-
+def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Iterator[tuple[Compared, _Look]]:
     def about(name: str, subject: str) -> Compared:
         return Compared(stream.name, name, subject)
 
-    yield about("files", "every table"), partial(check_files, spark, stream, settings)
+    yield about("files", "every table"), partial(check_files, lake, stream)
     for source in stream.sources:
         name = source.table
-        if there("bronze", name):
-            yield about("landed", f"bronze.{name}"), partial(check_landing, spark, stream, source, settings)
-            if there("silver", name):
-                yield about("books", f"silver.{name}"), partial(check_books, spark, stream, source, settings)
+        if lake.exists("bronze", name):
+            yield about("landed", f"bronze.{name}"), partial(check_landing, lake, stream, source, settings)
+            if lake.exists("silver", name):
+                yield about("books", f"silver.{name}"), partial(check_books, lake, stream, source)
     for table in stream.gold:
         kept = (table, *table.sides)
-        if not all(there("gold", one.name) for one in kept):
+        if not all(lake.exists("gold", one.name) for one in kept):
             continue
-        yield about("gold", f"gold.{table.name}"), partial(check_gold, spark, stream, table, settings)
+        yield about("gold", f"gold.{table.name}"), partial(check_gold, lake, stream, table, settings)
         for one in kept:
             if one.export.topic is not None:
                 topic = settings.topic(one.export.topic)
-                look = partial(check_topic, spark, stream, one, topic, settings)
+                look = partial(check_topic, lake, stream, one, topic, settings)
                 yield about("exported", f"gold.{one.name}"), look
-            yield about("redis", f"gold.{one.name}"), partial(check_redis, spark, stream, one, settings, now)
+            yield about("redis", f"gold.{one.name}"), partial(check_redis, lake, stream, one, settings, now)
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:

@@ -6,28 +6,28 @@ only asked whether it comes from bronze.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
 from lakehouse.progress import snapshots
 from lakehouse.records.validation import COORDINATES
-from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
+from lakehouse.tables import Lake
 
 _STATUSES = ("open", "discarded", "replayed")
 
 
-def check_books(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> list[Check]:
+def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     """Compare bronze, silver and the dead letters of a source, record by record."""
-    lake, query = settings.lake, f"silver.{source.table}"
-    bronze_path = tables.path_of(lake, "bronze", source.table)
+    spark, query = lake.spark, f"silver.{source.table}"
+    bronze_path = lake.path("bronze", source.table)
     # The checkpoint is read before the tables: what it calls finished is in them.
-    positions = snapshots.positions(spark, lake, query, snapshots.finished(spark, lake, query))
+    positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
     finished = snapshots.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
-    silver = tables.read(spark, tables.path_of(lake, "silver", source.table))
-    dead = tables.read(spark, tables.path_of(lake, "silver", "dead_letters"))
+    silver = lake.read("silver", source.table)
+    dead = lake.read("silver", "dead_letters")
     books = _books(finished, silver, dead.where(F.col("job") == query)).persist()
     try:
         wrong = books.select(*COORDINATES, _what().alias("what")).where("what IS NOT NULL")

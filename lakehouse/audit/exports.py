@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -24,7 +24,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
@@ -48,18 +48,17 @@ class _Sent:
 
 
 def check_topic(
-    spark: SparkSession, stream: Stream, table: MergedTable, topic: str, settings: Settings
+    lake: Lake, stream: Stream, table: MergedTable, topic: str, settings: Settings
 ) -> list[Check]:
     """Compare a gold table with the topic that its rows leave to."""
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
-    path = tables.path_of(settings.lake, "gold", table.name)
     group = progress_group(table.name, topic)
     progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
-    progress = progress or departures.noted(spark, path, topic)
-    unknown = _unknown_progress(spark, table, topic, progress, settings)
+    progress = progress or departures.noted(lake.spark, lake.path("gold", table.name), topic)
+    unknown = _unknown_progress(lake, table, topic, progress, settings)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
-    sent = None if progress is None else _sent(spark, table, topic, progress, settings)
+    sent = None if progress is None else _sent(lake, table, topic, progress, settings)
     if sent is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     gold = sent.gold.persist()
@@ -72,7 +71,7 @@ def check_topic(
             different = different.where(F.col("what") != _NOT_SENT)
         names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
         different, notes = different.join(sent.moving, names, "left_anti"), [sent.note]
-        noted = unsent_rows.read(spark, settings.lake, table.name, topic)
+        noted = unsent_rows.read(lake, table.name, topic)
         if noted is not None:
             too_large = different.join(_states(noted), _STATE, "left_semi").count()
             different = different.join(_states(noted), _STATE, "left_anti")
@@ -85,36 +84,34 @@ def check_topic(
         gold.unpersist()
 
 
-def exported_version(
-    spark: SparkSession, table: MergedTable, batch: int | None, settings: Settings
-) -> int | None:
+def exported_version(lake: Lake, table: MergedTable, batch: int | None) -> int | None:
     """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
-    path = tables.path_of(settings.lake, "gold", table.name)
-    positions = snapshots.positions(spark, settings.lake, f"export.{table.name}", batch)
+    spark, path = lake.spark, lake.path("gold", table.name)
+    positions = snapshots.positions(lake, f"export.{table.name}", batch)
     version = snapshots.version_read(spark, path, positions.get(tables.table_id(spark, path)))
     return None if version is None else snapshots.with_same_rows(spark, path, version)
 
 
 def _unknown_progress(
-    spark: SparkSession, table: MergedTable, topic: str, progress: Transaction | None, settings: Settings
+    lake: Lake, table: MergedTable, topic: str, progress: Transaction | None, settings: Settings
 ) -> str | None:
     """Say why nobody knows what of the table has left, null where that is known, or nothing has."""
     query = f"export.{table.name}"
     if progress is not None:
-        application = snapshots.application(spark, settings.lake, query)
+        application = snapshots.application(lake, query)
         is_ours = progress.application == application
         return None if is_ours else f"rows have left under another checkpoint, {progress.application}"
     sent = any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values())
-    if sent or snapshots.finished(spark, settings.lake, query) is not None:
+    if sent or snapshots.finished(lake, query) is not None:
         return "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
     return None
 
 
 def _sent(
-    spark: SparkSession, table: MergedTable, topic: str, progress: Transaction, settings: Settings
+    lake: Lake, table: MergedTable, topic: str, progress: Transaction, settings: Settings
 ) -> _Sent | None:
-    path = tables.path_of(settings.lake, "gold", table.name)
-    version = exported_version(spark, table, progress.version, settings)
+    spark, path = lake.spark, lake.path("gold", table.name)
+    version = exported_version(lake, table, progress.version)
     if version is None:
         return None
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)

@@ -9,17 +9,17 @@ from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
-from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 
 
-def check_files(spark: SparkSession, stream: Stream, settings: Settings) -> list[Check]:
+def check_files(lake: Lake, stream: Stream) -> list[Check]:
     """Compare the log of every table of the stream that exists with what lies in its directory."""
     return [
-        _check(spark, Compared(stream.name, "files", f"{layer}.{name}"), path)
+        _check(lake.spark, Compared(stream.name, "files", f"{layer}.{name}"), lake.path(layer, name))
         for layer, name in _names(stream)
-        if tables.exists(spark, path := tables.path_of(settings.lake, layer, name))
+        if lake.exists(layer, name)
     ]
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.audit.report import Check, Compared
 from lakehouse.repair import recompute
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream
+from lakehouse.tables import Lake
 
 
-def check_gold(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
+def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
     """Compare a gold table and those beside it with a recomputation, row by row."""
-    cut = recompute.cut_of(spark, table, settings)
+    cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut, settings)
     checks = []
     for kept in (table, *table.sides):

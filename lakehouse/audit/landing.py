@@ -7,23 +7,24 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.progress import checkpoints, data_losses, snapshots
+from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress.data_losses import DATA_LOSSES
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
+from lakehouse.tables import Lake
 from lakehouse.topics import offset_ranges
 
 Ranges = Mapping[int, tuple[int, int]]
 
 
-def check_landing(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> list[Check]:
+def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings) -> list[Check]:
     """Compare the topic with bronze, record by record."""
     topic, query = settings.topic(source.topic), f"bronze.{source.table}"
     subject = Compared(stream.name, "landed", f"{topic} → {query}")
-    read = _read_up_to(spark, settings.lake, query, topic)
+    read = _read_up_to(lake, query, topic)
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
     beyond = [
         Difference(
@@ -36,12 +37,14 @@ def check_landing(spark: SparkSession, stream: Stream, source: Source, settings:
     if beyond:
         return [subject.found(0, len(beyond), beyond)]
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, (first, _) in ranges.items()}
-    bronze = tables.read(spark, tables.path_of(settings.lake, "bronze", source.table))
+    bronze = lake.read("bronze", source.table)
     landed = _counted(bronze.where(F.col("topic") == topic))
-    explained = [*_losses(spark, settings, topic), *_unknown(bronze, source)]
+    explained = [*_losses(lake, topic), *_unknown(bronze, source)]
     if not due:
         return [subject.compared(landed.count(), notes=explained)]
-    sent = read_records(spark, settings, topic, due).select("partition", "offset", _content().alias("sent"))
+    sent = read_records(lake.spark, settings, topic, due).select(
+        "partition", "offset", _content().alias("sent")
+    )
     both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
     try:
         what = (
@@ -65,12 +68,12 @@ def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ra
     return read_between(spark, topic, settings, first=first, end=end)
 
 
-def _read_up_to(spark: SparkSession, lake: str, query: str, topic: str) -> dict[int, int]:
+def _read_up_to(lake: Lake, query: str, topic: str) -> dict[int, int]:
     """Return the offset after the last one of every partition that is in a finished micro-batch."""
-    batch = snapshots.finished(spark, lake, query)
+    batch = snapshots.finished(lake, query)
     if batch is None:
         return {}
-    return checkpoints.kafka_position(spark, checkpoints.path_of(lake, query), batch).get(topic, {})
+    return checkpoints.kafka_position(lake.spark, lake.checkpoint(query), batch).get(topic, {})
 
 
 def _content() -> Column:
@@ -110,9 +113,9 @@ def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
     return notes
 
 
-def _losses(spark: SparkSession, settings: Settings, topic: str) -> list[str]:
+def _losses(lake: Lake, topic: str) -> list[str]:
     """Name the offsets that expired before they had landed, and that somebody has allowed to be lost."""
-    lost = data_losses.read(spark, settings.lake).where(F.col("topic") == topic)
+    lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     rows = lost.orderBy("partition", "first_offset").collect()
     return [
         f"{topic}-{row.partition}: offsets {row.first_offset} to {row.last_offset} expired unread; noted as "

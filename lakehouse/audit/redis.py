@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -24,6 +24,7 @@ from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.stream import MergedTable, Stream
+from lakehouse.tables import Lake
 
 _Read = Callable[[Sequence[Change]], list[str | None]]
 
@@ -33,13 +34,13 @@ _STAMP = re.compile(r'"generation":(\d+),"version":(\d+)}$')
 
 
 def check_redis(
-    spark: SparkSession, stream: Stream, table: MergedTable, settings: Settings, now: datetime
+    lake: Lake, stream: Stream, table: MergedTable, settings: Settings, now: datetime
 ) -> list[Check]:
     """Compare a gold table with its rows in Redis."""
     subject = Compared(stream.name, "redis", f"gold.{table.name} → Redis")
-    path = tables.path_of(settings.lake, "gold", table.name)
-    batch = snapshots.finished(spark, settings.lake, f"export.{table.name}")
-    version = exported_version(spark, table, batch, settings)
+    spark, path = lake.spark, lake.path("gold", table.name)
+    batch = snapshots.finished(lake, f"export.{table.name}")
+    version = exported_version(lake, table, batch)
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     since = now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN

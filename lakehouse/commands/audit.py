@@ -16,8 +16,8 @@ from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
-from lakehouse.spark.session import start_session
 from lakehouse.streams import choose, read_settings
+from lakehouse.tables import open_lake
 
 app = typer.Typer(add_completion=False)
 
@@ -40,11 +40,11 @@ def audit_command(
             f"{check.stream} {check.name} {check.subject}: {mark}", highlight=False, soft_wrap=True
         )
 
-    with recorded(settings, "lakehouse audit"), start_session(settings, "lakehouse audit") as spark:
-        report = audit(spark, streams, settings, utc_now(), on_check)
+    with recorded(settings, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
+        report = audit(lake, streams, settings, utc_now(), on_check)
         if not report.checks:
             raise TableError(
-                f"there are no tables of {', '.join(one.name for one in streams)} in {settings.lake} yet"
+                f"there are no tables of {', '.join(one.name for one in streams)} in {lake.root} yet"
             )
         for one in streams:
             note_audit(report, one.name)

@@ -25,15 +25,14 @@ from lakehouse.records.dead_letters import (
     count_letters,
     find_letter,
     newest_letters,
-    read_letters,
 )
 from lakehouse.repair.replay import discard as discard_letters
 from lakehouse.repair.replay import replay as replay_letters
 from lakehouse.repair.replay import try_replay
 from lakehouse.runtime.event_table import recorded
-from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
+from lakehouse.tables import open_lake
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
 Since = Annotated[
@@ -113,8 +112,8 @@ def list_(
     """
     selection = filters.selection()
     settings = read_settings()
-    with start_session(settings, "lakehouse dead-letters list") as spark:
-        letters = read_letters(spark, settings).where(selection.condition())
+    with open_lake(settings, "lakehouse dead-letters list") as lake:
+        letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
         chosen = letters if status is Status.ALL else letters.where(F.col("status") == status.value)
         counts = count_letters(letters)
         newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
@@ -133,8 +132,8 @@ def show(
 ) -> None:
     """Show everything about one letter: the whole raw record, and every reason with its message."""
     settings = read_settings()
-    with start_session(settings, "lakehouse dead-letters show") as spark:
-        found = find_letter(read_letters(spark, settings), letter)
+    with open_lake(settings, "lakehouse dead-letters show") as lake:
+        found = find_letter(lake.read_or_empty(DEAD_LETTERS), letter)
         if format_ is Format.JSON:
             typer.echo(report.letter_json(found))
         else:
@@ -162,16 +161,16 @@ def replay(
     settings, streams = read_settings(), choose(filters.stream or [])
     name = "lakehouse dead-letters replay"
     if dry_run:
-        with start_session(settings, name) as spark:
-            tried = try_replay(spark, streams, settings, selection, datetime.now(UTC), allow_late=allow_late)
+        with open_lake(settings, name) as lake:
+            tried = try_replay(lake, streams, settings, selection, datetime.now(UTC), allow_late=allow_late)
         if format_ is Format.JSON:
             typer.echo(report.as_json(tried))
         else:
             report.print_tried(tried, Console())
         return
-    with recorded(settings, name), start_session(settings, name) as spark:
+    with recorded(settings, name), open_lake(settings, name) as lake:
         now = datetime.now(UTC)
-        done = replay_letters(spark, streams, settings, selection, now, allow_late=allow_late)
+        done = replay_letters(lake, streams, settings, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are in silver now, {done.failed:,} still fail"
         _note(Kind.REPLAY, told, streams, selection, asdict(done))
         if format_ is Format.JSON:
@@ -191,8 +190,8 @@ def discard(
     selection = filters.chosen(everything=all_)
     settings, streams = read_settings(), choose(filters.stream or [])
     name = "lakehouse dead-letters discard"
-    with recorded(settings, name), start_session(settings, name) as spark:
-        done = discard_letters(spark, streams, settings, selection, datetime.now(UTC))
+    with recorded(settings, name), open_lake(settings, name) as lake:
+        done = discard_letters(lake, streams, settings, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())
 

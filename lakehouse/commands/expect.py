@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,8 +24,8 @@ from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
 from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS, read_settings
+from lakehouse.tables import Lake, open_lake
 
 app = typer.Typer(add_completion=False)
 
@@ -68,15 +67,15 @@ def expect(
     if version is not None and len(wanted) != 1:
         raise TableError("--version is a version of one table: name that table")
     if history:
-        with start_session(settings, "lakehouse expect") as spark:
-            _show_history(spark, settings, wanted, console, format_)
+        with open_lake(settings, "lakehouse expect") as lake:
+            _show_history(lake, settings, wanted, console, format_)
         return
-    with recorded(settings, "lakehouse expect"), start_session(settings, "lakehouse expect") as spark:
+    with recorded(settings, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
         versions = {} if version is None else {wanted[0].name: version}
-        pinned = PinnedTables(spark, every, settings, now, versions=versions)
+        pinned = PinnedTables(lake, every, settings, now, versions=versions)
         reports = _check(wanted, pinned, settings, moment, asked=bool(names))
         run_id = uuid.uuid4().hex
-        results.keep(spark, settings.lake, run_id, now, reports)
+        results.keep(lake, run_id, now, reports)
         _note(run_id, reports)
     if format_ is Format.JSON:
         typer.echo(json.dumps([report.as_json() for report in reports], ensure_ascii=False, indent=1))
@@ -174,15 +173,15 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _show_history(
-    spark: SparkSession, settings: Settings, wanted: Sequence[Subject], console: Console, format_: Format
+    lake: Lake, settings: Settings, wanted: Sequence[Subject], console: Console, format_: Format
 ) -> None:
     from lakehouse.quality.history import trends, write_page  # noqa: PLC0415 - as above
 
-    found = results.history(spark, settings.lake, [one.name for one in wanted], runs=_RUNS)
+    found = results.history(lake, [one.name for one in wanted], runs=_RUNS)
     if not found:
-        raise LakehouseError(f"nothing has been checked in {settings.lake} yet: run lakehouse expect")
+        raise LakehouseError(f"nothing has been checked in {lake.root} yet: run lakehouse expect")
     page = settings.home / _DIRECTORY / "history.html"
-    write_page(found, settings.lake, page)
+    write_page(found, lake.root, page)
     if format_ is Format.JSON:
         lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
         typer.echo(json.dumps(lines, ensure_ascii=False, indent=1))

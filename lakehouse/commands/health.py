@@ -9,8 +9,8 @@ from rich.console import Console
 
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.quality.results import gates
-from lakehouse.spark.session import start_session
 from lakehouse.streams import read_settings
+from lakehouse.tables import open_lake
 
 app = typer.Typer(add_completion=False)
 
@@ -22,8 +22,8 @@ def health(format_: FormatOption = Format.TABLE) -> None:
     Gates are those of `lakehouse run all --gate`, as last noted. Exit code 1 where one is closed.
     """
     settings, console = read_settings(), Console()
-    with start_session(settings, "lakehouse health") as spark:
-        states = sorted(gates(spark, settings.lake).values(), key=lambda state: state.stream)
+    with open_lake(settings, "lakehouse health") as lake:
+        states = sorted(gates(lake).values(), key=lambda state: state.stream)
     if format_ is Format.JSON:
         rows = [{**vars(state), "changed_at": state.changed_at.isoformat()} for state in states]
         typer.echo(json.dumps({"gates": rows}, ensure_ascii=False, indent=1))

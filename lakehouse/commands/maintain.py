@@ -10,8 +10,8 @@ from lakehouse.events import Kind, note
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.runtime import event_table
 from lakehouse.runtime.event_table import recorded
-from lakehouse.spark.session import start_session
 from lakehouse.streams import choose, read_settings
+from lakehouse.tables import open_lake
 
 app = typer.Typer(add_completion=False)
 
@@ -24,14 +24,14 @@ def maintain(stream: StreamOption = None) -> None:
     time, beside the layers too; a rerun finds nothing more.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
-    with recorded(settings, "lakehouse maintain"), start_session(settings, "lakehouse maintain") as spark:
-        for cleared in clear_state(spark, streams, settings):
+    with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
+        for cleared in clear_state(lake, streams, settings):
             when = (
                 "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
             )
             what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
             note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
             console.print(what, highlight=False)
-        if told := event_table.compact(settings.lake):
+        if told := event_table.compact(lake.root):
             note(Kind.MAINTENANCE, told, layer="ops", table=event_table.EVENTS.qualified_name)
             console.print(told, highlight=False)

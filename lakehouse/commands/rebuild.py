@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakehouse.application import StreamOption
@@ -20,9 +19,9 @@ from lakehouse.repair import rebuild_gold, rebuild_silver
 from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
+from lakehouse.tables import Lake, open_lake
 
 From = Annotated[
     str | None,
@@ -74,20 +73,20 @@ def rebuild(
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
     with (
         recorded(settings, f"lakehouse rebuild {layer}"),
-        start_session(settings, "lakehouse rebuild") as spark,
+        open_lake(settings, "lakehouse rebuild") as lake,
     ):
         if layer is Layer.GOLD:
             _rebuild_gold(
-                spark, streams, settings, rebuild_gold.WindowSpan(since, until), console, force=force
+                lake, streams, settings, rebuild_gold.WindowSpan(since, until), console, force=force
             )
             return
         landed = rebuild_silver.Landed(since, until)
         for one in streams:
-            done = rebuild_silver.rebuild_silver(spark, one, settings, landed, now, allow_late=allow_late)
+            done = rebuild_silver.rebuild_silver(lake, one, settings, landed, now, allow_late=allow_late)
             _say(done, one, console)
             if done.inserted or done.changed or done.removed:
-                _await_gold(spark, one, settings)
-                _rebuild_gold(spark, [one], settings, rebuild_gold.WindowSpan(), console, force=force)
+                _await_gold(lake, one)
+                _rebuild_gold(lake, [one], settings, rebuild_gold.WindowSpan(), console, force=force)
 
 
 def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -> None:
@@ -100,11 +99,11 @@ def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -
     console.print(told, highlight=False, soft_wrap=True)
 
 
-def _await_gold(spark: SparkSession, stream: Stream, settings: Settings) -> None:
+def _await_gold(lake: Lake, stream: Stream) -> None:
     """Return when gold has read what was appended to silver before the rebuild, which it reads as it was."""
     deadline = time.monotonic() + _PATIENCE_S
-    ends = rebuild_gold.silver_versions(spark, stream, settings)
-    while waiting := rebuild_gold.behind(spark, stream, settings, ends):
+    ends = rebuild_gold.silver_versions(lake, stream)
+    while waiting := rebuild_gold.behind(lake, stream, ends):
         if time.monotonic() > deadline:
             raise TableError(
                 f"gold has still to read what silver had before it was rebuilt: {', '.join(waiting)}. Let "
@@ -115,7 +114,7 @@ def _await_gold(spark: SparkSession, stream: Stream, settings: Settings) -> None
 
 
 def _rebuild_gold(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     settings: Settings,
     span: rebuild_gold.WindowSpan,
@@ -125,7 +124,7 @@ def _rebuild_gold(
 ) -> None:
     for stream in streams:
         for table in stream.gold:
-            for done in rebuild_gold.rebuild_gold(spark, table, settings, span, force=force):
+            for done in rebuild_gold.rebuild_gold(lake, table, settings, span, force=force):
                 name = f"gold.{done.table}"
                 told = (
                     f"{name}: {done.rows:,} rows made anew from silver; {done.changed:,} put "

@@ -11,8 +11,8 @@ from rich.console import Console
 from lakehouse.catalog import WriteRefusedError, ask, register
 from lakehouse.errors import QueryError
 from lakehouse.render import Answer, as_csv, as_json, as_table
-from lakehouse.spark.session import start_session
 from lakehouse.streams import read_settings
+from lakehouse.tables import open_lake
 
 app = typer.Typer()
 
@@ -41,17 +41,15 @@ def sql(
     --write, and is run again where a running layer has written to the table in the meantime.
     """
     settings = read_settings()
-    with start_session(settings, "lakehouse sql") as spark:
-        register(spark, settings, statement=statement)
+    with open_lake(settings, "lakehouse sql") as lake:
+        register(lake, settings, statement=statement)
         try:
-            answer = ask(spark, statement, limit=limit, write=write)
+            answer = ask(lake.spark, statement, limit=limit, write=write)
         except WriteRefusedError:
             raise
         except QueryError as error:
-            known = register(spark, settings)
-            hint = (
-                f"tables here: {', '.join(known)}" if known else f"there are no tables in {settings.lake} yet"
-            )
+            known = register(lake, settings)
+            hint = f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake.root} yet"
             raise QueryError(f"{error} ({hint})") from None
         _print(answer, format_)
         if answer.truncated:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -25,7 +25,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, by_reference, execute_for
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec, Transaction
 
 SCHEMA = (
     StructType()
@@ -48,10 +48,10 @@ def spec(source: Source) -> TableSpec:
     )
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
     """Return what makes the queries that fill the stream's bronze tables."""
     return [
-        QueryMaker(stream.name, spec(source).qualified_name, partial(_query, spark, source, settings))
+        QueryMaker(stream.name, spec(source).qualified_name, partial(_query, lake, source, settings))
         for source in stream.sources
     ]
 
@@ -67,13 +67,13 @@ def _columns() -> Columns:
     return Columns({name: F.col(name) for name in SCHEMA.names} | {"timestamp_type": F.col("timestampType")})
 
 
-def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuery:
-    path, topic = tables.ensure(spark, settings.lake, spec(source)), settings.topic(source.topic)
-    landing = _Landing(spark, source, path, settings)
+def _query(lake: Lake, source: Source, settings: Settings) -> LayerQuery:
+    path, topic = lake.ensure(spec(source)), settings.topic(source.topic)
+    landing = _Landing(lake, source, path, settings)
     return LayerQuery(
         "bronze",
         landing.name,
-        lambda: read_new(spark, [topic], settings, since="earliest"),
+        lambda: read_new(lake.spark, [topic], settings, since="earliest"),
         landing.process_batch,
         target=path,
         tables={landing.name: path},
@@ -85,13 +85,13 @@ def _query(spark: SparkSession, source: Source, settings: Settings) -> LayerQuer
 class _Landing:
     """Lands micro-batches of a topic's records in its bronze table."""
 
-    def __init__(self, spark: SparkSession, source: Source, path: str, settings: Settings) -> None:
+    def __init__(self, lake: Lake, source: Source, path: str, settings: Settings) -> None:
         self.name = f"bronze.{source.table}"
-        self._spark = spark
+        self._spark = lake.spark
         self._table = source.table
         self._path = path
         self._tasks = settings.shuffle_partitions
-        self._checkpoint = checkpoints.path_of(settings.lake, self.name)
+        self._checkpoint = lake.checkpoint(self.name)
 
     def process_batch(
         self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None

@@ -34,16 +34,16 @@ from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import GoldTable, MergedTable, Stream
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from lakehouse.topics import Limits, create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
     """Return what makes the queries that fill the topics out and Redis."""
     return [
-        QueryMaker(stream.name, f"export.{kept.name}", partial(_query, spark, kept, filled_by, settings))
+        QueryMaker(stream.name, f"export.{kept.name}", partial(_query, lake, kept, filled_by, settings))
         for filled_by in stream.gold
         for kept in (filled_by, *filled_by.sides)
     ]
@@ -135,15 +135,14 @@ class _Export:
     """
 
     def __init__(
-        self, spark: SparkSession, table: MergedTable, path: str, kafka: KafkaSink | None, settings: Settings
+        self, lake: Lake, table: MergedTable, path: str, kafka: KafkaSink | None, settings: Settings
     ) -> None:
-        self._spark = spark
+        self._lake = lake
         self._table = table
-        self._lake = settings.lake
         self._path = path
         self._kafka = kafka
         topic, url, ttl_s = None if kafka is None else kafka.topic, settings.redis_url, settings.redis_ttl_s
-        generation = tables.created_ms(spark, path)
+        generation = tables.created_ms(lake.spark, path)
         moves = table.export.redis.rows_move
         self._redis = RedisSink(
             url.get_secret_value(), table.name, ttl_s, generation=generation, rows_move=moves
@@ -194,7 +193,7 @@ class _Export:
 
     def tick(self, now: datetime) -> BatchResult:
         """Put every row again whose last change is younger than the time to live."""
-        rows = self._fill(self._spark, now)
+        rows = self._fill(self._lake.spark, now)
         return BatchResult(rows, {"redis": rows})
 
     def close(self) -> None:
@@ -213,7 +212,7 @@ class _Export:
         if self._kafka is not None:
             weighed = self._kafka.weigh(changes)
             # First, so that a row is noted whatever the topic takes when the micro-batch comes again.
-            self._note(leaving.sparkSession, weighed.refused, self._kafka.topic, now)
+            self._note(weighed.refused, self._kafka.topic, now)
             with sending.running():
                 sent = self._kafka.write(weighed.fitting, transaction)
             refused = weighed.refused
@@ -225,13 +224,13 @@ class _Export:
         limits = Limits() if self._kafka is None else self._kafka.take_over()
         done = self._shards.send(to_shards(leaving, self._table), transaction, limits)
         if self._kafka is not None:
-            self._note(leaving.sparkSession, done.refused, self._kafka.topic, now)
+            self._note(done.refused, self._kafka.topic, now)
             self._kafka.write([], transaction)
         return done
 
-    def _note(self, spark: SparkSession, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
+    def _note(self, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
         if refused:
-            unsent_rows.note(spark, self._lake, self._table.name, topic, refused, now=now)
+            unsent_rows.note(self._lake, self._table.name, topic, refused, now=now)
 
     def _fill(self, spark: SparkSession, now: datetime) -> int:
         """Put every row again that Redis is to have, and return how many it did not have."""
@@ -269,14 +268,14 @@ def _changes(rows: Iterable[Row]) -> Iterator[Change]:
     return (Change(**row.asDict()) for row in rows)
 
 
-def _query(spark: SparkSession, table: MergedTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
-    path = tables.ensure_source(spark, settings.lake, gold.spec(table, settings))
+def _query(lake: Lake, table: MergedTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
+    path = lake.ensure_source(gold.spec(table, settings))
     name = f"export.{table.name}"
     kafka = None
     if table.export.topic is not None:
         topic = settings.topic(table.export.topic)
         create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
-        noted = departures.noted(spark, path, topic)
+        noted = departures.noted(lake.spark, path, topic)
         kafka = KafkaSink(
             settings.kafka_bootstrap_servers,
             topic,
@@ -288,16 +287,16 @@ def _query(spark: SparkSession, table: MergedTable, filled_by: GoldTable, settin
     def preflight(allow: Collection[Allow]) -> None:
         if kafka is not None:
             kafka.refuse_other_progress(
-                snapshots.application(spark, settings.lake, name),
-                checkpoints.last_planned(spark, checkpoints.path_of(settings.lake, name)),
+                snapshots.application(lake, name),
+                checkpoints.last_planned(lake.spark, lake.checkpoint(name)),
                 allow_resend=Allow.RESEND in allow,
             )
 
-    export = _Export(spark, table, path, kafka, settings)
+    export = _Export(lake, table, path, kafka, settings)
     return LayerQuery(
         "export",
         name,
-        lambda: tables.read_change_stream(spark, path, max_bytes=settings.max_bytes_per_batch),
+        lambda: tables.read_change_stream(lake.spark, path, max_bytes=settings.max_bytes_per_batch),
         export.process_batch,
         target=None,
         reads=(f"gold.{filled_by.name}",),

@@ -8,7 +8,6 @@ it holds the state that they were computed from: a retry after a crash between t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -34,7 +33,16 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
-from lakehouse.tables import Candidates, Commit, HighWaterMark, TableSpec, Transaction, from_micros, leases
+from lakehouse.tables import (
+    Candidates,
+    Commit,
+    HighWaterMark,
+    Lake,
+    TableSpec,
+    Transaction,
+    from_micros,
+    leases,
+)
 from lakehouse.tables.spans import MOST_SPANS, merged
 from lakehouse.transforms.timestamps import shifted
 
@@ -57,30 +65,25 @@ def spec(table: MergedTable, settings: Settings) -> TableSpec:
     )
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
     """Return what makes the queries that fill the stream's gold tables."""
     return [
-        QueryMaker(stream.name, f"gold.{table.name}", partial(_query, spark, stream, table, settings))
+        QueryMaker(stream.name, f"gold.{table.name}", partial(_query, lake, stream, table, settings))
         for table in stream.gold
     ]
 
 
-def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:
+def _query(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:
     by_name = {source.table: source for source in stream.sources}
-    silver_paths = {
-        name: tables.ensure_source(spark, settings.lake, silver.spec(by_name[name], settings))
-        for name in table.reads
-    }
-    side_paths = {
-        side.name: tables.ensure(spark, settings.lake, spec(side, settings)) for side in table.sides
-    }
-    path = tables.ensure(spark, settings.lake, spec(table, settings))
-    merge = _Merge(table, path, silver_paths, side_paths, settings)
+    silver_paths = {name: lake.ensure_source(silver.spec(by_name[name], settings)) for name in table.reads}
+    side_paths = {side.name: lake.ensure(spec(side, settings)) for side in table.sides}
+    path = lake.ensure(spec(table, settings))
+    merge = _Merge(lake, table, settings)
 
     def rows() -> DataFrame:
         return table.combine(
             {
-                name: tables.read_stream(spark, silver_path, max_bytes=settings.max_bytes_per_batch)
+                name: tables.read_stream(lake.spark, silver_path, max_bytes=settings.max_bytes_per_batch)
                 for name, silver_path in silver_paths.items()
             }
         )
@@ -96,9 +99,9 @@ def _query(spark: SparkSession, stream: Stream, table: GoldTable, settings: Sett
         | {f"gold.{name}": side_path for name, side_path in side_paths.items()}
         | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
         co_targets={f"gold.{name}": "true" for name in side_paths},
-        ticker=_Ticker(spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
+        ticker=_Ticker(lake.spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
         combine=table.combine,
-        is_held=lambda: leases.is_held(spark, path),
+        is_held=lambda: leases.is_held(lake.spark, path),
         merge_every_s=table.merge_every_s,
     )
 
@@ -134,21 +137,13 @@ class _Merge:
     Ticker has looked, and kept up with what is written.
     """
 
-    def __init__(
-        self,
-        table: GoldTable,
-        path: str,
-        silver_paths: Mapping[str, str],
-        side_paths: Mapping[str, str],
-        settings: Settings,
-    ) -> None:
+    def __init__(self, lake: Lake, table: GoldTable, settings: Settings) -> None:
+        self._lake = lake
         self._table = table
-        self._path = path
-        self._silver_paths = silver_paths
-        self._side_paths = side_paths
+        self._path = lake.path("gold", table.name)
         self._settings = settings
         self._merged = (
-            HighWaterMark(path, table.clock.column) if isinstance(table.clock, EventClock) else None
+            HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
         self.next_due: datetime | None = None
 
@@ -292,11 +287,12 @@ class _Merge:
         From its rows up to the micro-batch, and no later one: what comes later can be added.
         """
         keys, spark = list(self._table.keys), partials.sparkSession
-        read = snapshots.positions(spark, self._settings.lake, f"gold.{self._table.name}", batch)
+        read = snapshots.positions(self._lake, f"gold.{self._table.name}", batch)
+        paths = {name: self._lake.path("silver", name) for name in self._table.reads}
         history = self._table.combine(
             {
                 name: snapshots.read_up_to(spark, path, read.get(tables.table_id(spark, path)))
-                for name, path in self._silver_paths.items()
+                for name, path in paths.items()
             }
         )
         # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
@@ -327,7 +323,7 @@ class _Merge:
         Where it has been written already, and this one has not, what this one is folded with may be another:
         the rows of the micro-batch's records are compared, as are all those of keys to recompute.
         """
-        path, rows = self._side_paths[side.name], side.rows(folded.rows)
+        path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
         is_again = commit.has(transaction)
         theirs = [] if folded.to_recompute is None else [(folded.to_recompute, self._table.keys)]

@@ -19,7 +19,7 @@ from datetime import datetime
 from functools import cache, partial
 from importlib.metadata import version
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -38,7 +38,7 @@ from lakehouse.records.validation import (
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, TableSpec, Transaction, from_micros
+from lakehouse.tables import HighWaterMark, Lake, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in a file of bronze
@@ -65,21 +65,21 @@ class Paths:
     dead: str
 
 
-def ensure(spark: SparkSession, source: Source, settings: Settings) -> Paths:
+def ensure(lake: Lake, source: Source, settings: Settings) -> Paths:
     """Make the tables of a source where they are missing and return where they lie."""
     return Paths(
-        tables.ensure_source(spark, settings.lake, bronze.spec(source)),
-        tables.ensure(spark, settings.lake, spec(source, settings)),
-        tables.ensure(spark, settings.lake, DEAD_LETTERS),
+        lake.ensure_source(bronze.spec(source)),
+        lake.ensure(spec(source, settings)),
+        lake.ensure(DEAD_LETTERS),
     )
 
 
-def paths_of(source: Source, lake: str) -> Paths:
+def paths_of(lake: Lake, source: Source) -> Paths:
     """Return where the tables of a source lie, whether they are there or not."""
     return Paths(
-        tables.path_of(lake, "bronze", source.table),
-        tables.path_of(lake, "silver", source.table),
-        tables.path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name),
+        lake.path("bronze", source.table),
+        lake.path("silver", source.table),
+        lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name),
     )
 
 
@@ -94,21 +94,21 @@ def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def queries(spark: SparkSession, stream: Stream, settings: Settings) -> list[QueryMaker]:
+def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
     """Return what makes the queries that fill the stream's silver tables."""
     return [
-        QueryMaker(stream.name, query_name(source), partial(_query, spark, stream, source, settings))
+        QueryMaker(stream.name, query_name(source), partial(_query, lake, stream, source, settings))
         for source in stream.sources
     ]
 
 
-def _query(spark: SparkSession, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
-    paths, name = ensure(spark, source, settings), query_name(source)
+def _query(lake: Lake, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
+    paths, name = ensure(lake, source, settings), query_name(source)
     cleaning = _Cleaning(stream, source, paths, settings)
     return LayerQuery(
         "silver",
         name,
-        lambda: tables.read_stream(spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
+        lambda: tables.read_stream(lake.spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
         cleaning.process_batch,
         target=paths.clean,
         reads=(f"bronze.{source.table}",),

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakehouse import tables
 from lakehouse.layers.query import LayerQuery
 from lakehouse.progress import checkpoints, snapshots
 from lakehouse.progress.snapshots import Appended
-from lakehouse.settings import Settings
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 
 _KEPT = 100  # plans of a checkpoint, as Spark keeps them
 _FORGOTTEN_EVERY = 25
@@ -30,18 +27,17 @@ class Step:
     Rows that a trip has passed over wait in the tables that it reads while it `waits`.
     """
 
-    def __init__(self, spark: SparkSession, query: LayerQuery, settings: Settings) -> None:
+    def __init__(self, lake: Lake, query: LayerQuery) -> None:
         self.query = query
         self.joined = False
         self.failure: Exception | None = None
         self.waits = False
-        self.checkpoint = checkpoints.path_of(settings.lake, query.name)
-        self._spark = spark
-        self._lake = settings.lake
+        self.checkpoint = lake.checkpoint(query.name)
+        self._lake = lake
         self._application = ""
         self._last: int | None = None
         self._read: dict[str, int] = {}  # by table id: the first version that has not been read
-        self._ids = {name: tables.table_id(spark, query.tables[name]) for name in self._sources}
+        self._ids = {name: tables.table_id(lake.spark, query.tables[name]) for name in self._sources}
 
     @property
     def _sources(self) -> tuple[str, ...]:
@@ -66,11 +62,11 @@ class Step:
         return self._planned_beyond()
 
     def _identify(self) -> None:
-        self._application = self.query.application(checkpoints.begin(self._spark, self.checkpoint))
+        self._application = self.query.application(checkpoints.begin(self._lake.spark, self.checkpoint))
 
     def _planned_beyond(self) -> int | None:
-        planned = checkpoints.last_planned(self._spark, self.checkpoint)
-        self._last = checkpoints.last_done(self._spark, self.checkpoint)
+        planned = checkpoints.last_planned(self._lake.spark, self.checkpoint)
+        self._last = checkpoints.last_done(self._lake.spark, self.checkpoint)
         return None if planned == self._last else planned
 
     def _has_much_to_send(self) -> bool:
@@ -80,11 +76,13 @@ class Step:
 
     def _read_places(self) -> bool:
         """Read how far the last micro-batch has come; false where it has stopped within a version."""
-        found = snapshots.positions(self._spark, self._lake, self.query.name, self._last)
+        found = snapshots.positions(self._lake, self.query.name, self._last)
         for name in self._sources:
             place, path = found.get(self._ids[name]), self.query.tables[name]
             if place is not None:
-                behind = snapshots.place_behind(self._spark, path, place, feed=self.query.layer == "export")
+                behind = snapshots.place_behind(
+                    self._lake.spark, path, place, feed=self.query.layer == "export"
+                )
                 if behind is None:
                     return False
                 self._read[self._ids[name]] = behind
@@ -126,8 +124,8 @@ class Step:
         found: dict[str, Appended] = {}
         for name in self._sources:
             table, path = self._ids[name], self.query.tables[name]
-            end = tables.version_of(self._spark, path) + 1
-            found[name] = snapshots.read_appended(self._spark, path, self._read.get(table), end)
+            end = tables.version_of(self._lake.spark, path) + 1
+            found[name] = snapshots.read_appended(self._lake.spark, path, self._read.get(table), end)
             self._read[table] = end
         places = (checkpoints.delta_place(self._ids[name], self._read[self._ids[name]]) for name in found)
         self.plan_as(header, list(places))
@@ -135,20 +133,20 @@ class Step:
 
     def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Plan the next micro-batch as the lines say."""
-        checkpoints.plan(self._spark, self.checkpoint, self.number, header, lines)
+        checkpoints.plan(self._lake.spark, self.checkpoint, self.number, header, lines)
 
     def done(self) -> None:
         """Note that the micro-batch planned last is done."""
         number = self.number
-        checkpoints.note_done(self._spark, self.checkpoint, number)
+        checkpoints.note_done(self._lake.spark, self.checkpoint, number)
         self._last = number
         if number % _FORGOTTEN_EVERY == 0 and number > _KEPT:
-            checkpoints.forget_before(self._spark, self.checkpoint, number - _KEPT)
+            checkpoints.forget_before(self._lake.spark, self.checkpoint, number - _KEPT)
 
     def changes(self) -> tuple[int, int] | None:
         """Return the first and the last version of the one table it reads that wait to be read, if any do."""
         (name,) = self._sources
-        newest = tables.version_of(self._spark, self.query.tables[name])
+        newest = tables.version_of(self._lake.spark, self.query.tables[name])
         first = self._read.get(self._ids[name], 0)
         return None if first > newest else (first, newest)
 
@@ -163,7 +161,7 @@ class Step:
         for name in self._sources:
             table = self._ids[name]
             found = snapshots.next_place(
-                self._spark, self.query.tables[name], self._read.get(table), written.get(name)
+                self._lake.spark, self.query.tables[name], self._read.get(table), written.get(name)
             )
             if found is None:
                 return None

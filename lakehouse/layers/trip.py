@@ -34,7 +34,7 @@ from lakehouse.progress.snapshots import Appended
 from lakehouse.records.kafka_source import read_between, read_new
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, execute_for
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from lakehouse.topics import describe_topic
 
 _IDLE_S = 1.0
@@ -50,7 +50,7 @@ class Trip:
 
     def __init__(
         self,
-        spark: SparkSession,
+        lake: Lake,
         land: Sequence[LayerQuery],
         steps: Callable[[], Sequence[Step]],
         settings: Settings,
@@ -58,11 +58,11 @@ class Trip:
         *,
         is_live: bool,
     ) -> None:
-        self._spark = spark
+        self._spark = lake.spark
         self._settings = settings
         self._told = told
         self._is_live = is_live
-        self._landing = [Step(spark, query, settings) for query in land]
+        self._landing = [Step(lake, query) for query in land]
         self._steps = steps
         self._directory = tempfile.mkdtemp(prefix="lakehouse-trip-")
         self.checkpoint = Path(self._directory).as_uri()

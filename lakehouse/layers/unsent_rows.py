@@ -14,12 +14,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.tables import TableSpec
+from lakehouse.tables import Lake, TableSpec
 
 if TYPE_CHECKING:
     from lakehouse.sinks import TooLarge
@@ -42,23 +42,18 @@ _KEYS = ("table", "topic", "row_key", "version", "value_sha256")
 _TOO_LARGE = "too_large"
 
 
-def note(
-    spark: SparkSession, lake: str, table: str, topic: str, rows: Sequence[TooLarge], *, now: datetime
-) -> None:
+def note(lake: Lake, table: str, topic: str, rows: Sequence[TooLarge], *, now: datetime) -> None:
     """Note rows of a gold table that are too large for its topic, without those that are noted."""
-    path = tables.ensure(spark, lake, UNSENT_ROWS)
+    path = lake.ensure(UNSENT_ROWS)
     alike = {"table": table, "topic": topic, "reason": _TOO_LARGE, "noted_at": now}
     fields = [asdict(row) | alike for row in rows]
-    frame = spark.createDataFrame([tuple(one[name] for name in SCHEMA.names) for one in fields], SCHEMA)
+    frame = lake.spark.createDataFrame([tuple(one[name] for name in SCHEMA.names) for one in fields], SCHEMA)
     tables.insert_missing(frame, path, _KEYS, _of(table, topic))
 
 
-def read(spark: SparkSession, lake: str, table: str, topic: str) -> DataFrame | None:
+def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
     """Return what is noted of a gold table and a topic, null for nothing."""
-    path = tables.path_of(lake, UNSENT_ROWS.layer, UNSENT_ROWS.name)
-    if not tables.exists(spark, path):
-        return None
-    rows = tables.read(spark, path).where(_of(table, topic))
+    rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
 
 

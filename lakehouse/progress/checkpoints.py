@@ -1,4 +1,4 @@
-"""Checkpoints of streaming queries: where they lie, and how far a query has come.
+"""Checkpoints of streaming queries: how far a query has come.
 
 A checkpoint has a file `offsets/<n>` for every micro-batch that was planned, with the place that each source
 will be read up to, and a file `commits/<n>` for every one that is done. Beside these lies `lakehouse.json`,
@@ -23,11 +23,6 @@ from lakehouse.spark import storage
 KafkaPosition = dict[str, dict[int, int]]
 """By topic and partition the offset after the last record that has been read."""
 _IDENTITY = "lakehouse.json"
-
-
-def path_of(lake: str, query: str) -> str:
-    """Return where the checkpoint of a query lies."""
-    return f"{lake.rstrip('/')}/_checkpoints/{query}"
 
 
 def exists(spark: SparkSession, checkpoint: str) -> bool:

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.tables import TableSpec
+from lakehouse.tables import Lake, TableSpec
 
 SCHEMA = (
     StructType()
@@ -49,20 +48,12 @@ class LostRange:
         )
 
 
-def read(spark: SparkSession, lake: str) -> DataFrame:
-    """Return the losses that have been noted; none where the table has not been made yet."""
-    path = tables.path_of(lake, DATA_LOSSES.layer, DATA_LOSSES.name)
-    if not tables.exists(spark, path):
-        return spark.createDataFrame([], SCHEMA)
-    return tables.read(spark, path)
-
-
-def note(spark: SparkSession, lake: str, losses: Iterable[LostRange], query: str, now: datetime) -> None:
+def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> None:
     """Note lost ranges, without what has been noted of them before."""
-    path = tables.ensure(spark, lake, DATA_LOSSES)
+    path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last
-        for row in tables.read(spark, path)
+        for row in tables.read(lake.spark, path)
         .groupBy("topic", "partition")
         .agg(F.max("last_offset").alias("last"))
         .collect()
@@ -73,4 +64,4 @@ def note(spark: SparkSession, lake: str, losses: Iterable[LostRange], query: str
         if first <= loss.last_offset:
             fresh.append((*astuple(replace(loss, first_offset=first)), now, query))
     if fresh:
-        tables.insert_missing(spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))
+        tables.insert_missing(lake.spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))

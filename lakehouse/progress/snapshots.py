@@ -22,7 +22,7 @@ from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.progress import checkpoints
 from lakehouse.records.validation import COORDINATES
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 
 _NOTHING_YET = "-"
 
@@ -57,9 +57,9 @@ class Written:
     batch: int | None
 
 
-def application(spark: SparkSession, lake: str, query: str) -> str | None:
+def application(lake: Lake, query: str) -> str | None:
     """Return the application id of the query's transactions; null before it has ever started."""
-    found = checkpoints.query_id(spark, checkpoints.path_of(lake, query))
+    found = checkpoints.query_id(lake.spark, lake.checkpoint(query))
     return None if found is None else checkpoints.application_of(query, found)
 
 
@@ -76,16 +76,16 @@ def written_up_to(spark: SparkSession, path: str, of: str | None, batch: int | N
     return written
 
 
-def positions(spark: SparkSession, lake: str, query: str, batch: int | None) -> dict[str, Position]:
+def positions(lake: Lake, query: str, batch: int | None) -> dict[str, Position]:
     """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
     if batch is None:
         return {}
-    return dict(_read_places(checkpoints.read_plan(spark, checkpoints.path_of(lake, query), batch)))
+    return dict(_read_places(checkpoints.read_plan(lake.spark, lake.checkpoint(query), batch)))
 
 
-def finished(spark: SparkSession, lake: str, query: str) -> int | None:
+def finished(lake: Lake, query: str) -> int | None:
     """Return the number of the last micro-batch that the query's checkpoint notes as done."""
-    return checkpoints.last_done(spark, checkpoints.path_of(lake, query))
+    return checkpoints.last_done(lake.spark, lake.checkpoint(query))
 
 
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:

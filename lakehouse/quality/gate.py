@@ -13,7 +13,6 @@ from datetime import datetime
 
 from great_expectations import ExpectationSuite
 from great_expectations.data_context import AbstractDataContext
-from pyspark.sql import SparkSession
 
 from lakehouse.events import Kind, note
 from lakehouse.quality.changes import Marks, Suites, can_go_on, go_on_holding, marks_of, without_step
@@ -23,6 +22,7 @@ from lakehouse.quality.results import GateState, gates, note_gate
 from lakehouse.quality.subjects import CHANGES, PinnedTables, Subject, subjects, words
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class SuiteGate:
 
     def __init__(
         self,
-        spark: SparkSession,
+        lake: Lake,
         streams: Sequence[Stream],
         settings: Settings,
         on_notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self._spark = spark
+        self._lake = lake
         self._settings = settings
         self._on_notice = on_notice
         self._every = subjects(streams, settings)
         self._kept = {table.name: table for stream in streams for table in stream.tables}
         self._context: AbstractDataContext | None = None
-        self._known = dict(gates(spark, settings.lake))
+        self._known = dict(gates(lake))
         self._suites: dict[str, Suites] = {}
         self._found: dict[str, _Found] = {}
 
@@ -60,7 +60,7 @@ class SuiteGate:
         What has been found of the same versions is not looked for again.
         """
         suites = self._suites_of(stream)
-        pinned = PinnedTables(self._spark, self._named_by(suites), self._settings, now)
+        pinned = PinnedTables(self._lake, self._named_by(suites), self._settings, now)
         marks, last = marks_of(pinned), self._found.get(stream.name)
         if last is None or last.marks != marks:
             there = [(subject, suite) for subject, suite in suites if subject.name in pinned.versions]
@@ -111,7 +111,7 @@ class SuiteGate:
         if before is not None and (before.is_open, before.reasons) == (state.is_open, state.reasons):
             return
         self._known[state.stream] = state
-        note_gate(self._spark, self._settings.lake, state)
+        note_gate(self._lake, state)
         reasons = "; ".join(f"{what}: {why}" for what, why in broken.items())
         closed = f"gate of {state.stream} closed, nothing leaves: {reasons}"
         opened = f"gate of {state.stream} open{' again' * (before is not None)}"

@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from lakehouse import tables
 from lakehouse.quality.report import TableReport
-from lakehouse.tables import TableSpec
+from lakehouse.tables import Lake, TableSpec
 
 RESULTS_SCHEMA = (
     StructType()
@@ -75,7 +74,7 @@ class GateState:
     reasons: tuple[str, ...]
 
 
-def keep(spark: SparkSession, lake: str, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
+def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
     """Append what a run has found."""
     rows = [
         (
@@ -96,19 +95,16 @@ def keep(spark: SparkSession, lake: str, run_id: str, at: datetime, reports: Seq
         for report in reports
         for one in report.findings
     ]
-    path = tables.ensure(spark, lake, RESULTS)
+    path = lake.ensure(RESULTS)
     key = ("run_id", "table", "expectation")
     tables.insert_missing(
-        spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("checked_at") == F.lit(at)
+        lake.spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("checked_at") == F.lit(at)
     )
 
 
-def history(spark: SparkSession, lake: str, names: Sequence[str], *, runs: int) -> list[Run]:
+def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[Run]:
     """Return what the last runs have found of the tables of these names, the oldest first."""
-    path = tables.path_of(lake, RESULTS.layer, RESULTS.name)
-    if not tables.exists(spark, path):
-        return []
-    results = tables.read(spark, path).where(F.col("table").isin(list(names)))
+    results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
     last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
     rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
         "run_id",
@@ -123,20 +119,17 @@ def history(spark: SparkSession, lake: str, names: Sequence[str], *, runs: int) 
     return [Run(**{**one, "checked_at": tables.from_micros(one["checked_at"])}) for one in found]
 
 
-def note_gate(spark: SparkSession, lake: str, state: GateState) -> None:
+def note_gate(lake: Lake, state: GateState) -> None:
     """Append a change of a stream's gate."""
-    path = tables.ensure(spark, lake, GATES)
+    path = lake.ensure(GATES)
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
-    change = spark.createDataFrame([row], GATES_SCHEMA)
+    change = lake.spark.createDataFrame([row], GATES_SCHEMA)
     tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))
 
 
-def gates(spark: SparkSession, lake: str) -> Mapping[str, GateState]:
+def gates(lake: Lake) -> Mapping[str, GateState]:
     """Return the last state of each stream's gate that has ever been asked."""
-    path = tables.path_of(lake, GATES.layer, GATES.name)
-    if not tables.exists(spark, path):
-        return {}
-    changes = tables.read(spark, path).withColumn("changed_at", F.unix_micros("changed_at"))
+    changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
         for row in changes.collect()

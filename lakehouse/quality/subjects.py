@@ -22,7 +22,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import TableSpec
+from lakehouse.tables import Lake, TableSpec
 
 LAYERS = ("bronze", "silver", "gold")
 LIMITS = (
@@ -81,14 +81,15 @@ class PinnedTables:
 
     def __init__(
         self,
-        spark: SparkSession,
+        lake: Lake,
         every: Sequence[Subject],
         settings: Settings,
         now: datetime,
         *,
         versions: Mapping[str, int] | None = None,
     ) -> None:
-        self.spark = spark
+        self.spark = lake.spark
+        self._lake = lake
         self._settings = settings
         self.now = now
         self._every = {subject.name: subject for subject in every}
@@ -192,7 +193,7 @@ class PinnedTables:
         return self.spark.createDataFrame([row], LIMITS)
 
     def _path(self, subject: Subject) -> str:
-        return tables.path_of(self._settings.lake, subject.spec.layer, subject.spec.name)
+        return self._lake.path(subject.spec.layer, subject.spec.name)
 
 
 def words(queries: str) -> set[str]:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, reduce
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
 from lakehouse.errors import QueryError
 from lakehouse.records.validation import HEADERS, REASONS
-from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.tables import TableSpec
@@ -102,12 +100,6 @@ class Selection:
         }
         given = (condition for name, condition in conditions.items() if getattr(self, name) not in (None, ()))
         return reduce(Column.__and__, given, F.lit(True))
-
-
-def read_letters(spark: SparkSession, settings: Settings) -> DataFrame:
-    """Return the dead letters, none where nothing has been refused in this lake."""
-    path = tables.path_of(settings.lake, DEAD_LETTERS.layer, DEAD_LETTERS.name)
-    return tables.read(spark, path) if tables.exists(spark, path) else spark.createDataFrame([], SCHEMA)
 
 
 def count_letters(letters: DataFrame) -> list[Row]:

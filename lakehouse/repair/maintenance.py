@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -21,7 +20,7 @@ from lakehouse.progress import snapshots
 from lakehouse.records.validation import watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
-from lakehouse.tables import from_micros
+from lakehouse.tables import Lake, from_micros
 
 
 @dataclass(frozen=True)
@@ -33,36 +32,34 @@ class Cleared:
     before: datetime | None
 
 
-def clear_state(spark: SparkSession, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
+def clear_state(lake: Lake, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
     """Clear the fold state of rows that are too old to be updated; a rerun finds nothing more."""
     return [
-        _clear(spark, stream, table, settings)
+        _clear(lake, stream, table, settings)
         for stream in streams
         for table in stream.gold
         if table.state is not None
     ]
 
 
-def _clear(spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
+def _clear(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
     name = f"gold.{table.name}"
-    before = _out_of_reach(spark, stream, table, settings)
+    before = _out_of_reach(lake, stream, table, settings)
     if before is None or table.state is None:
         return Cleared(name, 0, None)
-    path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
+    path = lake.ensure(gold.spec(table, settings))
     ended = table.state.settled() & (F.col(table.state.until) <= F.lit(before))
-    return Cleared(name, tables.clear(spark, path, table.state.columns, ended), before)
+    return Cleared(name, tables.clear(lake.spark, path, table.state.columns, ended), before)
 
 
-def _out_of_reach(
-    spark: SparkSession, stream: Stream, table: GoldTable, settings: Settings
-) -> datetime | None:
+def _out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> datetime | None:
     """Return the time before which no record that is still to be merged can lie."""
-    query = f"gold.{table.name}"
-    merged = snapshots.positions(spark, settings.lake, query, snapshots.finished(spark, settings.lake, query))
+    spark, query = lake.spark, f"gold.{table.name}"
+    merged = snapshots.positions(lake, query, snapshots.finished(lake, query))
     watermarks = []
     for name in table.reads:
         source = next(source for source in stream.sources if source.table == name)
-        path = tables.ensure(spark, settings.lake, silver.spec(source, settings))
+        path = lake.ensure(silver.spec(source, settings))
         position = merged.get(tables.table_id(spark, path))
         if position is None or position.is_starting:
             return None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -23,7 +23,7 @@ from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, GoldTable, MergedTable, Stream
-from lakehouse.tables import leases
+from lakehouse.tables import Lake, leases
 
 MOST_TAKEN_AWAY = 0.2
 """The share of a table's rows that a rebuild takes away without being forced to."""
@@ -59,7 +59,7 @@ class GoldRebuilt:
 
 
 def rebuild_gold(
-    spark: SparkSession, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool = False
+    lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool = False
 ) -> list[GoldRebuilt]:
     """Put the rows of the table, and of those beside it, right; a rerun finds nothing to do.
 
@@ -72,13 +72,12 @@ def rebuild_gold(
         raise TableError(
             f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
         )
-    path = tables.path_of(settings.lake, "gold", table.name)
     for one in kept:
-        tables.ensure(spark, settings.lake, gold.spec(one, settings))
+        lake.ensure(gold.spec(one, settings))
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
-    with leases.held(spark, path, f"gold.{table.name}"):
+    with leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"):
         for _ in range(_ROUNDS):
-            once = _put_right(spark, table, settings, span, force=force)
+            once = _put_right(lake, table, settings, span, force=force)
             done = {name: done[name].and_then(more) for name, more in once.items()}
             if not any(more.changed or more.deleted for more in once.values()):
                 return list(done.values())
@@ -86,10 +85,10 @@ def rebuild_gold(
 
 
 def _put_right(
-    spark: SparkSession, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
+    lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
 ) -> dict[str, GoldRebuilt]:
     """Write what differs, to the tables beside it first, as micro-batches do."""
-    cut = recompute.cut_of(spark, table, settings)
+    cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut, settings)
     kept = (*table.sides, table)
     looks = [_Look(cut.found[one.name], anew[one.name], one, settings, span) for one in kept]
@@ -97,7 +96,7 @@ def _put_right(
         if not force:
             for look in looks:
                 look.refuse_to_take_away_many()
-        return {look.table.name: look.write() for look in looks}
+        return {look.table.name: look.write(lake) for look in looks}
     finally:
         for look in looks:
             look.wrong.unpersist()
@@ -130,7 +129,7 @@ class _Look:
                 "with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
             )
 
-    def write(self) -> GoldRebuilt:
+    def write(self, lake: Lake) -> GoldRebuilt:
         """Put what differs right; a key that is there twice leaves first, the next look finds it missing."""
         deleted, keys = self._invented + self._doubled, list(self.table.keys)
         if self._changed or deleted:
@@ -138,11 +137,10 @@ class _Look:
             gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
             right = recompute.settled(self._found, self._anew, self.table, self._settings)
             right = right.join(self.wrong.where(~leaves), keys, "left_semi")
-            path = tables.path_of(self._settings.lake, "gold", self.table.name)
             rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)
             rows.persist()
             try:
-                tables.replace(rows, path, keys, within=F.lit(True))
+                tables.replace(rows, lake.path("gold", self.table.name), keys, within=F.lit(True))
             finally:
                 rows.unpersist()
         return GoldRebuilt(self.table.name, self._anew.count(), self._changed, deleted)
@@ -157,26 +155,23 @@ def _within(table: MergedTable, span: WindowSpan) -> Column:
     return within
 
 
-def silver_versions(spark: SparkSession, stream: Stream, settings: Settings) -> dict[str, int]:
+def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
     """Return the newest version of each silver table of the stream, by name."""
-    paths = {one.table: tables.path_of(settings.lake, "silver", one.table) for one in stream.sources}
-    return {name: snapshots.written_now(spark, path, None).version for name, path in paths.items()}
+    names = [source.table for source in stream.sources]
+    return {name: tables.version_of(lake.spark, lake.path("silver", name)) for name in names}
 
 
-def behind(spark: SparkSession, stream: Stream, settings: Settings, versions: Mapping[str, int]) -> list[str]:
+def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
     """Return the gold tables that have not read every append to silver before the versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold
-        if tables.exists(spark, tables.path_of(settings.lake, "gold", table.name))
-        and any(_is_behind(spark, table, name, settings, versions[name]) for name in table.reads)
+        if lake.exists("gold", table.name)
+        and any(_is_behind(lake, table, name, versions[name]) for name in table.reads)
     ]
 
 
-def _is_behind(spark: SparkSession, table: GoldTable, name: str, settings: Settings, version: int) -> bool:
-    query = f"gold.{table.name}"
-    path = tables.path_of(settings.lake, "silver", name)
-    positions = snapshots.positions(
-        spark, settings.lake, query, snapshots.finished(spark, settings.lake, query)
-    )
+def _is_behind(lake: Lake, table: GoldTable, name: str, version: int) -> bool:
+    query, spark, path = f"gold.{table.name}", lake.spark, lake.path("silver", name)
+    positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
     return snapshots.has_unread(spark, path, positions.get(tables.table_id(spark, path)), version)

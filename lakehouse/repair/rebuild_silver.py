@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import reduce
 from importlib.metadata import version
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -35,7 +35,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED, Source, Stream
-from lakehouse.tables import HighWaterMark, from_micros, leases
+from lakehouse.tables import HighWaterMark, Lake, from_micros, leases
 
 _KEYS = list(COORDINATES)
 
@@ -90,7 +90,7 @@ class SilverRebuilt:
 
 
 def rebuild_silver(
-    spark: SparkSession,
+    lake: Lake,
     stream: Stream,
     settings: Settings,
     span: Landed,
@@ -105,7 +105,7 @@ def rebuild_silver(
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
-    places = (_SourceRebuild(spark, stream, source, settings, now) for source in stream.sources)
+    places = (_SourceRebuild(lake, stream, source, settings, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late) for place in places)
     return reduce(SilverRebuilt.__add__, done, SilverRebuilt())
 
@@ -113,30 +113,28 @@ def rebuild_silver(
 class _SourceRebuild:
     """The records of one source, and the tables that they are in."""
 
-    def __init__(
-        self, spark: SparkSession, stream: Stream, source: Source, settings: Settings, now: datetime
-    ) -> None:
-        self._spark = spark
+    def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings, now: datetime) -> None:
+        self._lake = lake
         self._source = source
         self._settings = settings
         self._now = now
         self._origin = Origin(
             stream.name, silver.STAGE, silver.query_name(source), None, version("lakehouse"), now
         )
-        self._paths = silver.ensure(spark, source, settings)
+        self._paths = silver.ensure(lake, source, settings)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         what = f"rebuild of {self._origin.job}"
-        with leases.held_part(self._spark, self._paths.dead, self._source.table, what, alone=True):
+        with leases.held_part(self._lake.spark, self._paths.dead, self._source.table, what, alone=True):
             return self._rebuild(span, allow_late=allow_late)
 
     def _rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
-        landed = tables.read(self._spark, self._paths.bronze).where(span.condition())
+        landed = tables.read(self._lake.spark, self._paths.bronze).where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
             return SilverRebuilt()
-        again = tables.keep_one(self._spark, self._paths.clean, _KEYS, within(ranges))
-        tables.keep_one(self._spark, self._paths.dead, ("id",), within(ranges))
+        again = tables.keep_one(self._lake.spark, self._paths.clean, _KEYS, within(ranges))
+        tables.keep_one(self._lake.spark, self._paths.dead, ("id",), within(ranges))
         judged = self._judged(landed, ranges, allow_late=allow_late)
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
@@ -162,9 +160,9 @@ class _SourceRebuild:
         """
         names = clean_schema(self._source.contract).names
         done = self._done().where(within(ranges))  # looked up first: what it says is done is in the tables
-        clean = tables.read(self._spark, self._paths.clean).where(within(ranges))
+        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
-        dead = tables.read(self._spark, self._paths.dead).where(within(ranges))
+        dead = tables.read(self._lake.spark, self._paths.dead).where(within(ranges))
         letters = dead.where(F.col("job") == self._origin.job).select(
             *_KEYS, "id", "status", F.col("reasons").alias("said")
         )
@@ -178,9 +176,9 @@ class _SourceRebuild:
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
-        lake, query, path = self._settings.lake, silver.query_name(self._source), self._paths.bronze
-        read = snapshots.positions(self._spark, lake, query, snapshots.finished(self._spark, lake, query))
-        rows = snapshots.read_up_to(self._spark, path, read.get(tables.table_id(self._spark, path)))
+        query, path = silver.query_name(self._source), self._paths.bronze
+        read = snapshots.positions(self._lake, query, snapshots.finished(self._lake, query))
+        rows = snapshots.read_up_to(self._lake.spark, path, read.get(tables.table_id(self._lake.spark, path)))
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
@@ -188,7 +186,7 @@ class _SourceRebuild:
         reasons = F.col("reasons")
         if allow_late:
             return reasons
-        front = HighWaterMark(self._paths.clean, "event_time").value(self._spark)
+        front = HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         was_late = F.filter("said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, MapType
 
@@ -18,6 +18,7 @@ from lakehouse import tables
 from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
+from lakehouse.tables import Lake
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
@@ -39,28 +40,27 @@ class GoldCut:
     merged: Mapping[str, DataFrame]
 
 
-def cut_of(spark: SparkSession, table: GoldTable, settings: Settings) -> GoldCut:
+def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return the table as it is now, and what belongs to it.
 
     Tables beside it are written before it, so one may be a micro-batch ahead: it is taken as it was then.
     """
-    lake, query = settings.lake, f"gold.{table.name}"
-    application = snapshots.application(spark, lake, query)
-    path = tables.path_of(lake, "gold", table.name)
-    written = snapshots.written_now(spark, path, application)
+    spark, query = lake.spark, f"gold.{table.name}"
+    application = snapshots.application(lake, query)
+    written = snapshots.written_now(spark, lake.path("gold", table.name), application)
     versions = {table.name: written.version}
     for side in table.sides:
-        side_path = tables.path_of(lake, "gold", side.name)
+        side_path = lake.path("gold", side.name)
         versions[side.name] = snapshots.written_up_to(spark, side_path, application, written.batch).version
-    positions = snapshots.positions(spark, lake, query, written.batch)
+    positions = snapshots.positions(lake, query, written.batch)
     merged = {}
     for name in table.reads:
-        silver_path = tables.path_of(lake, "silver", name)
+        silver_path = lake.path("silver", name)
         position = positions.get(tables.table_id(spark, silver_path))
         merged[name] = snapshots.read_up_to(spark, silver_path, position)
     found = {}
     for one in (table, *table.sides):
-        standing = tables.read_version(spark, tables.path_of(lake, "gold", one.name), versions[one.name])
+        standing = tables.read_version(spark, lake.path("gold", one.name), versions[one.name])
         found[one.name] = tables.as_declared(standing, one.schema)
     return GoldCut(table, found, versions, merged)
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Selection, count_by_rule, read_letters
+from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, OPEN, REPLAYED, Selection, count_by_rule
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, leases
+from lakehouse.tables import HighWaterMark, Lake, leases
 
 _KEYS = list(COORDINATES)
 
@@ -105,7 +105,7 @@ class Discarded:
 
 
 def replay(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     settings: Settings,
     selection: Selection,
@@ -118,12 +118,12 @@ def replay(
     With `allow_late` no record is late. A rerun finds only those that still fail. Raises TableError while a
     rebuild of silver judges letters of one of the sources.
     """
-    places = _places(spark, streams, settings, selection, now)
+    places = _places(lake, streams, settings, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
 
 
 def try_replay(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     settings: Settings,
     selection: Selection,
@@ -132,29 +132,29 @@ def try_replay(
     allow_late: bool = False,
 ) -> Tried:
     """Judge the selected open letters as `replay` would now, and write nothing."""
-    places = _places(spark, streams, settings, selection, now)
+    places = _places(lake, streams, settings, selection, now)
     return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
 
 
 def discard(
-    spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
+    lake: Lake, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
 ) -> Discarded:
     """Give the selected open letters up; a rerun finds none.
 
     Raises TableError while a rebuild of silver judges letters of one of the sources.
     """
-    places = _places(spark, streams, settings, selection, now)
+    places = _places(lake, streams, settings, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
 
 
 def _places(
-    spark: SparkSession, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
+    lake: Lake, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
     """Return the sources that have selected letters."""
-    letters = read_letters(spark, settings).where(selection.condition() & (F.col("status") != REPLAYED))
+    letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & (F.col("status") != REPLAYED))
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
-        _SelectedLetters(spark, source, settings, selection, now)
+        _SelectedLetters(lake, source, settings, selection, now)
         for stream in streams
         for source in stream.sources
         if silver.query_name(source) in jobs
@@ -165,9 +165,9 @@ class _SelectedLetters:
     """The selected letters of one source, and the tables that its records are in."""
 
     def __init__(
-        self, spark: SparkSession, source: Source, settings: Settings, selection: Selection, now: datetime
+        self, lake: Lake, source: Source, settings: Settings, selection: Selection, now: datetime
     ) -> None:
-        self._spark = spark
+        self._lake = lake
         self._source = source
         self._settings = settings
         self._selected = (
@@ -176,7 +176,7 @@ class _SelectedLetters:
             & (F.col("status") != REPLAYED)
         )
         self._now = now
-        self._paths = silver.paths_of(source, settings.lake)
+        self._paths = silver.paths_of(lake, source)
 
     def replay(self, *, allow_late: bool) -> Replayed:
         with self._sharing("replay"):
@@ -209,10 +209,10 @@ class _SelectedLetters:
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
         """Make the source's tables what they must be, and let no rebuild of silver judge its letters."""
-        silver.ensure(self._spark, self._source, self._settings)
+        silver.ensure(self._lake, self._source, self._settings)
         name = silver.query_name(self._source)
         return leases.held_part(
-            self._spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
+            self._lake.spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
         )
 
     def _replay(self, *, allow_late: bool) -> Replayed:
@@ -250,7 +250,7 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _letters(self) -> DataFrame:
-        letters = tables.read(self._spark, self._paths.dead).where(self._selected)
+        letters = tables.read(self._lake.spark, self._paths.dead).where(self._selected)
         return letters.select("id", *_KEYS, "status", "reasons")
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
@@ -263,7 +263,7 @@ class _SelectedLetters:
 
     def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
         """Return the letters whose rows are in silver, and the open ones of the others."""
-        clean = tables.read(self._spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
+        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
         return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
 
@@ -275,8 +275,8 @@ class _SelectedLetters:
         )
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        rows = tables.read(self._spark, self._paths.bronze).where(within(ranges))
-        front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._spark)
+        rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
+        front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
         watermark = watermark_of(front, self._settings.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
         judged = judge(chosen, self._source, watermark, self._settings)

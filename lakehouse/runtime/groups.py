@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note, place_of
 from lakehouse.layers.query import BatchResult, LayerQuery, QueryMaker
-from lakehouse.progress import checkpoints
 from lakehouse.runtime.guards import Guards
 from lakehouse.runtime.running import Running, await_predecessor, form_ring, leave
 from lakehouse.runtime.signals import Stop
@@ -28,7 +27,7 @@ from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.query_errors import error_line, has_ended, is_loss
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 
 _POLL_S = 0.05
 _LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
@@ -62,7 +61,7 @@ def utc_now() -> datetime:
 class Common:
     """What all queries of a run have in common."""
 
-    spark: SparkSession
+    lake: Lake
     settings: Settings
     trigger: str
     on_batch: OnBatch
@@ -81,7 +80,7 @@ class Common:
 
     def note(self, name: str, stream: str, cause: BaseException) -> None:
         """Note a failure; raise it where the run cannot go on."""
-        if isinstance(cause, Exception) and not has_ended(self.spark):
+        if isinstance(cause, Exception) and not has_ended(self.lake.spark):
             self.troubles.add(name, stream, cause)
         else:
             self.troubles.add_last(name, stream, cause)
@@ -105,7 +104,7 @@ class Group:
         self._common = common
         self._troubles = common.troubles
         self._tries_again = tries_again
-        self._turns = turns or Turns(common.spark, 1 if common.is_live else common.at_once)
+        self._turns = turns or Turns(common.lake.spark, 1 if common.is_live else common.at_once)
         self._queries = [Running(maker) for maker in makers]
 
     def run(self) -> None:
@@ -141,7 +140,7 @@ class Group:
     def _bring_up(self, queries: Iterable[Running]) -> None:
         """Make the queries that are not made yet, and start all of them."""
         # A query's session is a copy of the one that starts it, and stays so until its rows are many.
-        with executing_for(self._common.spark, few=True):
+        with executing_for(self._common.lake.spark, few=True):
             for one in queries:
                 try:
                     query = one.query = one.query or one.maker.make()
@@ -153,7 +152,7 @@ class Group:
 
     def _start(self, one: Running, query: LayerQuery) -> None:
         common = self._common
-        checkpoint = query.checkpoint or checkpoints.path_of(common.settings.lake, query.name)
+        checkpoint = query.checkpoint or common.lake.checkpoint(query.name)
         if query.checkpoint is None:
             common.guards.check(query, common.clock())
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakehouse import tables
 from lakehouse.errors import CheckpointError
 from lakehouse.events import Kind, note
@@ -29,6 +27,7 @@ from lakehouse.layers.query import Allow, LayerQuery
 from lakehouse.progress import checkpoints, data_losses
 from lakehouse.progress.data_losses import LostRange
 from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 from lakehouse.topics import Topic, describe_topic
 
 _Position = dict[int, int]
@@ -38,7 +37,7 @@ _Position = dict[int, int]
 class Guards:
     """What the checks need: `allow` is what is not refused, `notice` is told what was let through."""
 
-    spark: SparkSession
+    lake: Lake
     settings: Settings
     allow: Collection[Allow] = ()
     notice: Callable[[str], None] = lambda _text: None
@@ -48,15 +47,15 @@ class Guards:
 
         Losses of records that are allowed are noted in ops.data_losses, and the checkpoint moves on.
         """
-        checkpoint = checkpoints.path_of(self.settings.lake, query.name)
+        checkpoint = self.lake.checkpoint(query.name)
         query.preflight(self.allow)
         topic = self._topic(query)
         identity = self._identity(query, topic)
-        if not checkpoints.exists(self.spark, checkpoint):
+        if not checkpoints.exists(self.lake.spark, checkpoint):
             self._refuse_lost(query, checkpoint)
-            checkpoints.write_identity(self.spark, checkpoint, identity)
+            checkpoints.write_identity(self.lake.spark, checkpoint, identity)
             return
-        noted = checkpoints.read_identity(self.spark, checkpoint)
+        noted = checkpoints.read_identity(self.lake.spark, checkpoint)
         if noted is not None:
             _refuse_other_topic(query, checkpoint, noted.get("topic"), identity["topic"])
             _refuse_other_tables(query, checkpoint, noted["tables"], identity["tables"])
@@ -66,13 +65,13 @@ class Guards:
             if noted and topic is None:
                 identity["topic"] = noted["topic"]
         if noted != identity:
-            checkpoints.write_identity(self.spark, checkpoint, identity)
+            checkpoints.write_identity(self.lake.spark, checkpoint, identity)
 
     def refuse_losses(self, query: LayerQuery, cause: BaseException) -> None:
         """Raise CheckpointError where the records that a failed query was to read are gone, else return."""
-        checkpoint = checkpoints.path_of(self.settings.lake, query.name)
+        checkpoint = self.lake.checkpoint(query.name)
         topic = self._topic(query)
-        noted = checkpoints.read_identity(self.spark, checkpoint)
+        noted = checkpoints.read_identity(self.lake.spark, checkpoint)
         try:
             if noted is not None:
                 _refuse_other_topic(query, checkpoint, noted.get("topic"), _noted_topic(query, topic))
@@ -87,17 +86,17 @@ class Guards:
         return describe_topic(self.settings.kafka_bootstrap_servers, query.topic)
 
     def _identity(self, query: LayerQuery, topic: Topic | None) -> dict[str, Any]:
-        ids = {name: tables.table_id(self.spark, path) for name, path in query.tables.items()}
+        ids = {name: tables.table_id(self.lake.spark, path) for name, path in query.tables.items()}
         return {"query": query.name, "tables": ids, "topic": _noted_topic(query, topic)}
 
     def _refuse_lost(self, query: LayerQuery, checkpoint: str) -> None:
         if query.target is None:
             return
-        filled = tables.has_rows(self.spark, query.target)
+        filled = tables.has_rows(self.lake.spark, query.target)
         beside = {
             name: condition
             for name, condition in query.co_targets.items()
-            if tables.has_rows(self.spark, query.tables[name], condition)
+            if tables.has_rows(self.lake.spark, query.tables[name], condition)
         }
         if not filled and not beside:
             return
@@ -115,10 +114,10 @@ class Guards:
     def _refuse_older(self, query: LayerQuery, checkpoint: str, noted: Mapping[str, Any] | None) -> None:
         if query.target is None:
             return
-        planned = checkpoints.last_planned(self.spark, checkpoint)
-        application = query.application(str(checkpoints.query_id(self.spark, checkpoint)))
+        planned = checkpoints.last_planned(self.lake.spark, checkpoint)
+        application = query.application(str(checkpoints.query_id(self.lake.spark, checkpoint)))
         for name in (query.name, *query.co_targets):
-            written = tables.transactions(self.spark, query.tables[name])
+            written = tables.transactions(self.lake.spark, query.tables[name])
             last = written.get(application)
             if last is not None and last > (-1 if planned is None else planned):
                 raise CheckpointError(
@@ -129,7 +128,7 @@ class Guards:
                     f"rebuild it"
                 )
             others = [one for one in written if one.startswith(query.application("")) and one != application]
-            done = checkpoints.last_done(self.spark, checkpoint) is not None
+            done = checkpoints.last_done(self.lake.spark, checkpoint) is not None
             if noted is None and name == query.name and others and last is None and done:
                 raise CheckpointError(
                     f"{query.name} was filled with another checkpoint than {checkpoint}: it does not know "
@@ -145,7 +144,7 @@ class Guards:
         losses = _lost_offsets(query, place, topic)
         if not losses or topic is None:
             return
-        data_losses.note(self.spark, self.settings.lake, losses, query.name, now)
+        data_losses.note(self.lake, losses, query.name, now)
         moved = _reached(place, topic) | {loss.partition: loss.last_offset + 1 for loss in losses}
         self._move_on(checkpoint, place, {str(query.topic): moved})
         told = f"{_lost(query, losses)}; allowed, and noted in {data_losses.DATA_LOSSES.qualified_name}"
@@ -162,26 +161,26 @@ class Guards:
 
     def _place(self, query: LayerQuery, checkpoint: str) -> _CheckpointState:
         """Return how far the query has written; what was only planned does not count."""
-        planned = checkpoints.last_planned(self.spark, checkpoint)
-        done = checkpoints.last_done(self.spark, checkpoint)
-        application = query.application(str(checkpoints.query_id(self.spark, checkpoint)))
-        written = tables.transactions(self.spark, str(query.target)).get(application, -1)
+        planned = checkpoints.last_planned(self.lake.spark, checkpoint)
+        done = checkpoints.last_done(self.lake.spark, checkpoint)
+        application = query.application(str(checkpoints.query_id(self.lake.spark, checkpoint)))
+        written = tables.transactions(self.lake.spark, str(query.target)).get(application, -1)
         last = planned
         if planned is not None and planned != done and written < planned:
             last = planned - 1 if planned else None
-        position = checkpoints.kafka_position(self.spark, checkpoint, last)
+        position = checkpoints.kafka_position(self.lake.spark, checkpoint, last)
         for other in position.keys() - {query.topic}:
             raise _other_topic(query, checkpoint, other)
         return _CheckpointState(planned, done, last, position.get(str(query.topic)))
 
     def _move_on(self, checkpoint: str, place: _CheckpointState, position: dict[str, _Position]) -> None:
         if place.planned is None:
-            checkpoints.forget_start(self.spark, checkpoint)
+            checkpoints.forget_start(self.lake.spark, checkpoint)
             return
         if place.last is not None and place.last != place.done and place.last == place.planned:
-            checkpoints.note_done(self.spark, checkpoint, place.last)
+            checkpoints.note_done(self.lake.spark, checkpoint, place.last)
         batch = 0 if place.last is None else place.last + 1
-        checkpoints.plan_nothing(self.spark, checkpoint, batch, place.planned, position)
+        checkpoints.plan_nothing(self.lake.spark, checkpoint, batch, place.planned, position)
 
 
 @dataclass(frozen=True)

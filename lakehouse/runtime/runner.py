@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName, QueryMaker
 from lakehouse.runtime.groups import Alone, BatchDone, Clock, Common, Group, OnBatch, utc_now
@@ -27,6 +25,7 @@ from lakehouse.runtime.troubles import RETRIES, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 
 __all__ = ["BatchDone", "run", "utc_now"]
 
@@ -34,7 +33,7 @@ _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
 
 def run(
-    spark: SparkSession,
+    lake: Lake,
     streams: Sequence[Stream],
     layers: Sequence[LayerName],
     settings: Settings,
@@ -73,8 +72,8 @@ def run(
     catches_up = trigger == AVAILABLE_NOW
     names = [stream.name for stream in streams]
     troubles = Troubles(names, on_notice, retries=RETRIES if catches_up else None, watch=watch)
-    guards = Guards(spark, settings, allow, on_notice)
-    common = Common(spark, settings, trigger, on_batch, clock, guards, at_once, stop, troubles, watch)
+    guards = Guards(lake, settings, allow, on_notice)
+    common = Common(lake, settings, trigger, on_batch, clock, guards, at_once, stop, troubles, watch)
     ordered = [layer for layer in LAYERS if layer in layers]
     gated = gate if "export" in ordered else None
     if gated is not None:
@@ -100,7 +99,7 @@ def run(
 def _makers(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[QueryMaker]:
     for layer in layers:
         for stream in streams:
-            yield from _MODULES[layer].queries(common.spark, stream, common.settings)
+            yield from _MODULES[layer].queries(common.lake, stream, common.settings)
 
 
 def _export_open(common: Common, streams: Sequence[Stream], gate: Gate, alone: Alone) -> None:

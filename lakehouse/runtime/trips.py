@@ -52,7 +52,7 @@ class TripGroup(Group):
         for step in self._joined(stream):
             step.join()  # a trip that has failed may have left something for it in its tables
         trip = Trip(
-            common.spark,
+            common.lake,
             land,
             partial(self._joined, stream),
             common.settings,
@@ -137,7 +137,7 @@ class TripGroup(Group):
             super()._start(one, query)
             return
         self._common.guards.check(query, self._common.clock())
-        step = Step(self._common.spark, query, self._common.settings)
+        step = Step(self._common.lake, query)
         step.join()
         self._steps[one.maker.name] = step
 
@@ -175,7 +175,7 @@ class TripGroup(Group):
     def _tick(self, one: Running) -> bool:
         rounds = one.rounds
         is_failing = super()._tick(one)
-        trip, spark, now = self._trips.get(one.maker.stream), self._common.spark, self._common.clock()
+        trip, spark, now = self._trips.get(one.maker.stream), self._common.lake.spark, self._common.clock()
         if trip is None:
             return is_failing
         if one.rounds > rounds:
@@ -191,7 +191,7 @@ class TripGroup(Group):
         Rows have waited long enough for a table, or somebody else has written some: a replay, a rebuild, a
         layer that has caught up by its own query. Who has to read those leaves, and joins again with them.
         """
-        spark = self._common.spark
+        spark = self._common.lake.spark
         if not (trip.is_due(now) or trip.behind() or trip.has_changes()):
             return
         with self._turns.all(), executing_for(spark, few=True):
@@ -203,7 +203,7 @@ class TripGroup(Group):
             trip.send(spark, header, now)
 
     def _settle(self) -> None:
-        spark, now = self._common.spark, self._common.clock()
+        spark, now = self._common.lake.spark, self._common.clock()
         for trip in self._trips.values():
             if trip.is_waited_for:
                 with executing_for(spark, few=True):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.catalog import ask, register
@@ -29,6 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.jars import class_archive
 from lakehouse.spark.session import build_session
 from lakehouse.streams import STREAMS, read_settings
+from lakehouse.tables import Lake
 
 _EVENTS = 200
 
@@ -39,9 +39,10 @@ def make_archive(archive: Path) -> None:
         settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
         options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"}
         spark = build_session(settings, "lakehouse classes", options=options)
-        _land(spark, settings)
-        run(spark, STREAMS, ["silver", "gold"], settings, trigger=AVAILABLE_NOW)
-        register(spark, settings)
+        lake = Lake(spark, settings.lake)
+        _land(lake, settings)
+        run(lake, STREAMS, ["silver", "gold"], settings, trigger=AVAILABLE_NOW)
+        register(lake, settings)
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
         gateway: Any = SparkContext._gateway
         spark.stop()
@@ -51,18 +52,18 @@ def make_archive(archive: Path) -> None:
         gateway.proc.wait()
 
 
-def _land(spark: SparkSession, settings: Settings) -> None:
+def _land(lake: Lake, settings: Settings) -> None:
     now = datetime.now(UTC)
     for stream in STREAMS:
         samples = list(Load(stream.name, _EVENTS, malformed=0.05).samples(settings))
         for place, source in enumerate(stream.sources):
-            path = tables.ensure(spark, settings.lake, bronze.spec(source))
+            path = lake.ensure(bronze.spec(source))
             rows = [
                 (sample.key, sample.value, None, source.topic, 0, number, now, 0, now)
                 for number, sample in enumerate(samples)
                 if sample.source == place
             ]
-            frame = spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
+            frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
             tables.append(frame, path, tables.Transaction("classes", 0))
 
 

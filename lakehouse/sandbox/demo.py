@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -30,8 +29,8 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.services import local_services
 from lakehouse.sandbox.services import stop as stop_services
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
 EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
@@ -80,15 +79,15 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         console.print("  starting Spark", highlight=False)
         with (
             recorded(settings, "lakehouse demo"),
-            start_session(settings, "lakehouse demo") as spark,
-            stopping_on_signals(spark) as stop,
+            open_lake(settings, "lakehouse demo") as lake,
+            stopping_on_signals(lake.spark) as stop,
         ):
             with noted_run(STREAMS, LAYERS, AVAILABLE_NOW, stop):
-                _run_layers(spark, settings, done, console, stop)
+                _run_layers(lake, settings, done, console, stop)
             if stop.requested:
                 console.print("stopped; the demo can be run again")
                 return
-            summarise(spark, settings, done, console)
+            summarise(lake, settings, done, console)
         took_s = time.monotonic() - began
         if serve_at is not None:
             serve_until_stopped(settings, serve_at, console)
@@ -117,14 +116,14 @@ def _sent(progress: Progress, task: TaskID, state: object) -> None:
     progress.update(task, completed=getattr(state, "sent", 0))
 
 
-def _run_layers(spark: SparkSession, settings: Settings, done: Done, console: Console, stop: Stop) -> None:
+def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, stop: Stop) -> None:
     expected = sum(summary.acknowledged for summary in done.produced.values())
     with _progress(console) as progress:
         for layer in LAYERS:
             task = progress.add_task(f"{layer}: {_STEPS[layer]}", total=expected or None)
             began, before = time.monotonic(), len(done.batches)
             run(
-                spark,
+                lake,
                 STREAMS,
                 [layer],
                 settings,

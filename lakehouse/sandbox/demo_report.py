@@ -23,6 +23,7 @@ from lakehouse.sandbox.producing import Summary
 from lakehouse.settings import Settings
 from lakehouse.sinks import latest_key, row_key
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 
 _KAFKA_TIMEOUT_MS = 10_000
 
@@ -110,9 +111,10 @@ _BY_REASON = """
 """
 
 
-def summarise(spark: SparkSession, settings: Settings, done: Done, console: Console) -> None:
+def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> None:
     """Print what a run of the demo did; raises LakehouseError where the books do not balance."""
-    register(spark, settings)
+    spark = lake.spark
+    register(lake, settings)
     console.print()
     table, checked = _books(spark, done)
     console.print(table)

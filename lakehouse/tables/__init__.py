@@ -1,11 +1,13 @@
 """The only package that creates, reads, appends to or merges Delta tables.
 
-A table lies at `<lake>/<layer>/<table>`. Every write from a micro-batch carries a transaction: an
-application id (the streaming query's) and a version (the batch's number). Delta remembers the last version
-of each application in the table's log and skips one that it has, so a retried micro-batch writes once.
+A table lies at `<lake>/<layer>/<table>`; `Lake` finds it. Every write from a micro-batch carries a
+transaction: an application id (the streaming query's) and a version (the batch's number). Delta remembers the
+last version of each application in the table's log and skips one that it has, so a retried micro-batch writes
+once.
 """
 
 from lakehouse.tables.commits import FILE, Candidates, Commit, begin
+from lakehouse.tables.lake import Lake, open_lake
 from lakehouse.tables.log import (
     committed_at,
     created_ms,
@@ -22,7 +24,6 @@ from lakehouse.tables.log import (
     transactions,
     version_of,
 )
-from lakehouse.tables.making import ensure, ensure_source
 from lakehouse.tables.reading import (
     HighWaterMark,
     as_declared,
@@ -35,7 +36,7 @@ from lakehouse.tables.reading import (
     read_version,
     register,
 )
-from lakehouse.tables.specs import DataFile, TableSpec, Transaction, from_micros, path_of
+from lakehouse.tables.specs import DataFile, TableSpec, Transaction, checkpoint_of, from_micros, path_of
 from lakehouse.tables.writing import (
     append,
     clear,
@@ -54,16 +55,16 @@ __all__ = [
     "Commit",
     "DataFile",
     "HighWaterMark",
+    "Lake",
     "TableSpec",
     "Transaction",
     "append",
     "as_declared",
     "begin",
+    "checkpoint_of",
     "clear",
     "committed_at",
     "created_ms",
-    "ensure",
-    "ensure_source",
     "exists",
     "files",
     "first_version",
@@ -73,6 +74,7 @@ __all__ = [
     "is_written",
     "keep_one",
     "last_batch",
+    "open_lake",
     "path_of",
     "properties_of",
     "read",

@@ -14,7 +14,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import commits, schema_evolution
 from lakehouse.tables.log import exists, metadata, properties, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
-from lakehouse.tables.specs import TableSpec, path_of
+from lakehouse.tables.specs import TableSpec
 from lakehouse.tables.writing import retry_on_conflict
 
 FIXED_PREFIX = "lakehouse."
@@ -32,36 +32,20 @@ _COMMON_PROPERTIES = {
 }
 
 
-def ensure(spark: SparkSession, lake: str, spec: TableSpec) -> str:
-    """Create the table where it is not there yet, give it the spec's schema and return its path.
-
-    A column that it lacks is added, a type that has become wider is widened, in place; a rerun changes
-    nothing, and makes the table where a creation was killed before its commit. Raises TableError where it
-    cannot be created, where it was made under other values of the settings, keys or windows it depends on,
-    and where a column was removed, renamed or given a type that does not hold its values.
-    """
-    return _ensure(spark, lake, spec, Refused.TO_A_WRITER)
-
-
 def properties_when_made(spec: TableSpec) -> dict[str, str]:
     """Return the properties that a table of the spec has from its first version on."""
     feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
     return _COMMON_PROPERTIES | feed | _own_properties(spec)
 
 
-def ensure_source(spark: SparkSession, lake: str, spec: TableSpec) -> str:
-    """Do as `ensure` does for one who only reads the table: it may have more columns and wider types."""
-    return _ensure(spark, lake, spec, Refused.TO_A_READER)
-
-
-def _ensure(spark: SparkSession, lake: str, spec: TableSpec, refused: Refused) -> str:
-    path = _ensure_made(spark, lake, spec)
+def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
+    """Do what `Lake.ensure` and `Lake.ensure_source` say for the table at the path."""
+    _ensure_made(spark, path, spec)
     if not _is_as_declared(spark, path, spec):
         _refuse_other_settings(spark, path, spec)
         _evolve(spark, path, spec, refused)
         if refused is Refused.TO_A_WRITER:
             _note_properties(spark, path, spec)
-    return path
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
@@ -80,22 +64,20 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
     return {_STATS: ",".join(spec.stats)} | fixed
 
 
-def _ensure_made(spark: SparkSession, lake: str, spec: TableSpec) -> str:
-    path = path_of(lake, spec.layer, spec.name)
+def _ensure_made(spark: SparkSession, path: str, spec: TableSpec) -> None:
     if exists(spark, path):
-        return path
+        return
     try:
         _refuse_foreign(spark, path)
         commits.create(spark, path, spec.schema, properties_when_made(spec))
     except (TableError, PySparkException, Py4JJavaError) as error:
         if exists(spark, path):  # another job has made it at this moment
-            return path
+            return
         why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
         raise TableError(
             f"{spec.qualified_name} could not be created, and there is no table at {path}: "
             f"{why.splitlines()[0]} If nothing there is of use, remove it and run again"
         ) from error
-    return path
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:

@@ -56,6 +56,11 @@ def path_of(lake: str, layer: str, name: str) -> str:
     return f"{lake.rstrip('/')}/{layer}/{name}"
 
 
+def checkpoint_of(lake: str, query: str) -> str:
+    """Return where the checkpoint of a query lies: `<lake>/_checkpoints/<query>`."""
+    return f"{lake.rstrip('/')}/_checkpoints/{query}"
+
+
 def from_micros(micros: int) -> datetime:
     """Return the UTC time that lies so many microseconds after the epoch, without rounding."""
     return EPOCH + _MICROSECOND * micros

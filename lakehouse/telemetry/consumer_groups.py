@@ -17,10 +17,10 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import ServiceError
-from lakehouse.progress import checkpoints
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
+from lakehouse.tables import checkpoint_of
 from lakehouse.telemetry.progress import Progress
 from lakehouse.topics import require_listening
 
@@ -147,4 +147,4 @@ class GroupProgress:
 
 def _progress(lake: str, table: str) -> Progress:
     query = f"bronze.{table}"
-    return Progress(Path(checkpoints.path_of(lake, query)), query)
+    return Progress(Path(checkpoint_of(lake, query)), query)

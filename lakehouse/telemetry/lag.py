@@ -18,13 +18,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lakehouse.errors import ServiceError
-from lakehouse.progress import checkpoints, departures
+from lakehouse.progress import departures
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
+from lakehouse.tables import checkpoint_of
 from lakehouse.telemetry import measures, runs
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log
@@ -140,8 +141,7 @@ class _Watched:
         self._readers = readers_of(stream, settings)
         lake = local_path(settings.lake) or Path()
         self._progress = {
-            one.name: Progress(Path(checkpoints.path_of(str(lake), one.name)), one.name)
-            for one in self._readers
+            one.name: Progress(Path(checkpoint_of(str(lake), one.name)), one.name) for one in self._readers
         }
         self._logs = {
             name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)

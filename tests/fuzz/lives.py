@@ -36,6 +36,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.chaos.checks import Verdicts, differences, gold_differences
@@ -81,6 +82,7 @@ class Life(AbstractContextManager["Life"]):
         self.sent: Counter[str] = Counter()
         self._spark = spark
         self._settings = settings
+        self._lake = Lake(spark, settings.lake)
         self._random = random
         self._rounds: list[int] = []
         self._verdicts: Verdicts = {}
@@ -149,7 +151,7 @@ class Life(AbstractContextManager["Life"]):
         """Let every layer catch up, in micro-batches of so many records and bytes."""
         self._note(f"run all {batches or ''}")
         settings = self._settings.model_copy(update=batches)
-        run(self._spark, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, at_once=2)
+        run(self._lake, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, at_once=2)
 
     def _judged(self, table: str) -> Mapping[Coordinates, Judged]:
         """Return the verdicts on a topic's records, which no cut of a round into micro-batches changes."""
@@ -201,7 +203,7 @@ class Life(AbstractContextManager["Life"]):
             self._vacuumed[table] = pipeline.version_of(self._settings, table)
 
     def _maintain(self) -> None:
-        cleared = clear_state(self._spark, STREAMS, self._settings)
+        cleared = clear_state(self._lake, STREAMS, self._settings)
         self._note(f"maintain: {sum(one.rows for one in cleared)} rows cleared")
 
     def _take_back(self, names: Sequence[str] = tuple(GOLD)) -> None:
@@ -361,16 +363,14 @@ class Life(AbstractContextManager["Life"]):
             patch.setattr("lakehouse.audit._PAUSE_S", 0.0)  # nothing is on its way here
             patch.setattr("lakehouse.audit.report.EXAMPLES", _FAR_MORE)
             patch.setattr("lakehouse.audit.redis.EXAMPLES", _FAR_MORE)
-            return audit(self._spark, STREAMS, self._settings, utc_now())
+            return audit(self._lake, STREAMS, self._settings, utc_now())
 
     def _rebuild(self, *, silver: bool, allow_late: bool = False) -> None:
         """Rebuild gold, after silver where that is asked for, as the command does."""
         self._note(f"rebuild {f'silver, allow late: {allow_late}' if silver else 'gold'}")
         if silver:
             for stream in STREAMS:
-                rebuild_silver(
-                    self._spark, stream, self._settings, Landed(), utc_now(), allow_late=allow_late
-                )
+                rebuild_silver(self._lake, stream, self._settings, Landed(), utc_now(), allow_late=allow_late)
             self._catch_up()
         for stream in STREAMS:
             self._rebuild_gold(stream)
@@ -378,12 +378,12 @@ class Life(AbstractContextManager["Life"]):
     def _rebuild_gold(self, stream: Stream) -> None:
         for table in stream.gold:
             try:
-                rebuild_gold(self._spark, table, self._settings, WindowSpan())
+                rebuild_gold(self._lake, table, self._settings, WindowSpan())
             except TableError as refusal:
                 if "--force" not in str(refusal):
                     raise
                 self._note(f"rebuild gold.{table.name} --force")
-                rebuild_gold(self._spark, table, self._settings, WindowSpan(), force=True)
+                rebuild_gold(self._lake, table, self._settings, WindowSpan(), force=True)
 
     def _gold(self, verdicts: Verdicts) -> expected.Gold:
         return expected.gold_of(verdicts, self._settings)

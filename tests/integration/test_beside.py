@@ -27,6 +27,7 @@ from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
@@ -69,11 +70,11 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
     settings = make_settings(topic_partitions=1)
-    sent: list[int] = []
+    lake, sent = Lake(spark, settings.lake), list[int]()
 
     def layers(over: threading.Event) -> None:
         trigger = "3 seconds"
-        run(spark, [STREAM], ["bronze", "silver", "gold"], settings, trigger=trigger, stop=Stop(over))
+        run(lake, [STREAM], ["bronze", "silver", "gold"], settings, trigger=trigger, stop=Stop(over))
 
     def sending(over: threading.Event) -> None:
         while not over.wait(3):
@@ -92,16 +93,16 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
             await_(lambda: merged() == 2)
             gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
             ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1, write=True)
-            (rebuilt,) = rebuild_gold(spark, METRICS_1M, settings, WindowSpan())
+            (rebuilt,) = rebuild_gold(lake, METRICS_1M, settings, WindowSpan())
             assert rebuilt.changed >= 1
-            assert differences(audit(spark, [STREAM], settings, utc_now())) == []
+            assert differences(audit(lake, [STREAM], settings, utc_now())) == []
             assert broken_expectations(spark, settings, GOLD) == []
 
-            await_(lambda: clear_state(spark, [STREAM], settings)[0].rows == 1)
+            await_(lambda: clear_state(lake, [STREAM], settings)[0].rows == 1)
             pipeline.send(settings, [event(LONG_AGO, 7.0)])
             await_(lambda: late_letters(settings))
             late = Selection(rule="late")
-            assert replay(spark, [STREAM], settings, late, utc_now(), allow_late=True).passed == 1
+            assert replay(lake, [STREAM], settings, late, utc_now(), allow_late=True).passed == 1
             before = merged()
             await_(lambda: merged() > before + 1)
         clean = 2 + 2 * len(sent) + 1
@@ -111,7 +112,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     minutes = pipeline.rows_of(settings, GOLD)
     assert verdicts.same_silver(pipeline.rows_of(settings, SILVER), judged)
     assert verdicts.window_differences(minutes, verdicts.accepted(judged, Metric), settings) == []
-    report = audit(spark, [STREAM], settings, utc_now())
+    report = audit(lake, [STREAM], settings, utc_now())
     assert differences(report) == []
     assert report.is_clean
 
@@ -129,6 +130,6 @@ def broken_expectations(spark: SparkSession, settings: Settings, name: str) -> l
     every = {one.name: one for one in subjects([STREAM], settings)}
     suite = suite_of(every[name])
     assert suite is not None
-    pinned = PinnedTables(spark, list(every.values()), settings, utc_now())
+    pinned = PinnedTables(Lake(spark, settings.lake), list(every.values()), settings, utc_now())
     findings = check(every[name], suite, pinned, make_context()).findings
     return [one.expectation for one in findings if one.severity == "fail" and not one.success]

@@ -12,7 +12,7 @@ from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec, Transaction
 
 SCHEMA = "k long, v string"
 
@@ -20,8 +20,8 @@ SCHEMA = "k long, v string"
 @pytest.fixture
 def table(spark: SparkSession, lake_settings: Settings) -> str:
     schema = spark.createDataFrame([], SCHEMA).schema
-    return tables.ensure(
-        spark, lake_settings.lake, TableSpec("gold", "t", schema, stats=("k",), change_feed=True)
+    return Lake(spark, lake_settings.lake).ensure(
+        TableSpec("gold", "t", schema, stats=("k",), change_feed=True)
     )
 
 

@@ -33,6 +33,7 @@ from lakehouse.layers.query import LayerName
 from lakehouse.runtime.runner import BatchDone, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 from tests import batches, pipeline, verdicts
 from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
 from tests.conftest import MakeSettings
@@ -315,7 +316,7 @@ def test_a_failing_query_stops_the_others_and_is_named(
     monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
 
     with pytest.raises(StreamError, match=rf"^{GOLD} failed: CrashError") as failure:
-        run(spark, [pipeline.STREAM], ["silver", "gold"], settings, trigger="100 ms")
+        run(Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, trigger="100 ms")
 
     assert isinstance(failure.value.__cause__, CrashError)
     assert spark.streams.active == []
@@ -363,7 +364,8 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
             if is_time(done):
                 stop.request_and_await()
 
-        run(spark, [pipeline.STREAM], layers, settings, trigger="50 ms", on_batch=on_batch, stop=stop)
+        lake = Lake(spark, settings.lake)
+        run(lake, [pipeline.STREAM], layers, settings, trigger="50 ms", on_batch=on_batch, stop=stop)
         assert spark.streams.active == []
         for query, numbers in written.items():
             assert numbers == list(range(len(numbers)))

@@ -34,6 +34,7 @@ from lakehouse.runtime.event_table import newest
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.expectations.lakes import TABLES
 from tests.processes import ROOT
@@ -86,7 +87,7 @@ def checked(
     context: AbstractDataContext,
 ) -> Iterator[TableReport]:
     """Check tables as `lakehouse expect` does, all as of the same moment."""
-    pinned = PinnedTables(spark, list(every.values()), settings, utc_now())
+    pinned = PinnedTables(Lake(spark, settings.lake), list(every.values()), settings, utc_now())
     for name in names:
         suite = suite_of(every[name])
         assert suite is not None
@@ -170,7 +171,7 @@ def invoke(spark: SparkSession, lake: Settings, tmp_path: Path, monkeypatch: pyt
     """Run `lakehouse expect` over the copy of the lake on the worker's Spark, with pages of its own."""
     for name, value in environment_of(lake, tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(expect, "start_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(expect, "open_lake", lambda *_, **__: nullcontext(Lake(spark, lake.lake)))
     return lambda *arguments: CliRunner().invoke(expect.app, [*arguments])
 
 

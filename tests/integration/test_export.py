@@ -41,6 +41,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import RedisSink
 from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.tables import Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
 from tests.conftest import MakeSettings
@@ -117,9 +118,10 @@ class Export:
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
+        self.lake = Lake(spark, settings.lake)
         self.settings = settings
         self.topic = settings.topic("metrics-aggregated-1m")
-        self.path = tables.ensure(spark, settings.lake, gold.spec(METRICS_1M, settings))
+        self.path = self.lake.ensure(gold.spec(METRICS_1M, settings))
         self.checkpoint = Path(settings.lake) / "_checkpoints" / "export.metrics_1m"
 
     def put(self, *states: State) -> None:
@@ -143,7 +145,7 @@ class Export:
         done: list[BatchDone] = []
         settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
         run(
-            self.spark,
+            self.lake,
             [ONE_TABLE],
             ["export"],
             settings,
@@ -398,7 +400,7 @@ def test_a_lost_checkpoint_or_an_older_one_is_refused_until_sending_again_is_all
 
 def test_progress_that_kafka_has_forgotten_is_known_to_the_lake(export: Export) -> None:
     def audited() -> Check:
-        (check,) = check_topic(export.spark, METRICS, METRICS_1M, export.topic, export.settings)
+        (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings)
         return check
 
     assert audited().notes == ("nothing has been exported yet",)
@@ -432,7 +434,7 @@ def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(
     shutil.rmtree(export.path)
     shutil.rmtree(export.checkpoint)
     export.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    tables.ensure(export.spark, export.settings.lake, gold.spec(METRICS_1M, export.settings))
+    export.lake.ensure(gold.spec(METRICS_1M, export.settings))
     export.put(State("auth", 0, count=7))
 
     export.run(allow=[Allow.RESEND])
@@ -527,7 +529,7 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     (done,) = export.run()
 
     assert done.result.written == {export.topic: 500_000, "redis": 500_000}
-    (check,) = check_topic(export.spark, METRICS, METRICS_1M, export.topic, export.settings)
+    (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings)
     assert (check.compared, check.differences) == (500_000, 0)
 
 
@@ -541,7 +543,7 @@ def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export
 
     def live() -> None:
         try:
-            run(export.spark, [ONE_TABLE], ["export"], export.settings, trigger="200 ms", stop=stop)
+            run(export.lake, [ONE_TABLE], ["export"], export.settings, trigger="200 ms", stop=stop)
         except LakehouseError as failure:
             failures.append(failure)
 

@@ -29,6 +29,7 @@ from lakehouse.stream import GoldTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.crashing import CrashError, Fault
 from tests.pipeline import Raw, await_
@@ -64,7 +65,7 @@ def broken(fault: Fault) -> Stream:
 
 
 @dataclass
-class FailingLake:
+class FaultyLake:
     """A lake to which a sale and a transaction, each of 1, are added as `events` says."""
 
     spark: SparkSession
@@ -81,7 +82,8 @@ class FailingLake:
             pipeline.send(self.settings, [Raw(json.dumps(record).encode(), key=b"k")], stream.sources[0])
 
     def catch_up(self, streams: Sequence[Stream], *layers: LayerName, **options: Any) -> None:
-        run(self.spark, streams, layers or LAYERS, self.settings, trigger=AVAILABLE_NOW, **options)
+        lake = Lake(self.spark, self.settings.lake)
+        run(lake, streams, layers or LAYERS, self.settings, trigger=AVAILABLE_NOW, **options)
 
     @property
     def sold(self) -> int:
@@ -100,11 +102,9 @@ class FailingLake:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, module_settings: Settings) -> FailingLake:
+def lake(spark: SparkSession, module_settings: Settings) -> FaultyLake:
     """The lake after a first transaction and sale."""
-    made = FailingLake(
-        spark, module_settings.model_copy(update={"gate_interval_s": 1, "topic_partitions": 1})
-    )
+    made = FaultyLake(spark, module_settings.model_copy(update={"gate_interval_s": 1, "topic_partitions": 1}))
     made.produce()
     made.catch_up([TRANSACTIONS, SALES])
     assert (made.spent, made.sold) == (1, 1)
@@ -122,7 +122,7 @@ class Live:
 
 @contextmanager
 def live(
-    lake: FailingLake, streams: Sequence[Stream], layers: Sequence[LayerName], **options: Any
+    lake: FaultyLake, streams: Sequence[Stream], layers: Sequence[LayerName], **options: Any
 ) -> Iterator[Live]:
     """Run with an interval inside the block, which ends with a request to stop."""
     stop, found = Stop(), Live()
@@ -130,7 +130,7 @@ def live(
     def go() -> None:
         try:
             run(
-                lake.spark,
+                Lake(lake.spark, lake.settings.lake),
                 streams,
                 layers,
                 lake.settings,
@@ -167,7 +167,7 @@ def await_while_running(running: Live, condition: Callable[[], object]) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("trips", [False, True], ids=["by layer", "in trips"])
 def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_ends_the_run(
-    lake: FailingLake, *, trips: bool
+    lake: FaultyLake, *, trips: bool
 ) -> None:
     fault = Fault()
     with live(lake, [broken(fault), SALES], LAYERS, trips=trips) as running:
@@ -199,7 +199,7 @@ def test_all_other_queries_go_on_while_one_is_tried_again_and_its_last_failure_e
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("trips", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recovers(
-    lake: FailingLake, *, trips: bool
+    lake: FaultyLake, *, trips: bool
 ) -> None:
     lake.produce()
     fault, said = Fault(), list[str]()
@@ -226,7 +226,7 @@ def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recove
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(lake: FailingLake) -> None:
+def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(lake: FaultyLake) -> None:
     lake.catch_up([TRANSACTIONS, SALES])
     lake.produce()
     lake.catch_up([TRANSACTIONS, SALES], "bronze", "silver")
@@ -256,7 +256,7 @@ def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(l
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.soak
-def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: FailingLake) -> None:
+def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: FaultyLake) -> None:
     rows = {
         "call_analytics": {"user1": "a", "user2": "b", "analytics": 1},
         "call_metrics": {"user1": "a", "user2": "b", "metrics": 2},
@@ -309,7 +309,7 @@ class Gate:
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: FailingLake) -> None:
+def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: FaultyLake) -> None:
     """Its gate fails first, then its export does."""
     fault = Fault()
     export = USER_TRANSACTIONS_5M.export
@@ -333,7 +333,7 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Fail
 
 
 @pytest.mark.soak
-def test_a_stop_does_not_wait_for_a_pause(lake: FailingLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_for_a_pause(lake: FaultyLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 60)
     lake.catch_up([TRANSACTIONS, SALES])
     lake.produce()

@@ -22,6 +22,7 @@ from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sinks import row_key
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -75,9 +76,9 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         [click("/a")],
     ):
         pipeline.send(settings, records, source=clicks.sources[0])
-        run(spark, streams.choose(["clicks"]), LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(Lake(spark, settings.lake), streams.choose(["clicks"]), LAYERS, settings, trigger=AVAILABLE_NOW)
 
-    catalog.register(spark, settings)
+    catalog.register(Lake(spark, settings.lake), settings)
     start_ms = AT_MS - AT_MS % 300_000
     rows = catalog.ask(
         spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9
@@ -110,7 +111,10 @@ def test_the_stream_of_the_page_goes_through_all_layers(
     every = subjects(streams.STREAMS, settings)
     (views,) = [one for one in every if one.name == "gold.page_views_5m"]
     report = check(
-        views, block(1, tmp_path).suite(), PinnedTables(spark, every, settings, utc_now()), make_context()
+        views,
+        block(1, tmp_path).suite(),
+        PinnedTables(Lake(spark, settings.lake), every, settings, utc_now()),
+        make_context(),
     )
     assert report.rows == 3
     assert [one.expectation for one in report.findings if not one.success] == ["there are rows of lately"]

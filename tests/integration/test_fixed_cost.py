@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.settings import Settings
 from lakehouse.spark import execution
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec, Transaction
 from tests import pipeline
 from tests.batches import gold_of, silver_of, take
 from tests.counting import Counts, counted
@@ -30,7 +30,7 @@ ROUNDS = [
 @pytest.fixture
 def table(spark: SparkSession, lake_settings: Settings) -> str:
     schema = spark.range(1).schema
-    return tables.ensure(spark, lake_settings.lake, TableSpec("silver", "numbers", schema, stats=("id",)))
+    return Lake(spark, lake_settings.lake).ensure(TableSpec("silver", "numbers", schema, stats=("id",)))
 
 
 def test_an_append_is_one_job_and_a_repeated_one_and_the_look_for_it_are_none(

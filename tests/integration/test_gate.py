@@ -22,6 +22,7 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS, choose
+from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.commands import Ended, run_command
@@ -55,12 +56,14 @@ class Gated:
 
     def export(self) -> None:
         """Run the export alone."""
-        gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
-        run(self.spark, STREAM, ["export"], self.settings, trigger=AVAILABLE_NOW, gate=gate)
+        lake = Lake(self.spark, self.settings.lake)
+        gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
+        run(lake, STREAM, ["export"], self.settings, trigger=AVAILABLE_NOW, gate=gate)
 
     def run_live(self, stop: Stop) -> None:
-        self._gate = SuiteGate(self.spark, STREAMS, self.settings, self.said.append)
-        run(self.spark, STREAM, LAYERS, self.settings, trigger="200 ms", gate=self, stop=stop)
+        lake = Lake(self.spark, self.settings.lake)
+        self._gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
+        run(lake, STREAM, LAYERS, self.settings, trigger="200 ms", gate=self, stop=stop)
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
         while self._waiting:

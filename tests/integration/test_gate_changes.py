@@ -25,7 +25,7 @@ from lakehouse.streams.calls import CALLS
 from lakehouse.streams.metrics import METRICS
 from lakehouse.streams.sales import SALES
 from lakehouse.streams.transactions import TRANSACTIONS
-from lakehouse.tables import commits, reading
+from lakehouse.tables import Lake, commits, reading
 from tests import pipeline
 from tests.pipeline import Raw
 
@@ -57,7 +57,7 @@ class Watched:
         monkeypatch.setattr("lakehouse.quality.gate.check", noting)
 
     def another_gate(self) -> SuiteGate:
-        return SuiteGate(self._spark, STREAMS, self._settings, self.said.append)
+        return SuiteGate(Lake(self._spark, self._settings.lake), STREAMS, self._settings, self.said.append)
 
     def is_open(self) -> bool:
         self._looks += 1

@@ -25,6 +25,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.tables import Lake
 from lakehouse.topics import create_topics, describe_topic
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
@@ -40,7 +41,7 @@ def event(service: str, **more: object) -> Raw:
 
 
 @dataclass(frozen=True)
-class TwiceFilledLake:
+class FilledLake:
     """A lake that has been filled twice, and its checkpoints as they were after the first time."""
 
     settings: Settings
@@ -53,7 +54,7 @@ def lake(
     session_settings: Settings,
     services: Endpoints,
     tmp_path_factory: pytest.TempPathFactory,
-) -> TwiceFilledLake:
+) -> FilledLake:
     directory = tmp_path_factory.mktemp("guards")
     settings = settings_for(session_settings, services, directory)
     pipeline.send(settings, [event("a"), Raw(b"not JSON", partition=0)])
@@ -62,7 +63,7 @@ def lake(
     pipeline.send(settings, [event("b"), event("b")])
     done = pipeline.run_layers(spark, settings, *LAYERS)
     assert [(one.query, one.batch) for one in done] == [(BRONZE, 1), (SILVER, 1), (GOLD, 1)]
-    return TwiceFilledLake(settings, directory / "older")
+    return FilledLake(settings, directory / "older")
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def table_id(settings: Settings, table: str) -> str:
     return next(str(json.loads(line)["metaData"]["id"]) for line in first.splitlines() if "metaData" in line)
 
 
-def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: TwiceFilledLake) -> None:
+def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: FilledLake) -> None:
     settings = lake.settings
     topic = describe_topic(settings.kafka_bootstrap_servers, settings.topic(SOURCE.topic))
     identities = {
@@ -119,7 +120,7 @@ def test_a_checkpoint_says_which_tables_and_topic_it_belongs_to(lake: TwiceFille
 
 @pytest.mark.parametrize(("layer", "table"), [("gold", GOLD), ("silver", BRONZE)], ids=["filled", "read"])
 def test_a_table_made_anew_under_a_kept_checkpoint_is_refused(
-    spark: SparkSession, lake: TwiceFilledLake, layer: LayerName, table: str
+    spark: SparkSession, lake: FilledLake, layer: LayerName, table: str
 ) -> None:
     with replaced(pipeline.path_of(lake.settings, table)):
         message = refusal(spark, lake.settings, layer)
@@ -130,7 +131,7 @@ def test_a_table_made_anew_under_a_kept_checkpoint_is_refused(
 
 
 def test_the_checkpoint_of_another_lake_is_refused(
-    spark: SparkSession, lake: TwiceFilledLake, tmp_path: Path
+    spark: SparkSession, lake: FilledLake, tmp_path: Path
 ) -> None:
     other = lake.settings.model_copy(update={"lake": str(tmp_path)})
     shutil.copytree(Path(lake.settings.lake, "_checkpoints"), tmp_path / "_checkpoints")
@@ -144,7 +145,7 @@ def test_the_checkpoint_of_another_lake_is_refused(
 
 @pytest.mark.parametrize("name", [BRONZE, SILVER, GOLD])
 def test_a_checkpoint_older_than_its_table_is_refused(
-    spark: SparkSession, lake: TwiceFilledLake, name: str
+    spark: SparkSession, lake: FilledLake, name: str
 ) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, name)
     with replaced(checkpoint, lake.older / name):
@@ -157,7 +158,7 @@ def test_a_checkpoint_older_than_its_table_is_refused(
 
 
 def test_a_checkpoint_without_a_note_is_adopted_but_not_another_ones(
-    spark: SparkSession, lake: TwiceFilledLake, tmp_path: Path
+    spark: SparkSession, lake: FilledLake, tmp_path: Path
 ) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, GOLD)
     noted = (checkpoint / "lakehouse.json").read_text()
@@ -180,7 +181,7 @@ def test_a_checkpoint_without_a_note_is_adopted_but_not_another_ones(
 
 @pytest.mark.parametrize("name", [BRONZE, SILVER, GOLD])
 def test_a_lost_checkpoint_is_refused_with_the_way_out(
-    spark: SparkSession, lake: TwiceFilledLake, name: str
+    spark: SparkSession, lake: FilledLake, name: str
 ) -> None:
     checkpoint = pipeline.checkpoint_of(lake.settings, name)
     with replaced(checkpoint):
@@ -193,9 +194,7 @@ def test_a_lost_checkpoint_is_refused_with_the_way_out(
     assert str(pipeline.path_of(lake.settings, name)) in message
 
 
-def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(
-    spark: SparkSession, lake: TwiceFilledLake
-) -> None:
+def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(spark: SparkSession, lake: FilledLake) -> None:
     settings = lake.settings
     with replaced(pipeline.checkpoint_of(settings, SILVER)), replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")
@@ -205,7 +204,7 @@ def test_dead_letters_alone_are_reason_to_miss_a_checkpoint(
 
 
 def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(
-    spark: SparkSession, lake: TwiceFilledLake
+    spark: SparkSession, lake: FilledLake
 ) -> None:
     settings = lake.settings
     right = pipeline.rows_of(settings, GOLD)
@@ -225,7 +224,7 @@ def test_gold_without_table_and_checkpoint_is_made_anew_from_silver(
     [("silver", "allowed_lateness_s", 60), ("gold", "quantile_k", 100), ("gold", "grace_s", 5)],
 )
 def test_a_setting_that_rows_depend_on_cannot_change_under_them(
-    spark: SparkSession, lake: TwiceFilledLake, layer: LayerName, setting: str, value: int
+    spark: SparkSession, lake: FilledLake, layer: LayerName, setting: str, value: int
 ) -> None:
     versions = pipeline.versions(lake.settings)
     changed = lake.settings.model_copy(update={setting: value})
@@ -252,7 +251,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     ],
 )
 def test_other_windows_or_keys_are_refused(
-    spark: SparkSession, lake: TwiceFilledLake, changed: dict[str, object], was: str
+    spark: SparkSession, lake: FilledLake, changed: dict[str, object], was: str
 ) -> None:
     stream = replace(pipeline.STREAM, gold=(replace(METRICS_1M, **changed),))  # type: ignore[arg-type]
 
@@ -285,7 +284,7 @@ def run_allowing_loss(spark: SparkSession, settings: Settings) -> tuple[list[Bat
     done: list[BatchDone] = []
     notices: list[str] = []
     run(
-        spark,
+        Lake(spark, settings.lake),
         [pipeline.STREAM],
         ["bronze"],
         settings,
@@ -350,8 +349,8 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
 
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []
-    assert LOSSES in catalog.register(spark, settings)
-    (landed,) = check_landing(spark, pipeline.STREAM, SOURCE, settings)
+    assert LOSSES in catalog.register(Lake(spark, settings.lake), settings)
+    (landed,) = check_landing(Lake(spark, settings.lake), pipeline.STREAM, SOURCE, settings)
     lost = "expired unread; noted as lost by --allow data-loss for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
     assert landed.differences == 0
@@ -387,8 +386,9 @@ def test_records_that_expire_under_a_running_query_end_it_with_the_same_words(
         pipeline.send(settings, [event("b")] * 3)
         let_expire(settings, 3)
 
+    lake = Lake(spark, settings.lake)
     with pytest.raises(CheckpointError, match=r"no longer has offsets 1 to 2 of partition 0 .* data-loss"):
-        run(spark, [pipeline.STREAM], ["bronze"], settings, trigger="100 ms", on_batch=on_batch)
+        run(lake, [pipeline.STREAM], ["bronze"], settings, trigger="100 ms", on_batch=on_batch)
 
 
 def test_a_topic_that_was_deleted_and_made_again_is_refused(

@@ -26,6 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import STREAMS
 from lakehouse.streams.metrics import METRICS
+from lakehouse.tables import Lake
 from lakehouse.topics import describe_topic
 from tests import old_lakes, pipeline, verdicts
 from tests.fixtures import make_lake
@@ -100,7 +101,8 @@ def catch_up(
 ) -> list[BatchDone]:
     done: list[BatchDone] = []
     trigger = AVAILABLE_NOW
-    run(spark, streams, layers, settings, trigger=trigger, on_batch=done.append, clock=lambda: LATER)
+    lake = Lake(spark, settings.lake)
+    run(lake, streams, layers, settings, trigger=trigger, on_batch=done.append, clock=lambda: LATER)
     return done
 
 
@@ -134,7 +136,8 @@ def test_a_lake_of_an_earlier_version_is_carried_on_and_its_books_balance(
     assert {one.query for one in done if one.batch == 2} == set(QUERIES)
 
     # A letter of then is let in, though it is late.
-    assert replay(spark, [METRICS], settings, Selection(rule="late"), utc_now(), allow_late=True).passed == 1
+    lake, late = Lake(spark, settings.lake), Selection(rule="late")
+    assert replay(lake, [METRICS], settings, late, utc_now(), allow_late=True).passed == 1
     catch_up(spark, [METRICS], ["gold"], settings)
 
     bronze = old_lakes.bronze_of(settings)
@@ -147,7 +150,7 @@ def test_a_lake_of_an_earlier_version_is_carried_on_and_its_books_balance(
     assert old_lakes.gold_differences(settings, judged, LATER) == []
     if not is_audited:
         return
-    report = audit(spark, STREAMS, settings, utc_now())
+    report = audit(lake, STREAMS, settings, utc_now())
     assert [check for check in report.checks if check.differences] == []
     assert report.is_clean
     assert {(check.stream, check.name) for check in report.checks if check.compared} >= {

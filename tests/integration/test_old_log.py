@@ -17,6 +17,7 @@ from lakehouse.runtime.runner import run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
+from lakehouse.tables import Lake
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -60,14 +61,16 @@ def settings(make_settings: MakeSettings) -> Settings:
 def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
     spark: SparkSession, settings: Settings
 ) -> None:
+    lake = Lake(spark, settings.lake)
+
     def take(offset: int, *records: Raw) -> None:
         source = TRANSACTIONS.sources[0]
         pipeline.land(spark, settings, [list(records)], landed_at=START, first_offset=offset, source=source)
-        run(spark, [TRANSACTIONS], ["silver", "gold", "export"], settings, trigger=AVAILABLE_NOW)
+        run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, trigger=AVAILABLE_NOW)
 
     def looked() -> tuple[Check, Check]:
-        (sent,) = check_topic(spark, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings)
-        (put,) = check_redis(spark, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
+        (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings)
+        (put,) = check_redis(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
         return sent, put
 
     topic, gold = settings.topic("aggregated-transactions"), pipeline.path_of(settings, GOLD)

@@ -33,6 +33,7 @@ from lakehouse.sandbox.samples import spread_times
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
@@ -361,7 +362,14 @@ def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_be
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
-            run, spark, [STREAM], ["bronze"], settings, trigger="100 ms", on_batch=on_batch, stop=stop
+            run,
+            Lake(spark, settings.lake),
+            [STREAM],
+            ["bronze"],
+            settings,
+            trigger="100 ms",
+            on_batch=on_batch,
+            stop=stop,
         )
         try:
             pipeline.await_(lambda: running.done() or sum(landed) == 2)

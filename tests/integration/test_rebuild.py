@@ -35,7 +35,7 @@ from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
 from lakehouse.streams.sales import PRODUCT_SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
-from lakehouse.tables import leases
+from lakehouse.tables import Lake, leases
 from tests import old_lakes, pipeline, verdicts
 from tests.batches import gold_of, rows_between, take
 from tests.crashing import CrashError, crash_at
@@ -110,73 +110,74 @@ def caught_up(once_caught_up: Settings, lake_settings: Settings) -> Settings:
 
 
 def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
-    spark: SparkSession, caught_up: Settings
+    lake: Lake, caught_up: Settings
 ) -> None:
-    damage(spark, caught_up, "user_id = 'u1'")
+    damage(lake.spark, caught_up, "user_id = 'u1'")
     second = START + WINDOW
     span = WindowSpan(second, second + WINDOW)
 
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, span) == rebuilt(len(USERS), 1)
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, span) == rebuilt(len(USERS), 1)
 
     wrong = {text.split(":")[0] for text in differences(caught_up)}
     right = ("u1", pipeline.micros(second))
     assert len(wrong) == WINDOWS - 1
     assert str(right) not in wrong
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS - 1
     )
     assert differences(caught_up) == []
 
 
 def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_writes_no_row(
-    spark: SparkSession, caught_up: Settings
+    lake: Lake, caught_up: Settings
 ) -> None:
     gold = f"delta.`{pipeline.path_of(caught_up, GOLD)}`"
-    spark.sql(f"DELETE FROM {gold} WHERE user_id = 'u0'")
-    spark.sql(f"INSERT INTO {gold} SELECT * FROM {gold} WHERE user_id = 'u2'")
-    spark.sql(
+    lake.spark.sql(f"DELETE FROM {gold} WHERE user_id = 'u0'")
+    lake.spark.sql(f"INSERT INTO {gold} SELECT * FROM {gold} WHERE user_id = 'u2'")
+    lake.spark.sql(
         f"INSERT INTO {gold} SELECT 'not ' || user_id, window_start, window_end, total_amount, count "
         f"FROM {gold} WHERE user_id IN ('u1', 'u3')"
     )
 
     version = pipeline.version_of(caught_up, GOLD)
     with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* with --force"):
-        rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+        rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
     assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
-    (done,) = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan(), force=True)
+    (done,) = rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan(), force=True)
 
     # Doubled rows leave first and come again: once deleted, once changed.
     assert (done.changed, done.deleted) == (2 * WINDOWS, 3 * WINDOWS)
     assert differences(caught_up) == []
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, 0
     )
 
 
-def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(
-    spark: SparkSession, caught_up: Settings
-) -> None:
-    fill(spark, caught_up, [everybody(2)], first_offset=1000)
-    pipeline.run_layers(spark, caught_up, "silver", "gold", stream=TRANSACTIONS)
+def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(lake: Lake, caught_up: Settings) -> None:
+    fill(lake.spark, caught_up, [everybody(2)], first_offset=1000)
+    pipeline.run_layers(lake.spark, caught_up, "silver", "gold", stream=TRANSACTIONS)
     silver = f"delta.`{pipeline.path_of(caught_up, SILVER)}`"
-    spark.sql(f"OPTIMIZE {silver}")
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    lake.spark.sql(f"OPTIMIZE {silver}")
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, 0
     )
 
-    spark.sql(f"DELETE FROM {silver} WHERE user_id = 'u1' AND amount = 1.25")
+    lake.spark.sql(f"DELETE FROM {silver} WHERE user_id = 'u1' AND amount = 1.25")
 
-    done = rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+    done = rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
     assert done == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
 
 def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
-    spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
-    fill(spark, caught_up, [everybody(2)], first_offset=1000)
-    pipeline.run_layers(spark, caught_up, "silver", stream=TRANSACTIONS)
-    gold, rows = gold_of(spark, caught_up, TRANSACTIONS), rows_between(spark, caught_up, SILVER, 1000, 2000)
+    fill(lake.spark, caught_up, [everybody(2)], first_offset=1000)
+    pipeline.run_layers(lake.spark, caught_up, "silver", stream=TRANSACTIONS)
+    gold, rows = (
+        gold_of(lake.spark, caught_up, TRANSACTIONS),
+        rows_between(lake.spark, caught_up, SILVER, 1000, 2000),
+    )
     thread = threading.Thread(target=lambda: take(gold, rows, 7, now=LANDED))
     looks, names = list[str](), storage.names
 
@@ -186,15 +187,17 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
         return names(spark, directory)
 
     monkeypatch.setattr(storage, "names", noting)
-    with leases.held(spark, path, GOLD):
+    with leases.held(lake.spark, path, GOLD):
         thread.start()
         with pytest.raises(TableError, match="is being rebuilt already, and held until"):
-            rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+            rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
         assert differences(caught_up) != []
     thread.join(300)
 
-    operations = [row.operation for row in spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()]
+    operations = [
+        row.operation for row in lake.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()
+    ]
     assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
     assert differences(caught_up) == []
 
@@ -222,50 +225,50 @@ def test_an_update_that_comes_between_a_fold_and_its_write_is_folded_into(
 
 
 def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_what_it_writes(
-    spark: SparkSession, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
     monkeypatch.setattr(leases, "_RENEWED_EVERY_S", 0.05)
     replace, held = tables.replace, list[bool]()
 
     def terms() -> list[str]:
-        return [name for name in storage.names(spark, f"{path}/_lakehouse_lease") if name[0] != "."]
+        return [name for name in storage.names(lake.spark, f"{path}/_lakehouse_lease") if name[0] != "."]
 
     def after_a_renewal(*arguments: Any, **named: Any) -> object:
         first = max(terms())
         await_(lambda: max(terms()) > first)
-        held.append(leases.is_held(spark, path))
+        held.append(leases.is_held(lake.spark, path))
         return replace(*arguments, **named)
 
     monkeypatch.setattr(tables, "replace", after_a_renewal)
-    damage(spark, caught_up, "user_id = 'u1'")
+    damage(lake.spark, caught_up, "user_id = 'u1'")
     version = pipeline.version_of(caught_up, GOLD)
 
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS
     )
 
     assert held == [True]
     assert pipeline.version_of(caught_up, GOLD) == version + 3  # taken, merged once, given back
-    assert not leases.is_held(spark, path)
+    assert not leases.is_held(lake.spark, path)
     assert terms() == []
     assert differences(caught_up) == []
 
 
-def test_a_lease_whose_holder_was_killed_runs_out(spark: SparkSession, caught_up: Settings) -> None:
+def test_a_lease_whose_holder_was_killed_runs_out(lake: Lake, caught_up: Settings) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
     alive = f"{path}/_lakehouse_lease/{round(time.time() + 3600) * 1000}-killed"
-    tables.begin(spark, path).set_properties({"lakehouse.lease": "killed"})
-    storage.write_text(spark, alive.replace("killed", "another"), "")
-    assert not leases.is_held(spark, path)
-    storage.write_text(spark, alive, "")
-    assert leases.is_held(spark, path)
+    tables.begin(lake.spark, path).set_properties({"lakehouse.lease": "killed"})
+    storage.write_text(lake.spark, alive.replace("killed", "another"), "")
+    assert not leases.is_held(lake.spark, path)
+    storage.write_text(lake.spark, alive, "")
+    assert leases.is_held(lake.spark, path)
 
-    storage.delete(spark, alive)
-    storage.write_text(spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
+    storage.delete(lake.spark, alive)
+    storage.write_text(lake.spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
 
-    assert not leases.is_held(spark, path)
-    assert rebuild_gold(spark, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    assert not leases.is_held(lake.spark, path)
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, 0
     )
 
@@ -285,21 +288,21 @@ def every_difference(settings: Settings) -> list[str]:
 
 @pytest.mark.soak
 def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
-    spark: SparkSession, every_stream: Settings
+    lake: Lake, every_stream: Settings
 ) -> None:
     changes = (
         (METRICS_1M, {"count": "count + 1"}),
         (METRICS_SUMMARY_10M, {"p50": "max + 1"}),
         (CALL_RECORDS, {"analytics": "NULL", "metrics_events": "9"}),
     )
-    damages = [damage_rows(spark, every_stream, table, change) for table, change in changes]
+    damages = [damage_rows(lake.spark, every_stream, table, change) for table, change in changes]
     assert len(every_difference(every_stream)) >= sum(map(sum, damages))
 
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
-        (done,) = rebuild_gold(spark, table, every_stream, WindowSpan(), force=True)
+        (done,) = rebuild_gold(lake, table, every_stream, WindowSpan(), force=True)
         assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
     # A call that was missing comes back as an open one, which the wall clock closes.
-    pipeline.run_layers(spark, every_stream, "gold", stream=CALLS, now=NOW)
+    pipeline.run_layers(lake.spark, every_stream, "gold", stream=CALLS, now=NOW)
 
     assert every_difference(every_stream) == []
 
@@ -325,47 +328,45 @@ def damage_rows(
 
 @pytest.mark.soak
 def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
-    spark: SparkSession, every_stream: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, every_stream: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is written first has nothing to change any more."""
     paths = {name: str(pipeline.path_of(every_stream, f"gold.{name}")) for name in SALES_TABLES}
-    spark.sql(f"UPDATE delta.`{paths['product_sales']}` SET total = 1 WHERE product = 'chair'")
-    spark.sql(f"UPDATE delta.`{paths['sales_notifications']}` SET value = 1 WHERE product = 'chair'")
+    lake.spark.sql(f"UPDATE delta.`{paths['product_sales']}` SET total = 1 WHERE product = 'chair'")
+    lake.spark.sql(f"UPDATE delta.`{paths['sales_notifications']}` SET value = 1 WHERE product = 'chair'")
 
     with monkeypatch.context() as patch:
         patch.setattr(tables, "replace", crash_at(tables.replace, 1, after=True))
         with pytest.raises(CrashError):
-            rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan())
-    done = rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan())
+            rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan())
+    done = rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan())
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
     assert every_difference(every_stream) == []
     with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
-        rebuild_gold(spark, PRODUCT_SALES, every_stream, WindowSpan(START))
+        rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan(START))
 
 
 @pytest.mark.soak
-def test_gold_follows_a_rebuild_of_silver_under_other_settings(
-    spark: SparkSession, lake_settings: Settings
-) -> None:
+def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_settings: Settings) -> None:
     """The tolerance is widened, so a dead letter becomes clean, and then narrowed to less than before."""
     near, far = LANDED + timedelta(seconds=200), LANDED + timedelta(seconds=1000)
     wide, narrow = (
         lake_settings.model_copy(update={"future_tolerance_s": seconds}) for seconds in (2000, 100)
     )
-    fill(spark, lake_settings, [[*everybody(0), spent("u1", near, "3"), spent("u1", far, "5")]])
-    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
+    fill(lake.spark, lake_settings, [[*everybody(0), spent("u1", near, "3"), spent("u1", far, "5")]])
+    pipeline.run_layers(lake.spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
     assert len(pipeline.rows_of(lake_settings, SILVER)) == 17
     now = datetime.now(UTC)
 
     for settings, rows in ((wide, 18), (narrow, 16)):
-        rebuild_silver(spark, TRANSACTIONS, settings, Landed(), now)
-        ends = silver_versions(spark, TRANSACTIONS, settings)
-        pipeline.run_layers(spark, settings, "gold", stream=TRANSACTIONS)  # reads what was only inserted
-        assert behind(spark, TRANSACTIONS, settings, ends) == []
-        rebuild_gold(spark, USER_TRANSACTIONS_5M, settings, WindowSpan())
+        rebuild_silver(lake, TRANSACTIONS, settings, Landed(), now)
+        ends = silver_versions(lake, TRANSACTIONS)
+        pipeline.run_layers(lake.spark, settings, "gold", stream=TRANSACTIONS)  # reads what was only inserted
+        assert behind(lake, TRANSACTIONS, ends) == []
+        rebuild_gold(lake, USER_TRANSACTIONS_5M, settings, WindowSpan())
 
         assert len(pipeline.rows_of(settings, SILVER)) == rows
         assert differences(settings) == []
-        cut = recompute.cut_of(spark, USER_TRANSACTIONS_5M, settings)
+        cut = recompute.cut_of(lake, USER_TRANSACTIONS_5M)
         assert cut.merged["transactions"].count() == rows

@@ -35,6 +35,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.batches import rows_between, silver_of, take
 from tests.crashing import CrashError, crash_at
@@ -128,12 +129,10 @@ def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
     )
 
 
-def test_letters_that_still_fail_gain_an_attempt_and_are_open(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settings: Settings) -> None:
     version = pipeline.version_of(settings, SILVER)
 
-    done = replay(spark, [METRICS], settings, Selection(), NOW)
+    done = replay(lake, [METRICS], settings, Selection(), NOW)
 
     assert done == Replayed(failed=4, failing={"future": 1, "late": 1, "not_json": 2})
     assert pipeline.version_of(settings, SILVER) == version
@@ -144,32 +143,30 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(
     assert "before the watermark 2026-03-13 12:00:30" in found[5]["reasons"][0]["message"]
 
 
-def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(lake: Lake, settings: Settings) -> None:
     patient = settings.model_copy(update=PATIENT)
     before = files_of(settings)
 
-    tried = try_replay(spark, [METRICS], patient, Selection(), NOW)
+    tried = try_replay(lake, [METRICS], patient, Selection(), NOW)
 
     assert tried == Tried(asked=4, would_pass=1, would_fail=3, failing={"late": 1, "not_json": 2})
-    assert try_replay(spark, [METRICS], settings, Selection(), NOW, allow_late=True) == Tried(
+    assert try_replay(lake, [METRICS], settings, Selection(), NOW, allow_late=True) == Tried(
         asked=4, would_pass=1, would_fail=3, failing={"future": 1, "not_json": 2}
     )
     assert files_of(settings) == before
-    assert replay(spark, [METRICS], patient, Selection(), NOW) == Replayed(
+    assert replay(lake, [METRICS], patient, Selection(), NOW) == Replayed(
         passed=tried.would_pass, failed=tried.would_fail, failing=tried.failing
     )
 
 
 def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     patient = settings.model_copy(update=PATIENT)
 
-    done = replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
-    again = replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
-    pipeline.run_layers(spark, patient, "silver", "gold", stream=METRICS)
+    done = replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
+    again = replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
+    pipeline.run_layers(lake.spark, patient, "silver", "gold", stream=METRICS)
 
     assert (done, again) == (Replayed(passed=1), Replayed())
     assert letters(settings) == {3: "open", 4: "replayed", 5: "open", 6: "open"}
@@ -180,7 +177,7 @@ def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
 
 @pytest.mark.soak
 def test_two_replays_at_the_same_time_let_a_record_in_once(
-    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have judged and found nothing in silver before either of them inserts."""
     patient, both = settings.model_copy(update=PATIENT), Barrier(2)
@@ -206,7 +203,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
 
     def work() -> None:
         selection = Selection(rule="future")
-        done.append(replay(spark.newSession(), [METRICS], patient, selection, NOW))
+        done.append(replay(Lake(lake.spark.newSession(), lake.root), [METRICS], patient, selection, NOW))
 
     threads = [Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -222,73 +219,69 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
 
 
 def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
-    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = settings.model_copy(update=PATIENT)
     with monkeypatch.context() as patch:
         patch.setattr(tables, "update_matched", crash_at(tables.update_matched, 1, after=False))
         with pytest.raises(CrashError):
-            replay(spark, [METRICS], patient, Selection(), NOW)
+            replay(lake, [METRICS], patient, Selection(), NOW)
     assert in_silver(settings) == [0, 1, 2, 4]
     assert letters(settings)[4] == "open"
 
-    assert discard(spark, [METRICS], settings, Selection(rule="future"), NOW) == Discarded(there_already=1)
+    assert discard(lake, [METRICS], settings, Selection(rule="future"), NOW) == Discarded(there_already=1)
 
     assert letters(settings)[4] == "replayed"
     assert in_silver(settings) == [0, 1, 2, 4]
 
 
-def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(
-    spark: SparkSession, settings: Settings
-) -> None:
-    DeltaTable.forPath(spark, str(pipeline.path_of(settings, pipeline.BRONZE))).delete("offset = 6")
+def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(lake: Lake, settings: Settings) -> None:
+    DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, pipeline.BRONZE))).delete("offset = 6")
 
-    done = replay(spark, [METRICS], settings, Selection(rule="not_json"), NOW)
+    done = replay(lake, [METRICS], settings, Selection(rule="not_json"), NOW)
 
     assert done == Replayed(failed=1, gone=1, failing={"not_json": 1})
     assert letters(settings)[6] == "open"
 
 
-def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake, settings: Settings) -> None:
     selection = Selection(rule="not_json", offset=3)
 
-    first = discard(spark, [METRICS], settings, selection, NOW)
+    first = discard(lake, [METRICS], settings, selection, NOW)
     version = pipeline.version_of(settings, DEAD_LETTERS)
-    second = discard(spark, [METRICS], settings, selection, NOW)
+    second = discard(lake, [METRICS], settings, selection, NOW)
 
     assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
     assert pipeline.version_of(settings, DEAD_LETTERS) == version + 2  # the lease, taken and given back
     assert letters(settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
-    assert replay(spark, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
+    assert replay(lake, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
 
 
 @pytest.mark.soak
 def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has_cleared(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     """Its windows are made anew, keep no sketch, and are made anew once more by whatever comes later."""
-    assert replay(spark, [METRICS], settings, Selection(rule="late"), NOW, allow_late=True).passed == 1
-    pipeline.run_layers(spark, settings, "gold", stream=METRICS)
-    assert [one.rows for one in clear_state(spark, [METRICS], settings)] == [1, 1]
+    assert replay(lake, [METRICS], settings, Selection(rule="late"), NOW, allow_late=True).passed == 1
+    pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
+    assert [one.rows for one in clear_state(lake, [METRICS], settings)] == [1, 1]
     version = pipeline.version_of(settings, GOLD)
     more = [[event(at, value)] for value, at in (BY_OFFSET[7], BY_OFFSET[8])]
-    pipeline.land(spark, settings, more, landed_at=LANDED, first_offset=7)
-    pipeline.run_layers(spark, settings, "silver", stream=METRICS)
+    pipeline.land(lake.spark, settings, more, landed_at=LANDED, first_offset=7)
+    pipeline.run_layers(lake.spark, settings, "silver", stream=METRICS)
 
     for offset, counted in ((7, [0, 1, 2, 5, 7]), (8, [0, 1, 2, 5, 7, 8])):
         selection = Selection(offset=offset)
-        assert replay(spark, [METRICS], settings, selection, NOW, allow_late=True).passed == 1
-        pipeline.run_layers(spark, settings, "gold", stream=METRICS)
+        assert replay(lake, [METRICS], settings, selection, NOW, allow_late=True).passed == 1
+        pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
         assert gold_differences(settings, counted) == []
 
     path = str(pipeline.path_of(settings, GOLD))
-    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
     changes = filter_newest(feed.option("startingVersion", version + 1).load(path), METRICS_1M)
     (row,) = changes.where("count = 3").collect()
     assert (row["sum"], row["sketch"], row["p50"]) == (18.0, None, 6.0)
-    assert [one.rows for one in clear_state(spark, [METRICS], settings)] == [1, 1]
+    assert [one.rows for one in clear_state(lake, [METRICS], settings)] == [1, 1]
 
 
 # A micro-batch of silver whose retry has other rules.
@@ -362,16 +355,16 @@ LETTERS_AFTER = {2: "open", 3: "open", 4: "replayed", 5: "open", 6: "open"}
 
 
 def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
     environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: None, 2: None}
 
-    done = rebuild_silver(spark, stream, patient, Landed(), NOW)
+    done = rebuild_silver(lake, stream, patient, Landed(), NOW)
 
     versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
-    again = rebuild_silver(spark, stream, patient, Landed(), NOW)
+    again = rebuild_silver(lake, stream, patient, Landed(), NOW)
     assert (done, again) == (EXPECTED, SilverRebuilt(judged=7))
     versions[DEAD_LETTERS] += 2  # the lease, taken and given back
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
@@ -381,22 +374,22 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     found = letter_rows(settings)[2]
     assert [reason["rule"] for reason in found["reasons"]] == ["too_high"]
     assert (found["value"], found["batch"], found["attempts"]) == (CUTS[0][2].value, None, 1)
-    passed_over = pipeline.run_layers(spark, patient, "silver", "gold", stream=stream)
+    passed_over = pipeline.run_layers(lake.spark, patient, "silver", "gold", stream=stream)
     assert sum(one.result.rows for one in passed_over) == 0
 
 
 @pytest.mark.soak
 def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     """Offset 7 has landed and is not judged yet: a rebuild leaves it to silver."""
-    pipeline.land(spark, settings, [[event(LANDED, 9.0)]], landed_at=LANDED, first_offset=7)
+    pipeline.land(lake.spark, settings, [[event(LANDED, 9.0)]], landed_at=LANDED, first_offset=7)
     for table, condition in ((SILVER, "offset IN (0, 2)"), (DEAD_LETTERS, "offset IN (3, 5)")):
-        DeltaTable.forPath(spark, str(pipeline.path_of(settings, table))).delete(condition)
+        DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, table))).delete(condition)
     assert (in_silver(settings), letters(settings)) == ([1], {4: "open", 6: "open"})
 
-    done = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
-    again = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+    done = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
+    again = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
 
     assert (done.judged, done.inserted, done.newly_refused) == (7, 2, 2)
     assert again == SilverRebuilt(judged=7)
@@ -407,28 +400,28 @@ def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
 
 @pytest.mark.soak
 def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     """RESTORE adds the files that a DELETE of all rows has removed, which silver takes for new ones."""
-    bronze = DeltaTable.forPath(spark, str(pipeline.path_of(settings, pipeline.BRONZE)))
+    bronze = DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, pipeline.BRONZE)))
     version = pipeline.version_of(settings, pipeline.BRONZE)
     bronze.delete()
     bronze.restoreToVersion(version)
-    pipeline.run_layers(spark, settings, "silver", stream=METRICS)
+    pipeline.run_layers(lake.spark, settings, "silver", stream=METRICS)
     assert in_silver(settings) == [0, 0, 1, 1, 2, 2]
     assert len(pipeline.rows_of(settings, DEAD_LETTERS)) == 8
 
-    done = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+    done = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
 
     assert (done.judged, done.inserted, done.removed) == (7, 0, 3)
     assert in_silver(settings) == [0, 1, 2]
     assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
-    assert rebuild_silver(spark, STREAM, settings, Landed(), NOW) == SilverRebuilt(judged=7)
+    assert rebuild_silver(lake, STREAM, settings, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.soak
 def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_the_next(
-    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the letters, after silver, and after all; each goes on with what the one before has left."""
     patient, stream = settings.model_copy(update=PATIENT), changed_stream()
@@ -436,18 +429,18 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
         with monkeypatch.context() as patch:
             patch.setattr(tables, write, crash_at(getattr(tables, write), 1, after=True))
             with pytest.raises(CrashError):
-                rebuild_silver(spark, stream, patient, Landed(), NOW)
+                rebuild_silver(lake, stream, patient, Landed(), NOW)
         clean, dead = in_silver(settings), letters(settings)
         assert set(clean) | {at for at, status in dead.items() if status == "open"} == set(range(7)), write
 
     assert in_silver(settings) == [0, 1, 4]
     assert letters(settings) == LETTERS_AFTER
-    assert rebuild_silver(spark, stream, patient, Landed(), NOW) == SilverRebuilt(judged=7)
+    assert rebuild_silver(lake, stream, patient, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.soak
 def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebuild_between_theirs(
-    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient, said = settings.model_copy(update=PATIENT), list[str]()
 
@@ -468,21 +461,21 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
         return meanwhile
 
     def judge_again() -> SilverRebuilt:
-        return rebuild_silver(spark, STREAM, patient, Landed(), NOW)
+        return rebuild_silver(lake, STREAM, patient, Landed(), NOW)
 
     def replay_future() -> Replayed:
-        return replay(spark, [METRICS], patient, Selection(rule="future"), NOW)
+        return replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
 
     def discard_late() -> Discarded:
-        return discard(spark, [METRICS], patient, Selection(rule="late"), NOW)
+        return discard(lake, [METRICS], patient, Selection(rule="late"), NOW)
 
     with monkeypatch.context() as patch:
         patch.setattr(tables, "replace", after(tables.replace, replay_future, discard_late, judge_again))
-        assert rebuild_silver(spark, changed_stream(), patient, Landed(), NOW) == EXPECTED
+        assert rebuild_silver(lake, changed_stream(), patient, Landed(), NOW) == EXPECTED
     with monkeypatch.context() as patch:
         patch.setattr(tables, "update_matched", after(tables.update_matched, judge_again))
         assert discard_late() == Discarded(1, 0, {"late": 1})
-    assert replay(spark, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
+    assert replay(lake, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
 
     rebuilding = "has to wait: rebuild of silver.metrics_events"
     assert said == [
@@ -493,7 +486,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
     ]
 
 
-def test_what_a_rebuild_that_was_killed_held_runs_out(spark: SparkSession, settings: Settings) -> None:
+def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Settings) -> None:
     path = str(pipeline.path_of(settings, DEAD_LETTERS))
     name = "lakehouse.lease.metrics_events.killed"
 
@@ -501,30 +494,30 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(spark: SparkSession, setti
         return f"{path}/_lakehouse_lease/{round(moment) * 1000}-killed"
 
     held = "alone rebuild of silver.metrics_events (process 1 on a)"
-    tables.begin(spark, path).set_properties({name: held})
-    storage.write_text(spark, later := alive_until(time.time() + 3600), "")
+    tables.begin(lake.spark, path).set_properties({name: held})
+    storage.write_text(lake.spark, later := alive_until(time.time() + 3600), "")
     with pytest.raises(TableError, match=r"rebuild of silver.metrics_events \(process 1 on a\) is running"):
-        replay(spark, [METRICS], settings, Selection(), NOW)
+        replay(lake, [METRICS], settings, Selection(), NOW)
 
-    storage.delete(spark, later)
-    storage.write_text(spark, alive_until(time.time() - 1), "")
-    assert replay(spark, [METRICS], settings, Selection(), NOW).failed == 4
-    assert not [one for one in tables.properties_of(tables.snapshot(spark, path)) if "lease" in one]
+    storage.delete(lake.spark, later)
+    storage.write_text(lake.spark, alive_until(time.time() - 1), "")
+    assert replay(lake, [METRICS], settings, Selection(), NOW).failed == 4
+    assert not [one for one in tables.properties_of(tables.snapshot(lake.spark, path)) if "lease" in one]
 
 
 @pytest.mark.soak
 def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
-    spark: SparkSession, settings: Settings
+    lake: Lake, settings: Settings
 ) -> None:
     """Late letters come in only on purpose, discarded ones not at all, other landing times are not judged."""
     patient = settings.model_copy(update=PATIENT)
-    discard(spark, [METRICS], settings, Selection(offset=3), NOW)
+    discard(lake, [METRICS], settings, Selection(offset=3), NOW)
 
-    assert rebuild_silver(spark, STREAM, patient, Landed(until=LANDED), NOW) == SilverRebuilt()
-    there = rebuild_silver(spark, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
+    assert rebuild_silver(lake, STREAM, patient, Landed(until=LANDED), NOW) == SilverRebuilt()
+    there = rebuild_silver(lake, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
     assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
     assert in_silver(settings) == [0, 1, 2, 4, 5]
-    back = rebuild_silver(spark, STREAM, settings, Landed(), NOW)
+    back = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
 
     assert (back.judged, back.removed, back.newly_refused) == (6, 1, 1)
     assert in_silver(settings) == [0, 1, 2, 5]

@@ -22,6 +22,7 @@ from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
 from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
+from lakehouse.tables import Lake
 from tests import old_lakes
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
@@ -90,7 +91,7 @@ def differences(spark: SparkSession, client: TestClient, table: MergedTable) -> 
 
 
 def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    register(spark, settings)
+    register(Lake(spark, settings.lake), settings)
     with client_of(settings, redis_url=NOWHERE) as client:
         found = {table.name: differences(spark, client, table) for table in TABLES}
     assert [one for _, wrong in found.values() for one in wrong] == []

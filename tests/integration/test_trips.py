@@ -25,7 +25,7 @@ from lakehouse.runtime.runner import BatchDone, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from tests import pipeline
 from tests.chance import chance
 from tests.conftest import MakeSettings
@@ -63,7 +63,7 @@ class TripsLake:
         """Run all layers in trips or by layer; return the queries whose micro-batches were written."""
         self.done.clear()
         run(
-            self.spark,
+            Lake(self.spark, self.settings.lake),
             [self.stream],
             LAYERS,
             self.settings,
@@ -178,4 +178,4 @@ def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: TripsLake) ->
     assert kills > 10
     assert lake.counted() == lake.sent
     assert len(pipeline.rows_of(lake.settings, DEAD_LETTERS)) == lake.refused
-    assert audit(lake.spark, [STREAM], lake.settings, utc_now()).is_clean
+    assert audit(Lake(lake.spark, lake.settings.lake), [STREAM], lake.settings, utc_now()).is_clean

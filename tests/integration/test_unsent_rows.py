@@ -38,7 +38,7 @@ from lakehouse.sinks import KafkaSink, read_progress
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
@@ -98,8 +98,8 @@ class Exported:
         table: MergedTable = CALL_RECORDS,
     ) -> None:
         self.spark, self.settings, self.stream, self.table = spark, settings, stream, table
-        self.topic = settings.topic(str(table.export.topic))
-        self.path = tables.ensure(spark, settings.lake, gold.spec(table, settings))
+        self.lake, self.topic = Lake(spark, settings.lake), settings.topic(str(table.export.topic))
+        self.path = self.lake.ensure(gold.spec(table, settings))
 
     def put(self, *rows: dict[str, Any]) -> None:
         """Insert or update rows in one commit, as gold does."""
@@ -114,7 +114,7 @@ class Exported:
     def run(self) -> list[BatchDone]:
         done: list[BatchDone] = []
         stream, settings = self.stream, self.settings
-        run(self.spark, [stream], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(self.lake, [stream], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
         return [batch for batch in done if batch.query == f"export.{self.table.name}"]
 
     def written(self) -> dict[str, int]:
@@ -138,7 +138,7 @@ class Exported:
         return sorted(tuple(row[name] for name in columns) for row in rows)
 
     def audited(self) -> Check:
-        (check,) = check_topic(self.spark, self.stream, self.table, self.topic, self.settings)
+        (check,) = check_topic(self.lake, self.stream, self.table, self.topic, self.settings)
         return check
 
     def set_limit(self, max_message_bytes: int) -> None:
@@ -189,7 +189,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
     audited = exported.audited()
     assert (audited.compared, audited.differences) == (6, 0)
     assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
-    assert UNSENT in register(exported.spark, exported.settings)
+    assert UNSENT in register(exported.lake, exported.settings)
     found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
     assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
 
@@ -210,7 +210,7 @@ def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     assert calls.audited().differences == 0  # though the topic has an older state
 
     calls.set_limit(4_000_000)
-    register(spark, settings)
+    register(Lake(spark, settings.lake), settings)
     ask(spark, "UPDATE gold.call_records SET status = status WHERE user2 = 'eve'", limit=1, write=True)
     assert calls.written() == {"topic": 1, "redis": 1}
     assert calls.messages()[LARGE.key] == [small.message, LARGE.message]

@@ -26,7 +26,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.runtime.trips import TripGroup
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
-from lakehouse.tables import Transaction
+from lakehouse.tables import Lake, Transaction
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -74,7 +74,7 @@ class WaitingLake:
 
     def _run(self, trigger: str, stop: Stop, *, trips: bool = True) -> None:
         run(
-            self.spark,
+            Lake(self.spark, self.settings.lake),
             [METRICS],
             LAYERS,
             self.settings,
@@ -127,7 +127,8 @@ class WaitingLake:
 
     def check(self) -> None:
         assert (self.count(MINUTES), self.count(SUMMARIES)) == (self.sent, self.sent)
-        assert audit(self.spark, [METRICS], self.settings, NOON + timedelta(days=1)).is_clean
+        lake = Lake(self.spark, self.settings.lake)
+        assert audit(lake, [METRICS], self.settings, NOON + timedelta(days=1)).is_clean
 
 
 @pytest.fixture

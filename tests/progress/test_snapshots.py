@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress import snapshots
 from lakehouse.progress.snapshots import Position
 from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.fuzz import commands
 
@@ -19,11 +20,11 @@ QUERY = "gold.something"
 
 
 @pytest.fixture
-def path(spark: SparkSession, lake_settings: Settings) -> str:
+def path(lake: Lake) -> str:
     """A table of the coordinates of records, three files a commit."""
-    location = tables.path_of(lake_settings.lake, "silver", "something")
-    append(spark, location, 0)
-    append(spark, location, 10)
+    location = lake.path("silver", "something")
+    append(lake.spark, location, 0)
+    append(lake.spark, location, 10)
     return location
 
 
@@ -34,23 +35,22 @@ def append(spark: SparkSession, path: str, first: int) -> None:
     rows.repartition(3).write.format("delta").mode("append").save(path)
 
 
-def stream(spark: SparkSession, settings: Settings, path: str, files: int = 1000) -> dict[int, set[int]]:
+def stream(lake: Lake, path: str, files: int = 1000) -> dict[int, set[int]]:
     """Catch up with the table, so many files a micro-batch, and return what each micro-batch was given."""
     given: dict[int, set[int]] = {}
 
     def take(batch: DataFrame, number: int) -> None:
         given[number] = {row.offset for row in batch.collect()}
 
-    reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    reader = lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
     rows = reader.option("maxFilesPerTrigger", files).load(path)
-    checkpoint = checkpoints.path_of(settings.lake, QUERY)
-    writer = rows.writeStream.option("checkpointLocation", checkpoint).foreachBatch(take)
+    writer = rows.writeStream.option("checkpointLocation", lake.checkpoint(QUERY)).foreachBatch(take)
     writer.trigger(availableNow=True).start().awaitTermination()
     return given
 
 
-def position(spark: SparkSession, settings: Settings, path: str, batch: int) -> Position:
-    return snapshots.positions(spark, settings.lake, QUERY, batch)[tables.table_id(spark, path)]
+def position(lake: Lake, path: str, batch: int) -> Position:
+    return snapshots.positions(lake, QUERY, batch)[tables.table_id(lake.spark, path)]
 
 
 def offsets_of(rows: DataFrame) -> list[int]:
@@ -58,16 +58,16 @@ def offsets_of(rows: DataFrame) -> list[int]:
 
 
 def test_a_cut_is_what_the_micro_batches_up_to_one_have_been_given(
-    spark: SparkSession, lake_settings: Settings, path: str
+    spark: SparkSession, lake: Lake, path: str
 ) -> None:
-    given = stream(spark, lake_settings, path, files=2)  # begins with the table as it stands
+    given = stream(lake, path, files=2)  # begins with the table as it stands
     append(spark, path, 20)
     append(spark, path, 30)
-    given |= stream(spark, lake_settings, path, files=2)
+    given |= stream(lake, path, files=2)
     append(spark, path, 40)
-    given |= stream(spark, lake_settings, path)
+    given |= stream(lake, path)
 
-    places = [position(spark, lake_settings, path, batch) for batch in sorted(given)]
+    places = [position(lake, path, batch) for batch in sorted(given)]
     assert any(place.is_starting for place in places)
     assert any(place.index >= 0 and not place.is_starting for place in places)  # in the middle of a commit
     seen: set[int] = set()
@@ -75,19 +75,19 @@ def test_a_cut_is_what_the_micro_batches_up_to_one_have_been_given(
         seen |= given[batch]
         assert offsets_of(snapshots.read_up_to(spark, path, place)) == sorted(seen)
     assert seen == set(range(50))
-    assert snapshots.finished(spark, lake_settings.lake, QUERY) == max(given)
+    assert snapshots.finished(lake, QUERY) == max(given)
     assert offsets_of(snapshots.read_up_to(spark, path, None)) == []
 
 
 def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
-    spark: SparkSession, lake_settings: Settings, path: str
+    spark: SparkSession, lake: Lake, path: str
 ) -> None:
-    given = stream(spark, lake_settings, path)
+    given = stream(lake, path)
     append(spark, path, 20)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE offset IN (5, 25)")
     spark.sql(f"UPDATE delta.`{path}` SET changed = 1 WHERE offset = 7")
     append(spark, path, 30)
-    place = position(spark, lake_settings, path, max(given))
+    place = position(lake, path, max(given))
 
     rows = {row.offset: row.changed for row in snapshots.read_up_to(spark, path, place).collect()}
 
@@ -96,19 +96,19 @@ def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(
     newest = tables.version_of(spark, path)
     assert snapshots.has_unread(spark, path, place, newest + 1)
     assert not snapshots.has_unread(spark, path, place, place.version)
-    given = stream(spark, lake_settings, path)
+    given = stream(lake, path)
     assert set().union(*given.values()) == set(range(20, 40))  # the stream passes over what was rewritten
-    place = position(spark, lake_settings, path, max(given))
+    place = position(lake, path, max(given))
     assert not snapshots.has_unread(spark, path, place, newest + 1)
     assert offsets_of(snapshots.read_up_to(spark, path, place)) == offsets_of(tables.read(spark, path))
 
 
 def test_compaction_brings_no_rows_that_a_reader_has_not_read(
-    spark: SparkSession, lake_settings: Settings, path: str
+    spark: SparkSession, lake: Lake, path: str
 ) -> None:
-    given = stream(spark, lake_settings, path)
+    given = stream(lake, path)
     spark.sql(f"OPTIMIZE delta.`{path}`")
-    place = position(spark, lake_settings, path, max(given))
+    place = position(lake, path, max(given))
     assert not snapshots.has_unread(spark, path, place, tables.version_of(spark, path) + 1)
 
     append(spark, path, 20)
@@ -117,19 +117,20 @@ def test_compaction_brings_no_rows_that_a_reader_has_not_read(
 
     assert offsets_of(snapshots.read_up_to(spark, path, place)) == [n for n in range(20) if n != 5]
     assert snapshots.has_unread(spark, path, place, tables.version_of(spark, path) + 1)
-    given = stream(spark, lake_settings, path)
+    given = stream(lake, path)
     assert set().union(*given.values()) == set(range(20, 30))
-    for number, place in ((n, position(spark, lake_settings, path, n)) for n in given):
+    for number, place in ((n, position(lake, path, n)) for n in given):
         assert offsets_of(snapshots.read_up_to(spark, path, place)) == [
             n for n in range(30) if n not in (5, 25)
         ], number
 
 
 def test_a_cut_stays_when_vacuum_has_removed_what_compaction_replaced(
-    spark: SparkSession, lake_settings: Settings, path: str
+    lake: Lake, lake_settings: Settings, path: str
 ) -> None:
-    given = stream(spark, lake_settings, path)
-    place = position(spark, lake_settings, path, max(given))
+    spark = lake.spark
+    given = stream(lake, path)
+    place = position(lake, path, max(given))
     version = tables.version_of(spark, path)
 
     commands.optimize(spark, lake_settings, "silver.something")

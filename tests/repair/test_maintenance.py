@@ -17,6 +17,7 @@ from lakehouse.repair import recompute
 from lakehouse.repair.maintenance import Cleared, clear_state
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.fuzz import commands
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
@@ -64,7 +65,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
     settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "max_bytes_per_batch": "1"})
-    found: dict[str, list[Cleared]] = {}
+    lake, found = Lake(spark, settings.lake), dict[str, list[Cleared]]()
 
     def land(first_offset: int, *events: Raw) -> None:
         cuts = [[event] for event in events]
@@ -74,24 +75,24 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         topic = settings.topic("metrics-aggregated-1m")
         return len(pipeline.read_topic(settings.kafka_bootstrap_servers, topic))
 
-    found["in an empty lake"] = clear_state(spark, [METRICS], settings)
+    found["in an empty lake"] = clear_state(lake, [METRICS], settings)
     land(0, event(START, 2.0), event(START + HOUR + 59 * SECOND))
     pipeline.run_layers(spark, settings, "silver", "gold")
-    found["a second before"] = clear_state(spark, [STREAM], settings)
+    found["a second before"] = clear_state(lake, [STREAM], settings)
 
     land(2, event(START + 59 * SECOND, 5.0), event(START + HOUR + MINUTE))
     pipeline.run_layers(spark, settings, "silver")
-    found["gold is behind"] = clear_state(spark, [STREAM], settings)
+    found["gold is behind"] = clear_state(lake, [STREAM], settings)
 
     pipeline.run_layers(spark, settings, "gold", "export")
     before, messages_before = pipeline.rows_of(settings, GOLD), messages()
     commands.optimize(spark, settings, SILVER)
     commands.vacuum(spark, settings, SILVER, everything=True)
-    found["out of reach"] = clear_state(spark, [STREAM], settings)
-    found["again"] = clear_state(spark, [STREAM], settings)
+    found["out of reach"] = clear_state(lake, [STREAM], settings)
+    found["again"] = clear_state(lake, [STREAM], settings)
     pipeline.run_layers(spark, settings, "export")
     after, messages_after = pipeline.rows_of(settings, GOLD), messages()
-    cut = recompute.cut_of(spark, METRICS_1M, settings)
+    cut = recompute.cut_of(lake, METRICS_1M)
     anew = recompute.made_anew(cut, settings)["metrics_1m"]
     wrong = recompute.differences(cut.found["metrics_1m"], anew, METRICS_1M, settings).count()
 
@@ -110,7 +111,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         f"UPDATE delta.`{pipeline.path_of(settings, GOLD)}` SET is_final = false "
         f"WHERE unix_micros(window_start) = {hour_us}"
     )
-    found["not final"] = clear_state(spark, [STREAM], settings)
+    found["not final"] = clear_state(lake, [STREAM], settings)
     not_final = pipeline.rows_of(settings, GOLD)
     return Story(found, before, after, messages_before, messages_after, wrong, made_anew, not_final)
 

@@ -22,7 +22,7 @@ from lakehouse.catalog import ask, register
 from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import SCHEMA, TRANSACTIONS
-from lakehouse.tables import Candidates, Commit, Transaction
+from lakehouse.tables import Candidates, Commit, Lake, Transaction
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
 from tests.conftest import without_names
@@ -103,9 +103,9 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     take(spent("croesus", "6e28"), spent("croesus", "6e28"), spent("dan", 4))
     take(spent("croesus", 1), spent("dan", 5))
     with without_names(spark):
-        register(spark, settings)
+        register(Lake(spark, settings.lake), settings)
         told.set_aside = [tuple(row) for row in ask(spark, "SELECT * FROM ops.keys_set_aside", limit=9).rows]
-    (gold,) = check_gold(spark, TRANSACTIONS, TRANSACTIONS.gold[0], settings)
+    (gold,) = check_gold(Lake(spark, settings.lake), TRANSACTIONS, TRANSACTIONS.gold[0], settings)
     assert gold.differences == 0
     told.notes = list(gold.notes)
     return told

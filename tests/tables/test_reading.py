@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
-from lakehouse.tables import TableSpec, Transaction, reading
+from lakehouse.tables import Lake, TableSpec, Transaction, reading
 from tests import pipeline
 from tests.frames import local_frame
 
@@ -53,7 +53,7 @@ def streamed(rows: DataFrame, checkpoint: Path) -> list[int]:
 def test_a_stream_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
     spark: SparkSession, tmp_path: Path, reader: Reader, happened: str, rows: list[int]
 ) -> None:
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     if happened:
         spark.sql(happened.format(f"delta.`{path}`"))
@@ -70,7 +70,7 @@ def test_a_stream_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_append
 def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     appended(spark, path, 2)
@@ -84,7 +84,7 @@ def test_changes_of_a_table_whose_first_commits_are_gone_begin_where_it_can_be_r
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """One commit is left that nothing tells the rows before it of."""
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
     appended(spark, path, 2, 3)
@@ -108,7 +108,7 @@ def test_rows_read_are_those_of_a_version_whatever_is_written_later(
 ) -> None:
     if not is_small:
         monkeypatch.setattr(reading, "FEW_FILES", 0)
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     before = tables.read(spark, path)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")

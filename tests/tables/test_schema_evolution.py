@@ -24,7 +24,7 @@ from lakehouse.runtime.runner import run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.stream import Field, FieldType, Stream
-from lakehouse.tables import TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec, Transaction
 from lakehouse.tables.schema_evolution import Added, SchemaChanges, Widened, compare
 from tests import pipeline
 from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw, await_
@@ -88,20 +88,20 @@ def test_columns_are_told_by_name_also_within_structs_and_arrays() -> None:
 def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake, noted = tmp_path / "a lake [1]", list[Event]()
-    path = tables.ensure(spark, str(lake), SPEC)
+    lake, noted = Lake(spark, str(tmp_path / "a lake [1]")), list[Event]()
+    path = lake.ensure(SPEC)
     first = spark.createDataFrame([("a", 1, LANDED, (0, 7))], SCHEMA)
     tables.append(first, path, Transaction("test", 0))
-    assert tables.ensure_source(spark, str(lake), SPEC) == path
+    assert lake.ensure_source(SPEC) == path
     assert DeltaTable(path).version() == 1
 
     with noting(EventLog("a test", lambda batch, _again: noted.extend(batch), print)):
-        tables.ensure(spark, str(lake), WIDER)
+        lake.ensure(WIDER)
     assert [(event.kind, event.table) for event in noted] == [("schema_change", "silver.numbers")] * 2
     assert noted[0].message == "silver.numbers: ADD COLUMNS (`unit` string AFTER `name`)"
     evolved = DeltaTable(path)
     assert evolved.metadata().configuration["delta.dataSkippingStatsColumns"] == "n,unit"
-    assert tables.ensure(spark, str(lake), WIDER) == tables.ensure_source(spark, str(lake), SPEC) == path
+    assert lake.ensure(WIDER) == lake.ensure_source(SPEC) == path
     assert DeltaTable(path).version() == evolved.version()
 
     # By name, in any order: a writer that does not know the column yet, and one that has it elsewhere.
@@ -125,14 +125,14 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
         (3, "c", "s", "t", 0, 9),
     ]
     with pytest.raises(TableError, match=r"silver.numbers has columns that .* so: unit, place.topic\. "):
-        tables.ensure(spark, str(lake), SPEC)
+        lake.ensure(SPEC)
 
 
 def test_a_column_that_several_jobs_add_at_once_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
     with ThreadPoolExecutor(4) as pool:
         sessions = [spark.newSession() for _ in range(4)]
-        paths = set(pool.map(lambda session: tables.ensure(session, str(tmp_path), WIDER), sessions))
+        paths = set(pool.map(lambda session: Lake(session, str(tmp_path)).ensure(WIDER), sessions))
 
     assert paths == {path}
     names = [field.name for field in DeltaTable(path).schema().fields]
@@ -144,12 +144,12 @@ def test_a_widened_type_keeps_the_rows_and_needs_a_reader_that_knows_of_it(
 ) -> None:
     narrow = StructType().add("n", "integer").add("x", "float").add("money", DecimalType(10, 2))
     wide = StructType().add("n", "long").add("x", "double").add("money", DecimalType(38, 9))
-    path = tables.ensure(spark, str(tmp_path), replace(SPEC, schema=narrow))
+    path = Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=narrow))
     one = spark.range(1).select(F.lit(1).alias("n"), F.lit(1.5).alias("x"), F.lit(2.25).alias("money"))
     tables.append(one.select(*(F.col(f.name).cast(f.dataType) for f in narrow)), path, Transaction("t", 0))
     assert "delta.enableTypeWidening" not in DeltaTable(path).metadata().configuration
 
-    tables.ensure(spark, str(tmp_path), replace(SPEC, schema=wide))
+    Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=wide))
     large = one.withColumn("n", F.lit(2**40)).select(*(F.col(f.name).cast(f.dataType) for f in wide))
     tables.append(large, path, Transaction("t", 1))
 
@@ -161,9 +161,9 @@ def test_a_widened_type_keeps_the_rows_and_needs_a_reader_that_knows_of_it(
     ]
     with pytest.raises(DeltaProtocolError, match="typeWidening"):
         DeltaTable(path).to_pyarrow_table()
-    assert tables.ensure_source(spark, str(tmp_path), replace(SPEC, schema=narrow)) == path
+    assert Lake(spark, str(tmp_path)).ensure_source(replace(SPEC, schema=narrow)) == path
     with pytest.raises(TableError, match=r"n \(bigint, declared as int\), x \(double, declared as float\)"):
-        tables.ensure(spark, str(tmp_path), replace(SPEC, schema=narrow))
+        Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=narrow))
 
 
 # A stream that gets a field while others read its tables.
@@ -198,7 +198,7 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
     settings = lake_settings
-    tables.ensure(spark, settings.lake, bronze.spec(SOURCE))
+    Lake(spark, settings.lake).ensure(bronze.spec(SOURCE))
     pipeline.land(spark, settings, [[event(), event()]], landed_at=LANDED)
     pipeline.run_layers(spark, settings, "silver", "gold")
     stop = Stop()
@@ -207,7 +207,8 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
 
     def gold() -> None:
         try:
-            run(spark, [STREAM], ["gold"], settings, trigger="200 ms", stop=stop, on_notice=notices.append)
+            lake = Lake(spark, settings.lake)
+            run(lake, [STREAM], ["gold"], settings, trigger="200 ms", stop=stop, on_notice=notices.append)
         except BaseException as failure:  # noqa: BLE001 - told to the test
             failures.append(failure)
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.tables import TableSpec, Transaction, commits
+from lakehouse.tables import Lake, TableSpec, Transaction, commits
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), pinned_settings={"grace_s": "5"}
@@ -51,7 +51,7 @@ def test_a_table_whose_creation_was_killed_before_its_commit_is_created(
             (log / name).write_bytes(b"{")
 
     assert not tables.exists(spark, str(table))
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
 
     assert tables.exists(spark, path)
     made = DeltaTable(path)
@@ -78,7 +78,7 @@ def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_name
     with pytest.raises(
         TableError, match=f"silver.numbers could not be created.* at {table}: {name} .* remove it"
     ):
-        tables.ensure(spark, str(tmp_path), SPEC)
+        Lake(spark, str(tmp_path)).ensure(SPEC)
 
     assert found.read_text() == "mine"
 
@@ -86,7 +86,7 @@ def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_name
 def test_a_table_that_somebody_has_made_since_one_looked_is_left_as_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = tables.ensure(spark, str(tmp_path), SPEC)
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
 
     commits.create(spark, path, SPEC.schema, {})
 
@@ -99,7 +99,7 @@ def test_a_table_that_several_create_at_once_is_created_once(spark: SparkSession
     jobs = 8
     with ThreadPoolExecutor(jobs) as pool:
         sessions = [spark.newSession() for _ in range(jobs)]
-        paths = set(pool.map(lambda session: tables.ensure(session, str(tmp_path), SPEC), sessions))
+        paths = set(pool.map(lambda session: Lake(session, str(tmp_path)).ensure(SPEC), sessions))
 
     assert len(paths) == 1
     table = DeltaTable(paths.pop())
@@ -111,7 +111,7 @@ def test_times_are_kept_as_other_readers_know_them_beside_older_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spec = TableSpec("gold", "moments", StructType().add("at", "timestamp"), ("at",))
-    path = tables.ensure(spark, str(tmp_path), spec)
+    path = Lake(spark, str(tmp_path)).ensure(spec)
     texts = ("1066-10-14T09:00:00Z", "2026-05-04T12:00:00.123456Z", "9998-12-31T23:59:59Z")
     kind = "spark.sql.parquet.outputTimestampType"
     kinds = (str(spark.conf.get(kind)), "INT96")

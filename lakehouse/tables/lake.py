@@ -1,0 +1,71 @@
+"""The lake as code that has a Spark session sees it; who has none takes `path_of` and `checkpoint_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.spark.session import start_session
+from lakehouse.tables import log, making, reading
+from lakehouse.tables.schema_evolution import Refused
+from lakehouse.tables.specs import TableSpec, checkpoint_of, path_of
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The tables and checkpoints below a root, and the session that reads and writes them."""
+
+    spark: SparkSession
+    root: str
+
+    def path(self, layer: str, name: str) -> str:
+        """Return where a table lies, whether it is there or not."""
+        return path_of(self.root, layer, name)
+
+    def checkpoint(self, query: str) -> str:
+        """Return where the checkpoint of a query lies."""
+        return checkpoint_of(self.root, query)
+
+    def exists(self, layer: str, name: str) -> bool:
+        """Tell whether a table has been made."""
+        return log.exists(self.spark, self.path(layer, name))
+
+    def read(self, layer: str, name: str) -> DataFrame:
+        """Return a table's rows as of this moment; raises AnalysisException where there is no table."""
+        return reading.read(self.spark, self.path(layer, name))
+
+    def read_or_empty(self, spec: TableSpec) -> DataFrame:
+        """Return a table's rows as of this moment, none where it has not been made."""
+        if self.exists(spec.layer, spec.name):
+            return self.read(spec.layer, spec.name)
+        return self.spark.createDataFrame([], spec.schema).limit(0)  # of which Spark knows that it has no row
+
+    def ensure(self, spec: TableSpec) -> str:
+        """Create the table where it is missing, give it the spec's schema and return its path.
+
+        A column that it lacks is added, a type that has become wider is widened, in place; a rerun changes
+        nothing, and makes the table where a creation was killed before its commit. Raises TableError where it
+        cannot be created, where it was made under other values of the settings, keys or windows it depends
+        on, and where a column was removed, renamed or given a type that does not hold its values.
+        """
+        return self._ensure(spec, Refused.TO_A_WRITER)
+
+    def ensure_source(self, spec: TableSpec) -> str:
+        """Do as `ensure` for a reader: the table may have more columns and wider types."""
+        return self._ensure(spec, Refused.TO_A_READER)
+
+    def _ensure(self, spec: TableSpec, refused: Refused) -> str:
+        path = self.path(spec.layer, spec.name)
+        making.ensure(self.spark, path, spec, refused)
+        return path
+
+
+@contextmanager
+def open_lake(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[Lake]:
+    """Open the settings' lake with a session that is stopped at the end; see `start_session`."""
+    with start_session(settings, name, brief=brief) as spark:
+        yield Lake(spark, settings.lake)
