@@ -172,17 +172,17 @@ _TABLE = ["stream", "table"]
 _QUERY = ["stream", "layer", "table"]
 
 _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], ...] = (
-    ("lag_records", "Records of a topic partition that bronze has not written.", _PARTITION, _lag_records),
+    ("lag_records", "Records of a topic partition that bronze has not landed.", _PARTITION, _lag_records),
     ("lag_seconds", "Age of the first of them by its Kafka timestamp, 0 for none.", _PARTITION, _lag_seconds),
     (
         "layer_lag_records",
-        "Rows of a table that a later layer has not written on.",
+        "Rows of a table that a later layer has not processed.",
         _LAYER,
         _layer_lag_records,
     ),
     ("layer_lag_seconds", "Age of the first commit with such rows, 0 for none.", _LAYER, _layer_lag_seconds),
     ("freshness_seconds", "Time since the newest event time that silver has.", ["stream"], _freshness),
-    ("event_time_seconds", "HighWaterMark event time of a silver table, since the epoch.", _TABLE, _newest),
+    ("event_time_seconds", "Latest event time of a silver table, since the epoch.", _TABLE, _newest),
     ("watermark_seconds", "Event time before which a record is late, since the epoch.", _TABLE, _watermarks),
     ("table_version", "Newest version of a table.", _TABLE, _versions),
     ("table_files", "Data files of a table.", _TABLE, _files),

@@ -41,8 +41,8 @@ def health_of(
         found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
     elif now - newest_event > timedelta(seconds=settings.expect_fresh_s):
         since = newest_event + timedelta(seconds=settings.expect_fresh_s)
-        found.append(Health(Word.STALE, f"the newest event is of {newest_event:%F %T} UTC", since))
-    well = Health(Word.WELL, "what has come has been written on")
+        found.append(Health(Word.STALE, f"the newest event is from {newest_event:%F %T} UTC", since))
+    well = Health(Word.WELL, "every record has been processed")
     worst = max([well, *found], key=lambda one: _ORDER.index(one.word))
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
         return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}")
@@ -54,7 +54,7 @@ def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState])
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
-    return f"nothing has run {what} since {max(known):%F %T} UTC" if known else f"nothing runs {what}"
+    return f"no process has run {what} since {max(known):%F %T} UTC" if known else f"no process runs {what}"
 
 
 def _of_partitions(
@@ -107,8 +107,8 @@ def _last(queries: Sequence[QueryState]) -> datetime | None:
 
 def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> Health:
     if unrun_since is None:
-        return Health(Word.STOPPED, f"{what}, which nothing runs", waits_since)
-    reason = f"{what}, which nothing has run since {unrun_since:%F %T} UTC"
+        return Health(Word.STOPPED, f"{what}, which no process runs", waits_since)
+    reason = f"{what}, which no process has run since {unrun_since:%F %T} UTC"
     return Health(Word.STOPPED, reason, max(unrun_since, waits_since))
 
 

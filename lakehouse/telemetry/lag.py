@@ -3,9 +3,9 @@
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
 
-It is true whether jobs run, idle or are dead, and reads 0 once all has been written on. What is not there
-yet, or does not answer, is a reason in what is returned, never an exception. The lake has to lie on a file
-system of this machine; of one elsewhere only the topics' ends are known.
+It is true whether jobs run, idle or are dead, and reads 0 once every record has been processed. What is
+not there yet, or does not answer, is a reason in what is returned, never an exception. The lake has to lie on
+a file system of this machine; of one elsewhere only the topics' ends are known.
 """
 
 from __future__ import annotations

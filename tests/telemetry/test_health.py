@@ -45,28 +45,28 @@ def health(
 
 def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
     everything = dict.fromkeys(("bronze", "silver", "gold", "export"), AGO)
-    caught_up = "what has come has been written on"
+    caught_up = "every record has been processed"
     assert health(unrun={}) == Health(Word.WELL, caught_up)
     assert health(unrun=everything) == Health(
-        Word.WELL, f"{caught_up}; nothing has run it since 2026-11-22 08:58:00 UTC"
+        Word.WELL, f"{caught_up}; no process has run it since 2026-11-22 08:58:00 UTC"
     )
     assert health(unrun={"silver": None, "gold": None}) == Health(
-        Word.WELL, f"{caught_up}; nothing runs silver, gold"
+        Word.WELL, f"{caught_up}; no process runs silver, gold"
     )
     assert health(unrun=dict.fromkeys(everything), newest=None) == Health(
-        Word.EMPTY, "nothing has been accepted yet; nothing runs it"
+        Word.EMPTY, "nothing has been accepted yet; no process runs it"
     )
 
 
 def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> None:
     assert health(unrun={"bronze": AGO}, topic=(1, 0.5)) == Health(
         Word.STOPPED,
-        "1 records of t wait for bronze, which nothing has run since 2026-11-22 08:58:00 UTC",
+        "1 records of t wait for bronze, which no process has run since 2026-11-22 08:58:00 UTC",
         NOW - timedelta(seconds=0.5),
     )
     assert health(unrun={"silver": None}, silver=(1_200, 300.0)) == Health(
         Word.STOPPED,
-        "1,200 rows of bronze.a wait for silver.a, which nothing runs",
+        "1,200 rows of bronze.a wait for silver.a, which no process runs",
         NOW - timedelta(seconds=300),
     )
 

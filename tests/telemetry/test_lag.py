@@ -276,7 +276,7 @@ def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(lake: Setti
     assert [run.layers for run in state.runs] == [("bronze", "gold", "export")]
     assert state.health == Health(
         Word.STOPPED,
-        "4 rows of bronze.metrics_events wait for silver.metrics_events, which nothing has run since "
+        "4 rows of bronze.metrics_events wait for silver.metrics_events, which no process has run since "
         "2026-11-22 08:12:19 UTC",
         pipeline.utc("2026-11-22T08:13:00.200"),
     )

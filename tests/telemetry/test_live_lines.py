@@ -36,7 +36,7 @@ class Terminal:
         )
 
     def look(self) -> Observation:
-        well, lags = Health(Word.WELL, "what has come has been written on"), tuple(self.lags)
+        well, lags = Health(Word.WELL, "every record has been processed"), tuple(self.lags)
         states = (
             StreamState(name, well, lags, (), (), (), (), 0, None, None, None)
             for name in ("metrics", "sales")

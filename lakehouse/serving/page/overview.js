@@ -98,7 +98,7 @@ function running(runs, now) {
     return [el("span", { class: "stopped" }, "no process runs it")];
   }
   return runs.map((run) =>
-    el("span", {}, `runs as ${run.pid} on ${run.host} (${run.layers.join(", ")}), heard of ${ago(run.beatAt, now)}`),
+    el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),
   );
 }
 
