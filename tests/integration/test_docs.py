@@ -13,8 +13,8 @@ import pytest
 from lakehouse.settings import Settings
 from tests.processes import BIN, QUICK_JVM, ROOT
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-LINKING = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES]
 TIMEOUT_S = 300
 PINNED = ("call_gap_s", "call_grace_s", "quantile_k", "sales_threshold", "expect_dead_letter_rate")
 
