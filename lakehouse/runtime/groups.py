@@ -116,20 +116,26 @@ class Group:
             finally:
                 leave(self._queries, self._turns)
             self._settle()
+            self._tell_ends()
         finally:
             for one in self._queries:
                 one.close()
-        for one in self._queries:
-            if one.has_progressed or (one.was_refused and one.handle is not None):
-                self._troubles.is_over(one.maker.name)
-            if one.cause is not None and not one.may_start_again:  # or it was to stop before it could
-                self._troubles.add_last(one.maker.name, one.maker.stream, self._told(one, one.cause))
+                # What Spark calls for a micro-batch has `one`, and is itself held by the query in the JVM. No
+                # collector sees such a circle whole, so the plans of every query that has ended would stay.
+                one.handle = None
 
     def _begin(self) -> None:
         self._bring_up(self._queries)
 
     def _settle(self) -> None:
         """Do what is left to do once no query works any more."""
+
+    def _tell_ends(self) -> None:
+        for one in self._queries:
+            if one.has_progressed or (one.was_refused and one.handle is not None):
+                self._troubles.is_over(one.maker.name)
+            if one.cause is not None and not one.may_start_again:  # or it was to stop before it could
+                self._troubles.add_last(one.maker.name, one.maker.stream, self._told(one, one.cause))
 
     def _form_ring(self) -> None:
         form_ring(self._queries)

@@ -5,6 +5,7 @@ Over a real Kafka, in one lake: sales are well all the time, and something is wr
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -222,6 +223,31 @@ def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recove
 
     lake.catch_up([broken(fault), SALES], on_notice=fault.mend, trips=trips)
 
+    assert lake.spent == lake.events
+
+
+def held(spark: SparkSession) -> int:
+    """Return how many queries of this process are kept alive by what Spark calls for their micro-batches."""
+    gc.collect()
+    spark._jvm.System.gc()  # type: ignore[union-attr]
+    return len(spark.sparkContext._gateway.gateway_property.pool.dict)  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("trips", [False, True], ids=["by layer", "in trips"])
+def test_no_query_that_has_ended_is_kept(lake: FaultyLake, *, trips: bool) -> None:
+    before = held(lake.spark)
+    lake.produce()
+
+    lake.catch_up([TRANSACTIONS, SALES], trips=trips)
+    await_(lambda: held(lake.spark) <= before)
+
+    lake.produce()
+    with pytest.raises(StreamError):
+        lake.catch_up([broken(Fault()), SALES], trips=trips)
+    await_(lambda: held(lake.spark) <= before)
+
+    lake.catch_up([TRANSACTIONS, SALES])
     assert lake.spent == lake.events
 
 
