@@ -19,6 +19,7 @@ from lakehouse.errors import LakehouseError, TableError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
 from lakehouse.quality import results
+from lakehouse.quality.history import trends
 from lakehouse.quality.report import Finding, TableReport, summary
 from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
 from lakehouse.runtime.event_table import recorded
@@ -68,7 +69,7 @@ def expect(
         raise TableError("--version is a version of one table: name that table")
     if history:
         with open_lake(settings, "lakehouse expect") as lake:
-            _show_history(lake, settings, wanted, console, format_)
+            _show_history(lake, wanted, console, format_)
         return
     with recorded(settings, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
         versions = {} if version is None else {wanted[0].name: version}
@@ -172,16 +173,10 @@ def _lines(finding: Finding) -> list[str]:
     return [*lines, f"{more:,} more"] if more > 0 else lines
 
 
-def _show_history(
-    lake: Lake, settings: Settings, wanted: Sequence[Subject], console: Console, format_: Format
-) -> None:
-    from lakehouse.quality.history import trends, write_page  # noqa: PLC0415 - as above
-
+def _show_history(lake: Lake, wanted: Sequence[Subject], console: Console, format_: Format) -> None:
     found = results.history(lake, [one.name for one in wanted], runs=_RUNS)
     if not found:
         raise LakehouseError(f"nothing has been checked in {lake.root} yet: run lakehouse expect")
-    page = settings.home / _DIRECTORY / "history.html"
-    write_page(found, lake.root, page)
     if format_ is Format.JSON:
         lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
         typer.echo(json.dumps(lines, ensure_ascii=False, indent=1))
@@ -193,4 +188,3 @@ def _show_history(
         style = "red" if last is not None and not last.success else ""
         table.add_row(trend.table, trend.expectation, f"{trend.held} of {trend.checked}", marks, style=style)
     console.print(table)
-    console.print(f"page: {page}", soft_wrap=True, highlight=False)
