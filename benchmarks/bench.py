@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS, LayerName
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox import producing
@@ -76,7 +76,7 @@ def backlog(
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
             send(Load(stream, warmup, seed=1), settings)
-            run(lake, streams, LAYERS, settings, trigger=AVAILABLE_NOW, trips=not by_layer)
+            run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW, trips=not by_layer))
         send(Load(stream, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
         table = Table(title=f"backlog of {events:,} {stream} events after {warmup:,} to warm up")
         for heading in (
@@ -113,7 +113,7 @@ def _catch_up(
 ) -> tuple[Usage, list[BatchDone]]:
     done: list[BatchDone] = []
     with used_by(*application()) as usage:
-        run(lake, streams, layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, trips=trips)
+        run(lake, streams, layers, settings, RunOptions(AVAILABLE_NOW, on_batch=done.append, trips=trips))
     return usage, done
 
 
@@ -129,7 +129,7 @@ def hot(
         table.add_column(heading, justify="right")
     with bench_services() as settings, open_lake(settings, "bench hot", brief=False) as lake:
         send(Load("transactions", 300_000, seed=1), settings)
-        run(lake, streams, LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         for seed, share in enumerate((0.0, 0.5) * repeat, start=2):
             send(Load("transactions", events, seed=seed, shape={"hot_user": share}), settings)
             _catch_up(lake, streams, ["bronze"], settings)
@@ -173,11 +173,9 @@ def closing(
             for row in lake.read("gold", "call_records").where("status = 'closed'").collect():
                 lags.setdefault(row.user1, now - row.closed_at.timestamp())
 
-        runner = threading.Thread(
-            target=run,
-            args=(lake, choose(["calls"]), LAYERS[:3], settings),
-            kwargs={"trigger": trigger, "stop": stop, "on_batch": on_batch},
-        )
+        options = RunOptions(trigger, stop=stop, on_batch=on_batch)
+        args = (lake, choose(["calls"]), LAYERS[:3], settings, options)
+        runner = threading.Thread(target=run, args=args)
         runner.start()
         try:
             for round_ in ("first", "second", "measured"):

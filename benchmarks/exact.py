@@ -15,7 +15,7 @@ import typer
 from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
@@ -47,11 +47,11 @@ def exact(
     with bench_services() as settings, open_lake(settings, "exact", brief=False) as lake:
         # A first event gives silver a watermark; an empty table has none, and nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
-        run(lake, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(lake, METRICS, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         events = int(rate * seconds)
         _send(settings, events, rate, seed=2, shares=(MALFORMED, LATE, DUPLICATES))
         began, done = time.monotonic(), list[BatchDone]()
-        run(lake, METRICS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(lake, METRICS, LAYERS, settings, RunOptions(AVAILABLE_NOW, on_batch=done.append))
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(settings, events + 1))
         for difference in differences[:20]:

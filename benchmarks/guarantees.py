@@ -30,7 +30,7 @@ from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers import export
 from lakehouse.layers.query import LAYERS, LayerName
-from lakehouse.runtime.runner import AVAILABLE_NOW, run
+from lakehouse.runtime.runner import AVAILABLE_NOW, RunOptions, run
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, as_stored, latest_key, row_key
@@ -176,7 +176,7 @@ def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[Laye
     usages = {}
     for layer in LAYERS:
         with used_by(*application()) as usage:
-            run(Lake(spark, own.lake), STREAMS, [layer], own, trigger=AVAILABLE_NOW)
+            run(Lake(spark, own.lake), STREAMS, [layer], own, RunOptions(AVAILABLE_NOW))
         usages[layer] = usage
     return usages
 

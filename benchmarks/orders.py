@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LayerName
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
@@ -66,9 +66,7 @@ def _read(
         [stream],
         layers,
         settings,
-        trigger=AVAILABLE_NOW,
-        on_batch=done.append,
-        clock=lambda: now,
+        RunOptions(AVAILABLE_NOW, on_batch=done.append, clock=lambda: now),
     )
     rows = Counter[str]()
     for batch in done:

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.runtime.runner import AVAILABLE_NOW, BatchDone, run
+from lakehouse.runtime.runner import AVAILABLE_NOW, BatchDone, RunOptions, run
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.tables import open_lake
@@ -58,7 +58,7 @@ def poison(
         size = sum(len(one.bytes.value or b"") for one in sent.values())
         console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")
         began, done = time.monotonic(), list[BatchDone]()
-        run(lake, STREAMS, ["bronze", "silver"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(lake, STREAMS, ["bronze", "silver"], settings, RunOptions(AVAILABLE_NOW, on_batch=done.append))
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(settings, sent))
     _report(sent.values())

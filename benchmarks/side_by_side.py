@@ -26,7 +26,7 @@ from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, wr
 from benchmarks.measuring import application
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS
-from lakehouse.runtime.runner import run
+from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
@@ -203,7 +203,7 @@ class _Comparison:
         with sampled(processes) as used:
             if who == PIPELINE:
                 streams = choose([self._stream])
-                run(self._lake, streams, LAYERS, self._settings, trigger=AVAILABLE_NOW, trips=True)
+                run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW, trips=True))
             else:
                 self._other.resume()
                 self._outcome.await_events(self._expected.events)

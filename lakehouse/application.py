@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName
 from lakehouse.runtime.event_table import recorded
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
 from lakehouse.runtime.watch import Watches
@@ -57,115 +58,79 @@ def run_layers(
     settings: Settings,
     layers: Sequence[LayerName],
     stream_names: Sequence[str],
-    trigger: str,
-    console: Console,
+    options: RunOptions,
     *,
-    allow: Collection[Allow] = (),
     gated: bool = False,
-    telemetry_port: int | None = None,
-    trips: bool = False,
 ) -> None:
-    """Run the layers of the named streams (none: all) with a line on the console for every micro-batch.
+    """Run the layers of the named streams (none: all) with a line for every micro-batch.
 
     On a terminal a run with an interval has a line for each stream instead, which is drawn anew.
 
-    `gated`: gold leaves only while it is as its suites say. `telemetry_port` goes over the settings' one.
-    `trips`: what is new goes through all layers at once (`lakehouse.layers.trip`).
+    The caller chooses `trigger`, `allow` and `trips`; the other options are set here. With `gated`, gold is
+    exported only while its suites hold.
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A query that fails
     is told of in a line and tried again while others go on; raises LakehouseError for what fails to the end,
     and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
-    streams = choose(stream_names)
+    streams, trigger, named = choose(stream_names), options.trigger, _named(layers)
     check_trigger(trigger)
-    named = _named(layers)
-    with recorded(settings, f"lakehouse {named}"):
-        _run(
-            settings,
-            layers,
-            streams,
-            trigger,
-            console,
-            allow=allow,
-            gated=gated,
-            telemetry_port=telemetry_port,
-            trips=trips,
-            named=named,
-        )
-
-
-def _run(
-    settings: Settings,
-    layers: Sequence[LayerName],
-    streams: Sequence[Stream],
-    trigger: str,
-    console: Console,
-    *,
-    allow: Collection[Allow],
-    gated: bool,
-    telemetry_port: int | None,
-    trips: bool,
-    named: str,
-) -> None:
-    if {"bronze", "export"} & set(layers):
-        require_broker(settings.kafka_bootstrap_servers)
-        topics = (settings.topic(name) for stream in streams for name in stream.topics)
-        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
-    if "export" in layers:
-        require_redis(settings.redis_url.get_secret_value())
-    lines, shown = _lines(streams, layers, settings, console, is_live=trigger != AVAILABLE_NOW)
-    lines.say(
-        f"{named} of {', '.join(stream.name for stream in streams)}, trigger {trigger}, lake {settings.lake}"
-    )
-    brief = trigger == AVAILABLE_NOW and is_small(settings.lake) and _few_wait(settings, streams, layers)
-    with (
-        open_lake(settings, f"lakehouse {named}", brief=brief) as lake,
-        stopping_on_signals(lake.spark) as stop,
-        noted_run(streams, layers, trigger, stop),
-        ExitStack() as beside,
-    ):
-        if trigger != AVAILABLE_NOW:
+    with recorded(settings, f"lakehouse {named}"), ExitStack() as run_:
+        _require_services(settings, layers, streams)
+        is_live = trigger != AVAILABLE_NOW
+        lines, shown = _lines(streams, layers, settings, is_live=is_live)
+        said = ", ".join(stream.name for stream in streams)
+        lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
+        brief = not is_live and is_small(settings.lake) and _few_wait(settings, streams, layers)
+        lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
+        stop = run_.enter_context(stopping_on_signals(lake.spark))
+        run_.enter_context(noted_run(streams, layers, trigger, stop))
+        if is_live:
             lines.say("running; Ctrl-C finishes the micro-batch and leaves")
 
-        beside.enter_context(shown)
+        run_.enter_context(shown)
         if "bronze" in layers:
-            beside.enter_context(committing(streams, settings, lines.notice))
-        port = settings.telemetry_port if telemetry_port is None else telemetry_port
-        metrics, served = beside.enter_context(_telemetry(streams, settings, port, lines))
+            run_.enter_context(committing(streams, settings, lines.notice))
+        metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
         heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
-        beside.enter_context(beating(heartbeat, settings.home, lines.notice))
+        run_.enter_context(beating(heartbeat, settings.home, lines.notice))
 
         def on_batch(done: BatchDone) -> None:
             lines.batch(done)
             metrics.on_batch(done)
             heartbeat.on_batch(done)
 
-        run(
-            lake,
-            streams,
-            layers,
-            settings,
-            trigger=trigger,
+        options = replace(
+            options,
             on_batch=on_batch,
-            stop=stop,
-            allow=allow,
             on_notice=lines.notice,
+            stop=stop,
             gate=_gate(lake, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
             watch=Watches([metrics, heartbeat]),
-            trips=trips,
         )
+        run(lake, streams, layers, settings, options)
         lines.say("stopped" if stop.requested else "caught up")
+
+
+def _require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> None:
+    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics."""
+    if {"bronze", "export"} & set(layers):
+        require_broker(settings.kafka_bootstrap_servers)
+        topics = (settings.topic(name) for stream in streams for name in stream.topics)
+        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+    if "export" in layers:
+        require_redis(settings.redis_url.get_secret_value())
 
 
 def _lines(
     streams: Sequence[Stream],
     layers: Sequence[LayerName],
     settings: Settings,
-    console: Console,
     *,
     is_live: bool,
 ) -> tuple[Lines, AbstractContextManager[None]]:
     """Return who says what the run does, and a block in which that is shown."""
+    console = Console()
     if settings.log_format == "json":
         return JsonLines(
             streams, settings, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
@@ -185,13 +150,13 @@ def _lines(
 
 @contextmanager
 def _telemetry(
-    streams: Sequence[Stream], settings: Settings, port: int, lines: Lines
+    streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Give what counts the run inside the block, and the port at which that is served: null for port -1.
+    """Give what counts the run inside the block, and the port at which that is served: null for none.
 
     How far behind the streams are is served beside it.
     """
-    metrics = DriverMetrics(streams, settings)
+    metrics, port = DriverMetrics(streams, settings), settings.telemetry_port
     if port < 0:
         yield metrics, None
         return
@@ -256,9 +221,8 @@ def job(layer: LayerName | None = None) -> None:
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
     ) -> None:
-        run_layers(
-            read_settings(), layers, stream or [], trigger, Console(), allow=allow or (), trips=layer is None
-        )
+        options = RunOptions(trigger, allow=allow or (), trips=layer is None)
+        run_layers(read_settings(), layers, stream or [], options)
 
     what = "all layers of each stream as one query" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import SparkSession
 
 from lakehouse.layers.query import LAYERS, LayerName
-from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
@@ -99,8 +99,13 @@ class Journey:
         def on_batch(done: BatchDone) -> None:
             self.done[chapter][done.query] += 1
 
-        lake = Lake(self.spark, self.settings.lake)
-        run(lake, STREAMS, [layer], self.settings, trigger=AVAILABLE_NOW, on_batch=on_batch)
+        run(
+            Lake(self.spark, self.settings.lake),
+            STREAMS,
+            [layer],
+            self.settings,
+            RunOptions(AVAILABLE_NOW, on_batch=on_batch),
+        )
 
     def _travel_at_once(self, chapter: str, crashes: set[str]) -> None:
         def on_batch(done: BatchDone) -> None:
@@ -110,8 +115,13 @@ class Journey:
                 raise CrashError(done.query)
 
         settings = self.settings
-        lake = Lake(self.spark, settings.lake)
-        run(lake, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, on_batch=on_batch, trips=True)
+        run(
+            Lake(self.spark, settings.lake),
+            STREAMS,
+            LAYERS,
+            settings,
+            RunOptions(AVAILABLE_NOW, on_batch=on_batch, trips=True),
+        )
 
     def _note(self, chapter: str) -> None:
         self.versions[chapter] = pipeline.versions(self.settings, TABLES)

@@ -24,7 +24,7 @@ from pyspark.sql.types import TimestampType
 from lakehouse import tables
 from lakehouse.layers import bronze
 from lakehouse.layers.query import LayerName
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
@@ -157,8 +157,13 @@ def run_layers(
     """
     done: list[BatchDone] = []
     clock: dict[str, Any] = {} if now is None else {"clock": lambda: now}
-    lake = Lake(spark, settings.lake)
-    run(lake, [stream], layers, settings, trigger=AVAILABLE_NOW, on_batch=done.append, **clock)
+    run(
+        Lake(spark, settings.lake),
+        [stream],
+        layers,
+        settings,
+        RunOptions(AVAILABLE_NOW, on_batch=done.append, **clock),
+    )
     return done
 
 

@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
 from lakehouse.errors import SettingsError
 from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.runner import RunOptions
 from lakehouse.streams import read_settings
 
 app = typer.Typer()
@@ -62,14 +62,8 @@ def run(
     if by_layer and layer is not Choice.ALL:
         raise SettingsError("--by-layer says how `lakehouse run all` goes; a single layer has one way to run")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
-    run_layers(
-        read_settings(),
-        layers,
-        stream or [],
-        trigger,
-        Console(),
-        allow=allow or (),
-        gated=gate,
-        telemetry_port=telemetry_port,
-        trips=layer is Choice.ALL and not by_layer,
-    )
+    settings = read_settings()
+    if telemetry_port is not None:
+        settings = settings.model_copy(update={"telemetry_port": telemetry_port})
+    options = RunOptions(trigger, allow=allow or (), trips=layer is Choice.ALL and not by_layer)
+    run_layers(settings, layers, stream or [], options, gated=gate)

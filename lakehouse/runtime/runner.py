@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName, QueryMaker
@@ -27,9 +27,37 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 
-__all__ = ["BatchDone", "run", "utc_now"]
+__all__ = ["BatchDone", "RunOptions", "run", "utc_now"]
 
 _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run goes, and whom it tells.
+
+    - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
+    - `on_batch` is called after each micro-batch, from several threads if `at_once` is above 1.
+    - `on_notice` gets a line when a guard lets something through, when a query restarts because a table's
+      schema has changed, and when something fails or recovers. `watch` hears of failures and recoveries, too.
+    - `clock` returns the time, UTC.
+    - `allow` lists what the guards do not refuse.
+    - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
+      interval, every `gate_interval_s` between two micro-batches, so that only checked rows leave.
+    - `at_once`: how many micro-batches of a layer run side by side while catching up; pays if rows are few.
+    - `trips`: all layers run, and new records go through all of them at once (`lakehouse.layers.trip`).
+    """
+
+    trigger: str
+    on_batch: OnBatch = lambda _done: None
+    on_notice: Callable[[str], None] = lambda _text: None
+    stop: Stop | None = None
+    clock: Clock = utc_now
+    allow: Collection[Allow] = ()
+    gate: Gate | None = None
+    at_once: int = 1
+    watch: Watch | None = None
+    trips: bool = False
 
 
 def run(
@@ -37,29 +65,12 @@ def run(
     streams: Sequence[Stream],
     layers: Sequence[LayerName],
     settings: Settings,
-    *,
-    trigger: str,
-    on_batch: OnBatch = lambda _done: None,
-    stop: Stop | None = None,
-    clock: Clock = utc_now,
-    allow: Collection[Allow] = (),
-    on_notice: Callable[[str], None] = lambda _text: None,
-    gate: Gate | None = None,
-    at_once: int = 1,
-    watch: Watch | None = None,
-    trips: bool = False,
+    options: RunOptions,
 ) -> None:
-    """Run the layers of the streams until caught up (`available-now`) or until asked to stop (an interval).
+    """Run the layers of the streams until they have caught up or are asked to stop.
 
-    `clock` says what time it is, UTC. `allow` is what the guards do not refuse. `on_notice` gets a line for
-    what they let through, for a query that starts again because a table of its has another schema, and for
-    what fails or works again. What the wall clock makes due is done once after catching up, and within one
-    trigger of its time while an interval runs. With a `gate` a stream is exported only while its gate is
-    open: after catching up, and every `gate_interval_s` while an interval runs, between two micro-batches, so
-    that what leaves is what was looked at. While catching up `at_once` micro-batches of a layer work side by
-    side, which pays where rows are few; `on_batch` is then called from several threads. `watch` is told of
-    what fails, starts again and works again. With `trips` all layers are wanted, and what is new in a
-    stream's topics goes through them at once (`lakehouse.layers.trip`).
+    What the wall clock makes due is done once after catching up, and within one trigger of its time while an
+    interval runs.
 
     A query that fails, or whose start is refused, is tried again with a growing pause (`runtime.troubles`)
     while the others go on. A rerun goes on where the last run's checkpoints say. Raises what still fails at
@@ -67,33 +78,46 @@ def run(
     the LakehouseError, such as a CheckpointError where a checkpoint, its tables and its topic do not belong
     together (`lakehouse.runtime.guards`), or else a StreamError that names the query.
     """
-    stop, watch = stop or Stop(), watch or Watch()
-    check_trigger(trigger)
-    catches_up = trigger == AVAILABLE_NOW
-    names = [stream.name for stream in streams]
-    troubles = Troubles(names, on_notice, retries=RETRIES if catches_up else None, watch=watch)
-    guards = Guards(lake, settings, allow, on_notice)
-    common = Common(lake, settings, trigger, on_batch, clock, guards, at_once, stop, troubles, watch)
+    check_trigger(options.trigger)
+    common = _common(lake, streams, settings, options)
     ordered = [layer for layer in LAYERS if layer in layers]
-    gated = gate if "export" in ordered else None
+    gated = options.gate if "export" in ordered else None
     if gated is not None:
         ordered.remove("export")
         common = replace(common, export=lambda alone: _export_open(common, streams, gated, alone))
     left = list(streams)
-    if trips:
+    if options.trips:
         by_layer = {layer: list(_makers(common, streams, [layer])) for layer in ordered}
         group = TripGroup(common, by_layer)
         group.run()
-        behind = group.left_behind() if catches_up else frozenset()
+        behind = frozenset() if common.is_live else group.left_behind()
         left = [stream for stream in streams if stream.name in behind]
         ordered = ordered[1:] if left else []
-    groups = [[layer] for layer in ordered] if catches_up else [ordered]
+    groups = [ordered] if common.is_live else [[layer] for layer in ordered]
     for together in groups:
-        if not stop.requested:
+        if not common.stop.requested:
             Group(common, _makers(common, left, together)).run()
-    if catches_up and common.export is not None and not stop.requested:
+    if not common.is_live and common.export is not None and not common.stop.requested:
         common.export(nullcontext)
-    troubles.raise_any()
+    common.troubles.raise_any()
+
+
+def _common(lake: Lake, streams: Sequence[Stream], settings: Settings, options: RunOptions) -> Common:
+    watch = options.watch or Watch()
+    retries = RETRIES if options.trigger == AVAILABLE_NOW else None
+    names = [stream.name for stream in streams]
+    return Common(
+        lake,
+        settings,
+        options.trigger,
+        options.on_batch,
+        options.clock,
+        Guards(lake, settings, options.allow, options.on_notice),
+        options.at_once,
+        options.stop or Stop(),
+        Troubles(names, options.on_notice, retries=retries, watch=watch),
+        watch,
+    )
 
 
 def _makers(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[QueryMaker]:

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from lakehouse import tables
 from lakehouse.catalog import ask, register
 from lakehouse.layers import bronze
-from lakehouse.runtime.runner import run
+from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load
 from lakehouse.settings import Settings
@@ -41,7 +41,7 @@ def make_archive(archive: Path) -> None:
         spark = build_session(settings, "lakehouse classes", options=options)
         lake = Lake(spark, settings.lake)
         _land(lake, settings)
-        run(lake, STREAMS, ["silver", "gold"], settings, trigger=AVAILABLE_NOW)
+        run(lake, STREAMS, ["silver", "gold"], settings, RunOptions(AVAILABLE_NOW))
         register(lake, settings)
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
         gateway: Any = SparkContext._gateway

@@ -20,7 +20,7 @@ from lakehouse.application import noted_run
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS
 from lakehouse.runtime.event_table import recorded
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.demo_report import Done, summarise, what_next
@@ -127,9 +127,7 @@ def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, st
                 STREAMS,
                 [layer],
                 settings,
-                trigger=AVAILABLE_NOW,
-                on_batch=partial(_advance, progress, task, done),
-                stop=stop,
+                RunOptions(AVAILABLE_NOW, on_batch=partial(_advance, progress, task, done), stop=stop),
             )
             done.layer_s[layer] = time.monotonic() - began
             batches = done.batches[before:]

@@ -31,7 +31,7 @@ from lakehouse.layers.query import LAYERS
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -151,7 +151,7 @@ class Life(AbstractContextManager["Life"]):
         """Let every layer catch up, in micro-batches of so many records and bytes."""
         self._note(f"run all {batches or ''}")
         settings = self._settings.model_copy(update=batches)
-        run(self._lake, STREAMS, LAYERS, settings, trigger=AVAILABLE_NOW, at_once=2)
+        run(self._lake, STREAMS, LAYERS, settings, RunOptions(AVAILABLE_NOW, at_once=2))
 
     def _judged(self, table: str) -> Mapping[Coordinates, Judged]:
         """Return the verdicts on a topic's records, which no cut of a round into micro-batches changes."""

@@ -23,7 +23,7 @@ from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.replay import replay
-from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS_1M
@@ -74,7 +74,7 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
 
     def layers(over: threading.Event) -> None:
         trigger = "3 seconds"
-        run(lake, [STREAM], ["bronze", "silver", "gold"], settings, trigger=trigger, stop=Stop(over))
+        run(lake, [STREAM], ["bronze", "silver", "gold"], settings, RunOptions(trigger, stop=Stop(over)))
 
     def sending(over: threading.Event) -> None:
         while not over.wait(3):

@@ -30,7 +30,7 @@ from lakehouse import tables
 from lakehouse.errors import StreamError
 from lakehouse.layers import bronze
 from lakehouse.layers.query import LayerName
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
@@ -316,7 +316,7 @@ def test_a_failing_query_stops_the_others_and_is_named(
     monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
 
     with pytest.raises(StreamError, match=rf"^{GOLD} failed: CrashError") as failure:
-        run(Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, trigger="100 ms")
+        run(Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, RunOptions("100 ms"))
 
     assert isinstance(failure.value.__cause__, CrashError)
     assert spark.streams.active == []
@@ -364,8 +364,13 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
             if is_time(done):
                 stop.request_and_await()
 
-        lake = Lake(spark, settings.lake)
-        run(lake, [pipeline.STREAM], layers, settings, trigger="50 ms", on_batch=on_batch, stop=stop)
+        run(
+            Lake(spark, settings.lake),
+            [pipeline.STREAM],
+            layers,
+            settings,
+            RunOptions("50 ms", on_batch=on_batch, stop=stop),
+        )
         assert spark.streams.active == []
         for query, numbers in written.items():
             assert numbers == list(range(len(numbers)))

@@ -33,7 +33,7 @@ from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.layers.export import newest_since
 from lakehouse.layers.query import Allow
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
@@ -149,9 +149,7 @@ class Export:
             [ONE_TABLE],
             ["export"],
             settings,
-            trigger=AVAILABLE_NOW,
-            on_batch=done.append,
-            allow=allow,
+            RunOptions(AVAILABLE_NOW, on_batch=done.append, allow=allow),
         )
         return done
 
@@ -543,7 +541,7 @@ def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export
 
     def live() -> None:
         try:
-            run(export.lake, [ONE_TABLE], ["export"], export.settings, trigger="200 ms", stop=stop)
+            run(export.lake, [ONE_TABLE], ["export"], export.settings, RunOptions("200 ms", stop=stop))
         except LakehouseError as failure:
             failures.append(failure)
 

@@ -22,7 +22,7 @@ from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layers.query import LayerName
 from lakehouse.runtime import troubles
 from lakehouse.runtime.event_table import newest, recorded
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
@@ -83,8 +83,13 @@ class FaultyLake:
             pipeline.send(self.settings, [Raw(json.dumps(record).encode(), key=b"k")], stream.sources[0])
 
     def catch_up(self, streams: Sequence[Stream], *layers: LayerName, **options: Any) -> None:
-        lake = Lake(self.spark, self.settings.lake)
-        run(lake, streams, layers or LAYERS, self.settings, trigger=AVAILABLE_NOW, **options)
+        run(
+            Lake(self.spark, self.settings.lake),
+            streams,
+            layers or LAYERS,
+            self.settings,
+            RunOptions(AVAILABLE_NOW, **options),
+        )
 
     @property
     def sold(self) -> int:
@@ -135,11 +140,9 @@ def live(
                 streams,
                 layers,
                 lake.settings,
-                trigger="100 ms",
-                stop=stop,
-                on_batch=found.done.append,
-                on_notice=found.said.append,
-                **options,
+                RunOptions(
+                    "100 ms", stop=stop, on_batch=found.done.append, on_notice=found.said.append, **options
+                ),
             )
         except BaseException as failure:  # noqa: BLE001 - told to the test
             found.failure = failure

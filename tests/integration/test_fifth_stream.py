@@ -18,7 +18,7 @@ from lakehouse import catalog, streams
 from lakehouse.layers.query import LAYERS
 from lakehouse.quality.checking import check, make_context
 from lakehouse.quality.subjects import PinnedTables, subjects
-from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sinks import row_key
 from lakehouse.stream import Stream
@@ -76,7 +76,13 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         [click("/a")],
     ):
         pipeline.send(settings, records, source=clicks.sources[0])
-        run(Lake(spark, settings.lake), streams.choose(["clicks"]), LAYERS, settings, trigger=AVAILABLE_NOW)
+        run(
+            Lake(spark, settings.lake),
+            streams.choose(["clicks"]),
+            LAYERS,
+            settings,
+            RunOptions(AVAILABLE_NOW),
+        )
 
     catalog.register(Lake(spark, settings.lake), settings)
     start_ms = AT_MS - AT_MS % 300_000

@@ -15,7 +15,7 @@ from lakehouse.events import Kind
 from lakehouse.layers.query import LAYERS
 from lakehouse.quality.gate import SuiteGate
 from lakehouse.runtime.event_table import newest
-from lakehouse.runtime.runner import run
+from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
@@ -58,12 +58,12 @@ class Gated:
         """Run the export alone."""
         lake = Lake(self.spark, self.settings.lake)
         gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
-        run(lake, STREAM, ["export"], self.settings, trigger=AVAILABLE_NOW, gate=gate)
+        run(lake, STREAM, ["export"], self.settings, RunOptions(AVAILABLE_NOW, gate=gate))
 
     def run_live(self, stop: Stop) -> None:
         lake = Lake(self.spark, self.settings.lake)
         self._gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
-        run(lake, STREAM, LAYERS, self.settings, trigger="200 ms", gate=self, stop=stop)
+        run(lake, STREAM, LAYERS, self.settings, RunOptions("200 ms", gate=self, stop=stop))
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
         while self._waiting:

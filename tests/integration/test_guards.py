@@ -20,7 +20,7 @@ from lakehouse import catalog, tables
 from lakehouse.audit.landing import check_landing
 from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layers.query import Allow, LayerName
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
@@ -288,10 +288,7 @@ def run_allowing_loss(spark: SparkSession, settings: Settings) -> tuple[list[Bat
         [pipeline.STREAM],
         ["bronze"],
         settings,
-        trigger=AVAILABLE_NOW,
-        on_batch=done.append,
-        allow=[Allow.DATA_LOSS],
-        on_notice=notices.append,
+        RunOptions(AVAILABLE_NOW, on_batch=done.append, allow=[Allow.DATA_LOSS], on_notice=notices.append),
     )
     return done, notices
 
@@ -388,7 +385,7 @@ def test_records_that_expire_under_a_running_query_end_it_with_the_same_words(
 
     lake = Lake(spark, settings.lake)
     with pytest.raises(CheckpointError, match=r"no longer has offsets 1 to 2 of partition 0 .* data-loss"):
-        run(lake, [pipeline.STREAM], ["bronze"], settings, trigger="100 ms", on_batch=on_batch)
+        run(lake, [pipeline.STREAM], ["bronze"], settings, RunOptions("100 ms", on_batch=on_batch))
 
 
 def test_a_topic_that_was_deleted_and_made_again_is_refused(

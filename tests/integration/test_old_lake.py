@@ -19,7 +19,7 @@ from lakehouse.audit import audit
 from lakehouse.layers.query import LayerName
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.replay import replay
-from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
@@ -101,8 +101,13 @@ def catch_up(
 ) -> list[BatchDone]:
     done: list[BatchDone] = []
     trigger = AVAILABLE_NOW
-    lake = Lake(spark, settings.lake)
-    run(lake, streams, layers, settings, trigger=trigger, on_batch=done.append, clock=lambda: LATER)
+    run(
+        Lake(spark, settings.lake),
+        streams,
+        layers,
+        settings,
+        RunOptions(trigger, on_batch=done.append, clock=lambda: LATER),
+    )
     return done
 
 

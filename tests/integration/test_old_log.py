@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.redis import check_redis
-from lakehouse.runtime.runner import run, utc_now
+from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
@@ -66,7 +66,7 @@ def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
     def take(offset: int, *records: Raw) -> None:
         source = TRANSACTIONS.sources[0]
         pipeline.land(spark, settings, [list(records)], landed_at=START, first_offset=offset, source=source)
-        run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, trigger=AVAILABLE_NOW)
+        run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, RunOptions(AVAILABLE_NOW))
 
     def looked() -> tuple[Check, Check]:
         (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings)

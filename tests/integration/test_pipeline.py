@@ -27,7 +27,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.sandbox.samples import spread_times
 from lakehouse.sandbox.samples.metrics import samples
@@ -361,16 +361,8 @@ def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_be
         landed.append(done.result.rows)
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(
-            run,
-            Lake(spark, settings.lake),
-            [STREAM],
-            ["bronze"],
-            settings,
-            trigger="100 ms",
-            on_batch=on_batch,
-            stop=stop,
-        )
+        options = RunOptions("100 ms", on_batch=on_batch, stop=stop)
+        running = pool.submit(run, Lake(spark, settings.lake), [STREAM], ["bronze"], settings, options)
         try:
             pipeline.await_(lambda: running.done() or sum(landed) == 2)
             widen(settings, partitions=4)

@@ -21,7 +21,7 @@ from lakehouse.audit import audit
 from lakehouse.errors import StreamError
 from lakehouse.layers.query import LAYERS
 from lakehouse.progress import checkpoints
-from lakehouse.runtime.runner import BatchDone, run, utc_now
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -67,9 +67,7 @@ class TripsLake:
             [self.stream],
             LAYERS,
             self.settings,
-            trigger=AVAILABLE_NOW,
-            on_batch=self.done.append,
-            trips=trips,
+            RunOptions(AVAILABLE_NOW, on_batch=self.done.append, trips=trips),
         )
         return [one.query for one in self.done]
 

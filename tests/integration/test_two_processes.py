@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.runner import run
+from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
@@ -26,9 +26,8 @@ from tests.processes import LAKEHOUSE, place, running
 def running_here(spark: SparkSession, settings: Settings) -> Iterator[None]:
     """Bronze of metrics runs live in this process inside the block."""
     stop = Stop()
-    thread = threading.Thread(
-        target=run, args=(spark, [STREAM], ["bronze"], settings), kwargs={"trigger": "200 ms", "stop": stop}
-    )
+    options = RunOptions("200 ms", stop=stop)
+    thread = threading.Thread(target=run, args=(spark, [STREAM], ["bronze"], settings, options))
     thread.start()
     try:
         yield

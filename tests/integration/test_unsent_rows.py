@@ -30,7 +30,7 @@ from lakehouse.catalog import ask, register
 from lakehouse.errors import ServiceError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
@@ -114,7 +114,7 @@ class Exported:
     def run(self) -> list[BatchDone]:
         done: list[BatchDone] = []
         stream, settings = self.stream, self.settings
-        run(self.lake, [stream], ["export"], settings, trigger=AVAILABLE_NOW, on_batch=done.append)
+        run(self.lake, [stream], ["export"], settings, RunOptions(AVAILABLE_NOW, on_batch=done.append))
         return [batch for batch in done if batch.query == f"export.{self.table.name}"]
 
     def written(self) -> dict[str, int]:

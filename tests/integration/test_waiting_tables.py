@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit import audit
 from lakehouse.layers.query import LAYERS
-from lakehouse.runtime.runner import BatchDone, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.runtime.trips import TripGroup
@@ -78,11 +78,7 @@ class WaitingLake:
             [METRICS],
             LAYERS,
             self.settings,
-            trigger=trigger,
-            stop=stop,
-            clock=lambda: self.now,
-            on_batch=self.done.append,
-            trips=trips,
+            RunOptions(trigger, stop=stop, clock=lambda: self.now, on_batch=self.done.append, trips=trips),
         )
 
     def produce(self) -> None:

@@ -20,7 +20,7 @@ from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, noting
 from lakehouse.layers import bronze, silver
 from lakehouse.records.unknown_fields import unknown_fields
-from lakehouse.runtime.runner import run
+from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.stream import Field, FieldType, Stream
@@ -207,8 +207,13 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
 
     def gold() -> None:
         try:
-            lake = Lake(spark, settings.lake)
-            run(lake, [STREAM], ["gold"], settings, trigger="200 ms", stop=stop, on_notice=notices.append)
+            run(
+                Lake(spark, settings.lake),
+                [STREAM],
+                ["gold"],
+                settings,
+                RunOptions("200 ms", stop=stop, on_notice=notices.append),
+            )
         except BaseException as failure:  # noqa: BLE001 - told to the test
             failures.append(failure)
 
