@@ -1,52 +1,21 @@
-"""Gold: clean rows merged into the tables that users read.
-
-A micro-batch is first reduced as far as can be done without the table (the table's `preaggregate`), then
-folded into the rows that stand (the table's `fold`), and what is new or different is upserted under the
-query's transaction. A rerun merges nothing twice. Tables kept beside another are written before it, because
-it holds the state that they were computed from: a retry after a crash between the two computes them again.
-"""
+"""Gold: clean rows merged into the tables that users read, and rows that the wall clock closes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial, reduce
-from typing import Any
+from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
 from lakehouse.layers import silver
+from lakehouse.layers.merging import Merge
 from lakehouse.layers.query import BatchResult, LayerQuery, QueryMaker
-from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
-from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
-from lakehouse.stream import (
-    DELETED,
-    EventClock,
-    EventTimeProgress,
-    GoldTable,
-    MergedTable,
-    SideTable,
-    Stream,
-    WallClock,
-)
-from lakehouse.tables import (
-    Candidates,
-    Commit,
-    HighWaterMark,
-    Lake,
-    TableSpec,
-    Transaction,
-    from_micros,
-    leases,
-)
-from lakehouse.tables.spans import MOST_SPANS, merged
-from lakehouse.transforms.timestamps import shifted
+from lakehouse.stream import GoldTable, MergedTable, Stream, WallClock
+from lakehouse.tables import Lake, TableSpec, leases
 
-_HOUR = timedelta(hours=1)
 _LOOK_EVERY = timedelta(seconds=30)
 
 
@@ -78,7 +47,7 @@ def _query(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> 
     silver_paths = {name: lake.ensure_source(silver.spec(by_name[name], settings)) for name in table.reads}
     side_paths = {side.name: lake.ensure(spec(side, settings)) for side in table.sides}
     path = lake.ensure(spec(table, settings))
-    merge = _Merge(lake, table, settings)
+    merge = Merge(lake, table, settings)
 
     def rows() -> DataFrame:
         return table.combine(
@@ -106,253 +75,6 @@ def _query(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> 
     )
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What a micro-batch's partials come to.
-
-    Clean rows, partials, the greatest event time, the span that they lie in, and the hours of it.
-    """
-
-    rows: int
-    partials: int = 0
-    reached: datetime | None = None
-    first: datetime | None = None
-    last: datetime | None = None
-    hours: tuple[tuple[datetime, datetime], ...] = ()
-
-
-@dataclass(frozen=True)
-class _Folded:
-    """The new and changed rows, the partials that they come of, and the keys made anew, null for none."""
-
-    rows: DataFrame
-    partials: DataFrame
-    to_recompute: DataFrame | None
-
-
-class _Merge:
-    """Merges micro-batches into a gold table and those beside it.
-
-    `next_due` is the earliest time at which the wall clock will change a row, None for never; known once a
-    Ticker has looked, and kept up with what is written.
-    """
-
-    def __init__(self, lake: Lake, table: GoldTable, settings: Settings) -> None:
-        self._lake = lake
-        self._table = table
-        self._path = lake.path("gold", table.name)
-        self._settings = settings
-        self._merged = (
-            HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
-        )
-        self.next_due: datetime | None = None
-
-    def process_batch(
-        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> BatchResult:
-        """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
-        table, spark = self._table, batch.sparkSession
-        if tables.is_written(spark, self._path, transaction):
-            # Done but for its checkpoint. Folded once more it would only be thrown away, unless its totals,
-            # taken twice, had gone beyond their range.
-            return BatchResult(0)
-        few = are_few(size_bytes=size_of(batch)) if count is None else are_few(rows=count)
-        execute_for(spark, few=few)
-        partials = table.preaggregate(gathered(batch, few=few), self._settings).persist()
-        try:
-            facts = self._facts(partials)
-            if not facts.rows:
-                return BatchResult(0)
-            progress = self._front(spark, facts, now)
-            written = tables.retry_on_conflict(lambda: self._merge(partials, facts, progress, transaction))
-        finally:
-            partials.unpersist()
-        if self._merged is not None:
-            self._merged.advance(progress.now)
-        return BatchResult(facts.rows, written)
-
-    def _merge(
-        self, partials: DataFrame, facts: _Facts, progress: EventTimeProgress, transaction: Transaction
-    ) -> dict[str, int]:
-        """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
-        spark = partials.sparkSession
-        commit = leases.begin(spark, self._path)
-        touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
-        near = commit.candidates(touched)
-        few = are_few(rows=max(facts.partials, near.rows))
-        with executing_for(spark, few=few):
-            partials = gathered(partials, few=few)
-            current = commit.rows(near).drop(tables.FILE)
-            current = gathered(current if touched is None else current.where(touched), few=few)
-            to_recompute = (
-                self._to_recompute(partials, current) if self._may_need_recompute(facts, progress) else None
-            )
-            if to_recompute is not None:
-                execute_for(spark, few=False)  # all of silver is read
-                partials, current = self._made_anew(partials, current, to_recompute, transaction.version)
-            folded = self._table.fold(partials, current, progress, self._settings).persist()
-            try:
-                return self._write(_Folded(folded, partials, to_recompute), commit, near, transaction)
-            finally:
-                folded.unpersist()
-
-    def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
-        """Change the rows that are due by the wall clock; a second call finds none."""
-        due = self._due(EventTimeProgress(None, now))
-        waiting = tables.read(spark, self._path).where(clock.waits())
-        later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
-        rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
-        if rows:
-            tables.update(spark, self._path, due, clock.set_columns(self._settings))
-        self.next_due = None if micros is None else shifted(from_micros(micros), clock.after(self._settings))
-        return BatchResult(rows, {self._table.name: rows})
-
-    def _facts(self, partials: DataFrame) -> _Facts:
-        table = self._table
-        measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
-        if isinstance(table.clock, EventClock):
-            measures["reached"] = F.unix_micros(F.max(table.clock.column))
-        if table.time_columns is not None:
-            measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
-            measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
-            hours = (F.unix_micros(F.date_trunc("hour", end)) for end in table.time_columns)
-            measures["hours"] = F.collect_set(F.struct(*hours))
-        found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
-        values = {} if found is None else found.asDict()
-        rows, count = values.pop("rows", None) or 0, values.pop("partials", 0)
-        lie = tuple((from_micros(first), from_micros(last)) for first, last in values.pop("hours", ()))
-        times = {name: from_micros(micros) for name, micros in values.items() if rows}
-        return _Facts(rows, count, hours=lie, **times)
-
-    def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> EventTimeProgress:
-        if self._merged is None or facts.reached is None:
-            return EventTimeProgress(None, now)
-        before = self._merged.value(spark)
-        return EventTimeProgress(before, facts.reached if before is None else max(before, facts.reached))
-
-    def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Column | None:
-        """Return a condition that holds for rows that the micro-batch may change, null for all of them.
-
-        It only spares rows: a fold looks again. Where a few late records lie far from the others, the hours
-        between are left out. Unless it is to be exact, times are rounded outward to hours, so that generated
-        code is the same for micro-batches of one hour.
-        """
-        extent, reach = self._table.time_columns, self._table.merge_radius(self._settings)
-        if extent is None or facts.first is None or facts.last is None:
-            return None
-        first, last = shifted(facts.first, -reach), shifted(facts.last, reach)
-        if not exactly:
-            first, last = _hour(first), shifted(_hour(last), _HOUR)
-            progress = EventTimeProgress(
-                progress.before and _hour(progress.before), shifted(_hour(progress.now), _HOUR)
-            )
-        spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
-        if not 1 < len(spans) <= MOST_SPANS:
-            spans = [(first, last)]
-        begins, ends = F.col(extent[0]), F.col(extent[1])
-        near = reduce(
-            Column.__or__, ((begins <= F.lit(end)) & (ends >= F.lit(begin)) for begin, end in spans)
-        )
-        return near if self._table.clock is None else near | self._due(progress)
-
-    def _due(self, progress: EventTimeProgress) -> Column:
-        clock = self._table.clock
-        if isinstance(clock, EventClock):
-            return clock.due(progress, self._settings)
-        if isinstance(clock, WallClock):
-            latest = shifted(progress.now, -clock.after(self._settings))
-            return clock.waits() & (F.col(clock.column) <= F.lit(latest))
-        return F.lit(False)
-
-    def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
-        """Tell, without a look at the table, whether there may be rows that partials alone cannot keep up."""
-        if self._table.needs_recompute is None:
-            return False
-        if self._table.state is None or facts.first is None:
-            return True
-        unsettled_from = self._table.state.unsettled_from(progress, self._settings)
-        return unsettled_from is not None and facts.first <= unsettled_from
-
-    def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
-        """Return the keys of rows to make anew from silver, null where there are none."""
-        if self._table.needs_recompute is None:
-            return None
-        return _held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
-
-    def _made_anew(
-        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: int
-    ) -> tuple[DataFrame, DataFrame]:
-        """Return partials and current rows with those of the keys to recompute put together from silver.
-
-        From its rows up to the micro-batch, and no later one: what comes later can be added.
-        """
-        keys, spark = list(self._table.keys), partials.sparkSession
-        read = snapshots.positions(self._lake, f"gold.{self._table.name}", batch)
-        paths = {name: self._lake.path("silver", name) for name in self._table.reads}
-        history = self._table.combine(
-            {
-                name: snapshots.read_up_to(spark, path, read.get(tables.table_id(spark, path)))
-                for name, path in paths.items()
-            }
-        )
-        # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
-        anew = self._table.preaggregate(history, self._settings).join(
-            F.broadcast(to_recompute), keys, "left_semi"
-        )
-        others = partials.join(to_recompute, keys, "left_anti")
-        whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))
-        return whole, current.join(to_recompute, keys, "left_anti")
-
-    def _write(
-        self,
-        folded: _Folded,
-        commit: Commit,
-        near: Candidates,
-        transaction: Transaction,
-    ) -> dict[str, int]:
-        table = self._table
-        beside = {side.name: self._write_side(side, folded, transaction) for side in table.sides}
-        written = tables.upsert(_standing(table, folded.rows), commit, near, table.keys, transaction)
-        if written and isinstance(table.clock, WallClock):
-            self._advance_due(self._least_due(folded.rows, table.clock))
-        return {table.name: written} | beside
-
-    def _write_side(self, side: SideTable, folded: _Folded, transaction: Transaction) -> int:
-        """Write what the micro-batch makes of a table beside this one.
-
-        Where it has been written already, and this one has not, what this one is folded with may be another:
-        the rows of the micro-batch's records are compared, as are all those of keys to recompute.
-        """
-        path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
-        commit = tables.begin(rows.sparkSession, path)
-        is_again = commit.has(transaction)
-        theirs = [] if folded.to_recompute is None else [(folded.to_recompute, self._table.keys)]
-        theirs += [(folded.partials.select(*side.keys).distinct(), side.keys)] if is_again else []
-        if theirs:
-            every = tables.read(rows.sparkSession, path)
-            found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
-            standing = reduce(DataFrame.union, found).distinct()
-            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
-            changed = rows.subtract(standing.select(*rows.columns))
-            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
-        rows = _standing(side, rows).persist()
-        try:
-            near = commit.candidates(_extent_of(side, rows))
-            return tables.upsert(rows, commit, near, side.keys, None if is_again else transaction)
-        finally:
-            rows.unpersist()
-
-    def _least_due(self, rows: DataFrame, clock: WallClock) -> datetime | None:
-        least = rows.where(clock.waits()).agg(F.unix_micros(F.min(clock.column)).alias("micros")).first()
-        if least is None or least.micros is None:
-            return None
-        return shifted(from_micros(least.micros), clock.after(self._settings))
-
-    def _advance_due(self, due: datetime | None) -> None:
-        known = [moment for moment in (self.next_due, due) if moment is not None]
-        self.next_due = min(known, default=None)
-
-
 class _Ticker:
     """Closes what the wall clock closes, when it is due.
 
@@ -360,7 +82,7 @@ class _Ticker:
     there, so that a table that has changed is looked at again.
     """
 
-    def __init__(self, spark: SparkSession, merge: _Merge, path: str, clock: WallClock) -> None:
+    def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: WallClock) -> None:
         self._spark = spark
         self._merge = merge
         self._path = path
@@ -384,41 +106,3 @@ class _Ticker:
         result = self._merge.close_due(self._spark, now, self._clock)
         self._looked = now
         return result
-
-
-def _hour(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0)
-
-
-def _held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as they are now, held by the driver's JVM, null for none.
-
-    Timestamps go through it as numbers: as times without a zone an hour of each autumn would be ambiguous.
-    """
-    times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
-    numbered = rows.withColumns({name: F.unix_micros(name) for name in times})._jdf
-    found = numbered.collectAsList()
-    if found.isEmpty():
-        return None
-    session: Any = rows.sparkSession._jsparkSession
-    held = DataFrame(session.createDataFrame(found, numbered.schema()), rows.sparkSession)
-    return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
-
-
-def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
-    """Return the condition on rows of a table that lie where these do, null where they have no extent."""
-    if table.time_columns is None:
-        return None
-    first, last = table.time_columns
-    least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
-    bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
-    if bounds is None or bounds["first"] is None:
-        return F.lit(False)
-    since, until = F.lit(from_micros(bounds["first"])), F.lit(from_micros(bounds["last"]))
-    return (F.col(first) <= until) & (F.col(last) >= since)
-
-
-def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with the columns that are the table's, and the mark of those that leave."""
-    kept = {*table.schema.names, DELETED}
-    return rows.drop(*(name for name in rows.columns if name not in kept))
