@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from lakehouse.messages.json_text import is_json_text
 from lakehouse.messages.layout import Row
@@ -38,41 +39,44 @@ Id = Annotated[str, Path(min_length=1, max_length=200, description="The letter's
 _TIMES = ("kafka_timestamp", "first_seen", "last_attempt")
 
 
+async def _wanted(
+    *,
+    stream: Stream = None,
+    rule: Rule = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+) -> Wanted:
+    return Wanted(
+        stream=stream,
+        rule=rule,
+        status=status,
+        since=None if since is None else parameters.micros("since", since),
+        until=None if until is None else parameters.micros("until", until),
+    )
+
+
+Filtered = Annotated[Wanted, Depends(_wanted)]
+
+
 def router(lookups: Lookups, letters: Letters) -> APIRouter:
     """Return the routes over silver.dead_letters."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
-    async def counts(
-        request: Request,
-        *,
-        stream: Stream = None,
-        rule: Rule = None,
-        status: Status = None,
-        since: Since = None,
-        until: Until = None,
-    ) -> Response:
+    async def counts(request: Request, wanted: Filtered) -> Response:
         """Return how many letters there are by stream, rule and status; with two rules under both."""
-        wanted = _wanted(stream=stream, rule=rule, status=status, since=since, until=until)
         found = await lookups.scan(lambda: letters.counts(wanted))
         origin = _origin(found, [one["status"] for one in found.value])
         return answered(request, origin, {"counts": found.value})
 
     @routes.get("")
     async def newest(
-        request: Request,
-        *,
-        stream: Stream = None,
-        rule: Rule = None,
-        status: Status = None,
-        since: Since = None,
-        until: Until = None,
-        limit: Limit = 50,
-        cursor: Cursor = None,
+        request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
         """Return letters without their raw bytes, the newest first."""
-        wanted = _wanted(stream=stream, rule=rule, status=status, since=since, until=until, cursor=cursor)
-        found = await lookups.scan(lambda: letters.newest(wanted, limit + 1))
+        after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
+        found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit + 1))
         shown, following = found.value[:limit], None
         if len(found.value) > limit:
             following = parameters.cursor("dead_letters", [shown[-1]["first_seen"], shown[-1]["id"]])
@@ -98,25 +102,6 @@ def _origin(found: Found[Any], statuses: Sequence[str], part: str = "") -> Origi
     """Return where letters come from; they are final once all are replayed or discarded."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final, part)
-
-
-def _wanted(
-    *,
-    stream: str | None,
-    rule: str | None,
-    status: str | None,
-    since: str | None,
-    until: str | None,
-    cursor: str | None = None,
-) -> Wanted:
-    return Wanted(
-        stream=stream,
-        rule=rule,
-        status=status,
-        since=None if since is None else parameters.micros("since", since),
-        until=None if until is None else parameters.micros("until", until),
-        after=None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str]),
-    )
 
 
 def _listed(row: Row) -> dict[str, Any]:
