@@ -8,6 +8,7 @@ writes nothing. `status` is open until the record has been let into silver (repl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, reduce
@@ -112,6 +113,11 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
     """Return how many letters each rule is in the reasons of; one with two rules counts under both."""
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
+
+
+def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
+    """Return the values to set on letters (the target `t`), with one more attempt counted."""
+    return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.progress import snapshots
-from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, to_dead_letters
+from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, attempted, to_dead_letters
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
@@ -216,8 +216,8 @@ class _SourceRebuild:
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
-        attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
-        tables.update_matched(rows, self._paths.dead, ("id",), where, {**values, **attempt}, within=lie)
+        new = attempted(values, self._now)
+        tables.update_matched(rows, self._paths.dead, ("id",), where, new, within=lie)
 
 
 def _work() -> dict[str, Column]:

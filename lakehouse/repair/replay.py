@@ -16,13 +16,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
+from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, OPEN, REPLAYED, Selection, count_by_rule
+from lakehouse.records.dead_letters import (
+    DEAD_LETTERS,
+    DISCARDED,
+    OPEN,
+    REPLAYED,
+    Selection,
+    attempted,
+    count_by_rule,
+)
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
 from lakehouse.settings import Settings
@@ -32,8 +41,17 @@ from lakehouse.tables import HighWaterMark, Lake, leases
 _KEYS = list(COORDINATES)
 
 
+class _Counted:
+    """Counts of letters, in total or by rule; those of several sources add up."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return both together."""
+        theirs = vars(other)
+        return type(self)(**{name: _added(mine, theirs[name]) for name, mine in vars(self).items()})
+
+
 @dataclass(frozen=True)
-class Replayed:
+class Replayed(_Counted):
     """What became of letters.
 
     `passed` are in silver now, `there_already` had been before, `failed` stay open, and so do those that are
@@ -46,19 +64,9 @@ class Replayed:
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
 
-    def __add__(self, other: Replayed) -> Replayed:
-        """Return both together."""
-        return Replayed(
-            self.passed + other.passed,
-            self.there_already + other.there_already,
-            self.failed + other.failed,
-            self.gone + other.gone,
-            _added(self.failing, other.failing),
-        )
-
 
 @dataclass(frozen=True)
-class Tried:
+class Tried(_Counted):
     """What would become of letters if they were replayed now.
 
     `asked` is how many there are. Of these `would_pass`; `there_already` are in silver, and would only be
@@ -72,20 +80,9 @@ class Tried:
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
 
-    def __add__(self, other: Tried) -> Tried:
-        """Return both together."""
-        return Tried(
-            self.asked + other.asked,
-            self.would_pass + other.would_pass,
-            self.there_already + other.there_already,
-            self.would_fail + other.would_fail,
-            self.gone + other.gone,
-            _added(self.failing, other.failing),
-        )
-
 
 @dataclass(frozen=True)
-class Discarded:
+class Discarded(_Counted):
     """How many letters were given up, in all and by rule (a letter with two counts under both).
 
     `there_already` turned out to be in silver, by a replay that was killed, and are `replayed` now.
@@ -94,14 +91,6 @@ class Discarded:
     count: int = 0
     there_already: int = 0
     by_rule: Mapping[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: Discarded) -> Discarded:
-        """Return both together."""
-        return Discarded(
-            self.count + other.count,
-            self.there_already + other.there_already,
-            _added(self.by_rule, other.by_rule),
-        )
 
 
 def replay(
@@ -258,7 +247,7 @@ class _SelectedLetters:
         there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
-            self._amend(there, ranges, {"status": F.lit(REPLAYED)})
+            self._amend(there, ranges, {"status": F.lit(REPLAYED)}, F.lit(True))
         return count, waiting
 
     def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
@@ -296,23 +285,12 @@ class _SelectedLetters:
         self._amend(judged.select("id", "reasons"), ranges, verdicts, passed | (F.col("t.status") == OPEN))
 
     def _amend(
-        self,
-        letters: DataFrame,
-        ranges: Sequence[OffsetRange],
-        values: Mapping[str, Column],
-        where: Column | None = None,
+        self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Change letters that have not been replayed; it counts as an attempt."""
-        attempt = {"attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(self._now)}
+        """Update the letters that are not replayed yet and meet `where`; it counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
-        tables.update_matched(
-            letters,
-            self._paths.dead,
-            ("id",),
-            pending if where is None else pending & where,
-            {**values, **attempt},
-            within=within(ranges),
-        )
+        new = attempted(values, self._now)
+        tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
 
 
 def _count(judged: DataFrame) -> tuple[int, int]:
@@ -321,5 +299,7 @@ def _count(judged: DataFrame) -> tuple[int, int]:
     return found, failed
 
 
-def _added(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    return {name: left.get(name, 0) + right.get(name, 0) for name in sorted({*left, *right})}
+def _added(mine: Any, theirs: Any) -> Any:
+    if isinstance(mine, int):
+        return mine + theirs
+    return {name: mine.get(name, 0) + theirs.get(name, 0) for name in sorted({*mine, *theirs})}
