@@ -28,14 +28,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.sandbox.samples import Sample, breaking
-from lakehouse.sandbox.samples.mixing import (
-    NO_FAULTS,
-    Shares,
-    compact,
-    mix,
-    require_share,
-    stamp,
-)
+from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, mix, require_share, stamp
 from lakehouse.sandbox.samples.users import user
 
 if TYPE_CHECKING:
@@ -82,15 +75,7 @@ def samples(
         kind, value = broken(record)
         return Sample(f"{user1}-{user2}".encode(), value, kind, side)
 
-    return mix(
-        count,
-        times_ms,
-        rng,
-        shares,
-        valid=calls.valid,
-        malformed=malformed_one,
-        late=calls.late,
-    )
+    return mix(count, times_ms, rng, shares, valid=calls.valid, malformed=malformed_one, late=calls.late)
 
 
 class _Open(NamedTuple):

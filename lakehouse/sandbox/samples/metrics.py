@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import Breaker, with_literal, with_value, without
-from lakehouse.sandbox.samples.mixing import (
-    ISO_SHARE,
-    NO_FAULTS,
-    Shares,
-    compact,
-    iso,
-    mix,
-)
+from lakehouse.sandbox.samples.mixing import ISO_SHARE, NO_FAULTS, Shares, compact, iso, mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -53,11 +46,7 @@ ENVIRONMENTS = ("production", "staging", "development")
 
 
 def samples(
-    count: int,
-    times_ms: Iterable[int],
-    *,
-    seed: int,
-    shares: Shares = NO_FAULTS,
+    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`."""
     rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
@@ -81,14 +70,7 @@ def samples(
         )
         return Sample(series.key, value, kind)
 
-    return mix(
-        count,
-        times_ms,
-        rng,
-        shares,
-        valid=valid,
-        malformed=malformed_one,
-    )
+    return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one)
 
 
 # The valid path: everything but the value and the time is encoded once per series.

@@ -39,11 +39,7 @@ _WHOLE = 0.2
 
 
 def samples(
-    count: int,
-    times_ms: Iterable[int],
-    *,
-    seed: int,
-    shares: Shares = NO_FAULTS,
+    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
@@ -66,15 +62,7 @@ def samples(
     def tombstone(time_ms: int) -> Sample:
         return Sample(_pick(uniform)[0], None, "tombstone", timestamp_ms=time_ms)
 
-    return mix(
-        count,
-        times_ms,
-        rng,
-        shares,
-        valid=valid,
-        malformed=malformed_one,
-        tombstone=tombstone,
-    )
+    return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one, tombstone=tombstone)
 
 
 def _pick(uniform: Callable[[], float]) -> tuple[bytes, bytes]:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import with_literal
-from lakehouse.sandbox.samples.mixing import (
-    NO_FAULTS,
-    Shares,
-    compact,
-    mix,
-    require_share,
-    stamp,
-)
+from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, mix, require_share, stamp
 from lakehouse.sandbox.samples.users import user
 
 if TYPE_CHECKING:
@@ -34,12 +27,7 @@ _WHOLE = 0.2
 
 
 def samples(
-    count: int,
-    times_ms: Iterable[int],
-    *,
-    seed: int,
-    shares: Shares = NO_FAULTS,
-    hot_user: float = 0.0,
+    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS, hot_user: float = 0.0
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
@@ -65,14 +53,7 @@ def samples(
         kind, value = broken(record)
         return Sample(key, value, kind)
 
-    return mix(
-        count,
-        times_ms,
-        rng,
-        shares,
-        valid=valid,
-        malformed=malformed_one,
-    )
+    return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one)
 
 
 def _amount(rng: random.Random) -> bytes:
