@@ -54,7 +54,7 @@ def poison(
 ) -> None:
     """Send, catch up, and compare the rules of every dead letter with those of its kind."""
     with bench_services() as settings, open_lake(settings, "poison", brief=False) as lake:
-        sent = _send(settings, _mixed(Random(seed), records))  # noqa: S311 - meant to be repeatable
+        sent = _send(settings, _mixed(Random(seed), records))
         size = sum(len(one.bytes.value or b"") for one in sent.values())
         console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")
         began, done = time.monotonic(), list[BatchDone]()

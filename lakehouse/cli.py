@@ -51,7 +51,7 @@ app.add_typer(rebuild.app)
 app.add_typer(dead_letters.app, name="dead-letters")
 
 
-def _say_version(wanted: bool) -> None:  # noqa: FBT001 - as the option gives it
+def _say_version(*, wanted: bool) -> None:
     if wanted:
         typer.echo(f"lakehouse {version_of('lakehouse')}")
         raise typer.Exit

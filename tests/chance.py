@@ -10,4 +10,4 @@ from hypothesis import core
 def chance(seed: int) -> Random:
     """Return a generator of numbers that `--hypothesis-seed`, where it is given, makes another one."""
     given = getattr(core, "global_force_seed", None)
-    return Random(seed if given is None else f"{given} {seed}")  # noqa: S311 - meant to be repeatable
+    return Random(seed if given is None else f"{given} {seed}")

@@ -104,10 +104,10 @@ def forget_logs() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_names(spark: SparkSession) -> Iterator[None]:
-    """A session that knows no table or view, before the test and after it; the tables are external."""
+def nameless(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which knows no table or view by name before and after the test; tables are external."""
     with without_names(spark):
-        yield
+        yield spark
 
 
 @contextmanager

@@ -36,23 +36,18 @@ def answer(schema: str, *rows: tuple[Any, ...]) -> Answer:
 
 
 @pytest.fixture
-def lake(
-    spark: SparkSession,
-    lake_settings: Settings,
-    tmp_path: Path,
-    no_names: None,  # noqa: ARG001
-) -> Settings:
+def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Settings:
     """A lake with two of its tables, in a directory whose name is hard to quote."""
     settings = lake_settings.model_copy(update={"lake": str(tmp_path / "it's a lake")})
     source = METRICS.sources[0]
-    path = Lake(spark, settings.lake).ensure(silver.spec(source, settings))
+    path = Lake(nameless, settings.lake).ensure(silver.spec(source, settings))
     rows = [
         ("api", "latency", 12.5, None, NOON, "metrics-events", 0, 0),
         ("Zürich", "errors", 1.0, "prod", NOON, "metrics-events", 0, 1),
     ]
-    clean = local_frame(spark, rows, silver.spec(source, settings).schema)
+    clean = local_frame(nameless, rows, silver.spec(source, settings).schema)
     tables.append(clean, path, tables.Transaction("test", 0))
-    Lake(spark, settings.lake).ensure(gold.spec(METRICS_1M, settings))
+    Lake(nameless, settings.lake).ensure(gold.spec(METRICS_1M, settings))
     return settings
 
 

@@ -155,7 +155,7 @@ def test_a_job_is_the_line_of_the_readme_on_the_cluster(layer: str) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_driver_is_reached_under_its_own_name(layer: str) -> None:
     assert spark_option(layer, "spark.driver.host") == layer
-    assert spark_option(layer, "spark.driver.bindAddress") == "0.0.0.0"  # noqa: S104
+    assert spark_option(layer, "spark.driver.bindAddress") == "0.0.0.0"
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -164,8 +164,8 @@ def _streams() -> dashboard.QueryVariable:
         .query("label_values(lakehouse_health, stream)")
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
-        .multi(True)  # noqa: FBT003 - the builder's own way
-        .include_all(True)  # noqa: FBT003
+        .multi(True)
+        .include_all(True)
         .all_value(".*")
     )
 

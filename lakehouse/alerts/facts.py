@@ -83,7 +83,9 @@ def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
         return None
     states = [one for one in facts.observation.streams if rule.stream in (None, one.name)]
     is_seen = facts.observation.lake_reason is None
-    return [judged for one in states if (judged := _of_stream(rule, one, facts, now, is_seen)) is not None]
+    return [
+        judged for one in states if (judged := _of_stream(rule, one, facts, now, is_seen=is_seen)) is not None
+    ]
 
 
 def _of_stream(
@@ -91,7 +93,8 @@ def _of_stream(
     state: StreamState,
     facts: Facts,
     now: datetime,
-    is_seen: bool,  # noqa: FBT001
+    *,
+    is_seen: bool,
 ) -> Judged | None:
     labels = {"stream": state.name}
     if isinstance(rule, LagRule):

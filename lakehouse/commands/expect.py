@@ -97,7 +97,7 @@ def _check(
     *,
     asked: bool,
 ) -> list[TableReport]:
-    from lakehouse.quality import checking  # noqa: PLC0415 - takes seconds, which other commands need not wait
+    from lakehouse.quality import checking
 
     progress = Console(stderr=True)
     context = checking.make_context(str(settings.home / _DIRECTORY))

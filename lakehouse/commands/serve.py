@@ -48,12 +48,12 @@ def serve(
     Rows come from Redis, and from the Delta tables what Redis does not hold. On another address than this
     machine's own a token is required (`lakehouse tokens add`), but not for /health/live and /health/ready.
     """
-    import uvicorn  # noqa: PLC0415 - takes a moment, which other commands need not wait
+    import uvicorn
 
-    from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback  # noqa: PLC0415 - the same
-    from lakehouse.serving.app import make_app  # noqa: PLC0415 - the same
-    from lakehouse.serving.tokens import Tokens  # noqa: PLC0415 - the same
-    from lakehouse.telemetry.server import serving  # noqa: PLC0415 - the same
+    from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
+    from lakehouse.serving.app import make_app
+    from lakehouse.serving.tokens import Tokens
+    from lakehouse.telemetry.server import serving
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -184,4 +184,6 @@ def _escape(value: str) -> str:
     r"""Write a value for java.util.Properties, which reads ISO 8859-1 and takes \ for an escape."""
     utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
-    return "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04x}" for unit in units)  # noqa: PLR2004
+    return "".join(
+        one if one.isascii() and one.isprintable() else f"\\u{ord(one):04x}" for one in map(chr, units)
+    )

@@ -46,19 +46,17 @@ def response(problem: Problem) -> Response:
 
 def install(app: FastAPI) -> None:
     """Let every error of the app leave as a problem."""
-    app.add_exception_handler(Problem, _of_ours)
-    app.add_exception_handler(RequestValidationError, _of_parameters)
-    app.add_exception_handler(HTTPException, _of_routing)
-    app.add_exception_handler(Exception, _of_defects)
+    app.exception_handler(Problem)(_of_ours)
+    app.exception_handler(RequestValidationError)(_of_parameters)
+    app.exception_handler(HTTPException)(_of_routing)
+    app.exception_handler(Exception)(_of_defects)
 
 
-async def _of_ours(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)  # noqa: S101 - what it is registered for
+async def _of_ours(_request: Request, error: Problem) -> Response:
     return response(error)
 
 
-async def _of_parameters(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+async def _of_parameters(_request: Request, error: RequestValidationError) -> Response:
     found = [
         {"parameter": ".".join(map(str, one["loc"][1:])) or str(one["loc"][0]), "detail": str(one["msg"])}
         for one in error.errors()
@@ -67,8 +65,7 @@ async def _of_parameters(_request: Request, error: Exception) -> Response:
     return response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found))
 
 
-async def _of_routing(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+async def _of_routing(request: Request, error: HTTPException) -> Response:
     details = {
         HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}; /docs shows what there is",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not for {request.url.path}",

@@ -26,7 +26,7 @@ Events = Annotated[int, Query(ge=1, le=_MOST, description="How many events.")]
 
 def router(settings: Settings) -> APIRouter:
     """Return the route."""
-    from lakehouse.sandbox.loads import GENERATORS  # noqa: PLC0415 - Kafka's client, which nothing else here needs
+    from lakehouse.sandbox.loads import GENERATORS
 
     routes, one = APIRouter(tags=["produce"]), CapacityLimiter(1)
     known = list(GENERATORS)
@@ -50,8 +50,8 @@ def router(settings: Settings) -> APIRouter:
 
 
 def _send(settings: Settings, stream: str, events: int) -> int:
-    from lakehouse.sandbox.loads import Load, send  # noqa: PLC0415 - the same
-    from lakehouse.topics import require_broker  # noqa: PLC0415 - the same
+    from lakehouse.sandbox.loads import Load, send
+    from lakehouse.topics import require_broker
 
     require_broker(settings.kafka_bootstrap_servers)
     seed = secrets.randbelow(2**31)

@@ -106,7 +106,7 @@ class Commit:
         # Delta compares statistics with literals alone, and a Python int beside a long is the cast of one.
         folding = self._jvm.org.apache.spark.sql.catalyst.optimizer.ConstantFolding
         condition = folding.apply(analyzed).condition()
-        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # noqa: FBT003 - with numbers of rows
+        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # with numbers of rows
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
         """Return the rows of the files, or of those that are named, with the file's name as `_file`."""
@@ -133,7 +133,7 @@ class Commit:
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Take the named files out of the table."""
         now_ms = int(time.time() * 1000)
-        self._actions += [candidates.files[name].removeWithTimestamp(now_ms, True) for name in names]  # noqa: FBT003
+        self._actions += [candidates.files[name].removeWithTimestamp(now_ms, True) for name in names]
         self._removes = True
 
     def finish(self, transaction: Transaction | None) -> int:
@@ -172,14 +172,14 @@ class Commit:
                 _map(self.spark, kept),
                 found.createdTime(),
             ),
-            False,  # noqa: FBT003 - with the session's defaults
+            False,  # with the session's defaults
         )
         given = {name: value for name, value in values.items() if value is not None}
         done = delta.DeltaOperations
         operation = (
             done.SetTableProperties(_map(self.spark, given))
             if given
-            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # noqa: FBT003 - if they exist
+            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # if they exist
         )
         return int(self._txn.commit(scala_seq(self.spark, []), operation))
 
@@ -218,7 +218,7 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
             jvm.scala.Option.apply(int(time.time() * 1000)),
         )
     )
-    made = delta.DeltaOperations.CreateTable(txn.metadata(), False, False, none)  # noqa: FBT003
+    made = delta.DeltaOperations.CreateTable(txn.metadata(), False, False, none)
     txn.commit(scala_seq(spark, []), made)
 
 

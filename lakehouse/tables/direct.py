@@ -45,17 +45,17 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
     A column that the table lacks is added, and one that the spec lacks is null. Where another process
     changes the table's columns at this moment, the same file is committed anew. Raises what deltalake raises.
     """
-    import pyarrow as pa  # noqa: PLC0415 - takes a moment, which is not for a process's start
-    import pyarrow.parquet as pq  # noqa: PLC0415
-    from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
-    from deltalake.transaction import AddAction  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import AddAction
 
     schema = _schema(spec)
     path, data = location(lake, spec), pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(schema)), data)
     file, stats = data.getvalue(), json.dumps(_stats(rows, spec))
     name, now_ms = f"part-{uuid.uuid4()}.snappy.parquet", int(time.time() * 1000)
-    added = AddAction(name, file.size, {}, now_ms, True, stats)  # noqa: FBT003
+    added = AddAction(name, file.size, {}, now_ms, True, stats)
     for tries_left in reversed(range(_TRIES)):
         try:
             table = _ensure(path, spec, schema)
@@ -79,10 +79,10 @@ def newest_first(
     say how far it reaches comes first, with null. Timestamps are UTC, and a column that a file lacks is null.
     Raises TableError where the table cannot be read, and so do its rows.
     """
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-    from deltalake import DeltaTable  # noqa: PLC0415
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
     path, schema = location(lake, spec), pa.schema(_schema(spec))
 
@@ -118,9 +118,9 @@ def rows_where(
     Files that the condition rules out by their statistics are not read. Timestamps are UTC. Raises TableError
     where the table cannot be read.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-    from pyarrow.fs import SubTreeFileSystem  # noqa: PLC0415
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+    from pyarrow.fs import SubTreeFileSystem
 
     path = location(lake, spec)
     try:
@@ -139,7 +139,7 @@ def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
 
     Appends go on meanwhile. Files that were replaced more than a week ago are removed.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415
+    from deltalake import DeltaTable
 
     path = location(lake, spec)
     if not DeltaTable.is_deltatable(path):
@@ -154,8 +154,8 @@ def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
 
 
 def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
-    from deltalake import CommitProperties, DeltaTable  # noqa: PLC0415
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.exceptions import DeltaError
 
     if not DeltaTable.is_deltatable(path):
         try:
@@ -180,14 +180,14 @@ def _lacking(table: DeltaTable, schema: Schema) -> list[Field]:
 
 
 def _schema(spec: TableSpec) -> Schema:
-    from deltalake import Schema  # noqa: PLC0415
+    from deltalake import Schema
 
     return Schema.from_json(spec.schema.json())
 
 
 def _directory(path: str) -> tuple[Any, str]:
     """Return pyarrow's file system of a table, and where the table is in it."""
-    from pyarrow.fs import FileSystem, LocalFileSystem  # noqa: PLC0415
+    from pyarrow.fs import FileSystem, LocalFileSystem
 
     if "://" not in path:
         return LocalFileSystem(), path
@@ -221,7 +221,7 @@ def _missing(names: Sequence[str]) -> dict[str, Any]:
 
 def _as(schema: Any, found: Any) -> Any:
     """Return those of the rows' columns that the schema has, in its types: Spark may have written others."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     both = [field for field in schema if field.name in found.column_names]
     return pa.table({field.name: found[field.name].cast(field.type) for field in both})

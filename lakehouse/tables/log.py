@@ -29,8 +29,8 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
     jvm: Any = spark._jvm
     log, unset = log_of(spark, path), jvm.scala.Option.empty()
     if version is None:
-        return log.update(False, unset, unset)  # noqa: FBT003
-    return log.getSnapshotAt(version, unset, unset, False)  # noqa: FBT003
+        return log.update(False, unset, unset)
+    return log.getSnapshotAt(version, unset, unset, False)
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -121,7 +121,7 @@ def noted_files(snapshot: Any) -> list[Any] | None:
 def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:
     """Return the rows of some of a snapshot's files, Delta's own objects of which are given."""
     none = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
-    frame = snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, files), False, none)  # noqa: FBT003
+    frame = snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, files), False, none)
     return DataFrame(frame, spark)
 
 

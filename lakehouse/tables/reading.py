@@ -123,7 +123,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     history = log_of(spark, path).history()
     moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
     # The commit that stood at the time, else the oldest one as of which the table can be read.
-    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, True, True)  # noqa: FBT003
+    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, True, True)
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", stood.getVersion()).load(path)
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))

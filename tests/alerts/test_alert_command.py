@@ -113,7 +113,7 @@ def test_killed_anywhere_it_neither_loses_nor_doubles_a_notification(
     settings: Settings, environment: dict[str, str]
 ) -> None:
     """Services go over the threshold and back while the process is killed at times drawn at random."""
-    random, flips = Random(), 12  # noqa: S311 - of a test
+    random, flips = Random(), 12
     fill(settings, {"a": 95.0, "b": 1.0})
     for _ in range(flips):
         process = subprocess.Popen(

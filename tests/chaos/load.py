@@ -45,7 +45,7 @@ class Feeder:
     def __init__(self, settings: Settings, *, rate: float, seed: int, poison: float) -> None:
         self._settings = settings
         self._rate = rate
-        self._random = Random(seed)  # noqa: S311 - meant to be repeatable
+        self._random = Random(seed)
         self._poison = poison
         self._topics = {
             source.table: settings.topic(source.topic) for stream in STREAMS for source in stream.sources
@@ -90,7 +90,7 @@ class Feeder:
             )
             for name in GENERATORS
         ]
-        poison = endless(Random(seed), lambda: int(time.time() * 1000), huge_every=3)  # noqa: S311
+        poison = endless(Random(seed), lambda: int(time.time() * 1000), huge_every=3)
         for topics, samples in itertools.cycle(streams):
             if self._random.random() < self._poison:
                 table, kind, (value, key) = next(poison)

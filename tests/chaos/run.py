@@ -118,7 +118,7 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
             Supervisor(plan.commands, plan.names, environment) as supervisor,
         ):
-            rng = Random(plan.seed)  # noqa: S311 - meant to be repeatable
+            rng = Random(plan.seed)
             scene = Scene(settings, services, supervisor, rng, plan.outage)
             if not supervisor.await_up(LAYERS, _UP_TIMEOUT_S):
                 raise ServiceError(f"the layers did not come up; those that ended: {supervisor.exits}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
@@ -241,7 +241,10 @@ class _Maker:
         random.shuffle(pairs)
         if random.random() < 0.15:
             pairs.insert(random.randrange(len(pairs) + 1), random.choice(_UNKNOWN))
-        blank: Callable[[], str] = lambda: random.choice(("", "", "", " ", "\n", "\t ", "\r\n"))  # noqa: E731
+
+        def blank() -> str:
+            return random.choice(("", "", "", " ", "\n", "\t ", "\r\n"))
+
         fields = (f"{blank()}{json.dumps(name)}{blank()}:{blank()}{text}{blank()}" for name, text in pairs)
         return f"{blank()}{{{','.join(fields)}}}{blank()}".encode()
 

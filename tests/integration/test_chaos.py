@@ -37,7 +37,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     )
     said: list[str] = []
     outcome = run_chaos(tmp_path_factory.mktemp("chaos"), plan, said.append)
-    print("\n".join(said))  # noqa: T201 - shown where a test fails
+    print("\n".join(said))
     return outcome
 
 

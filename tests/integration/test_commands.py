@@ -63,16 +63,12 @@ def settings(base: Place, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def lakehouse(
-    spark: SparkSession,
-    settings: Settings,
-    no_names: None,  # noqa: ARG001
-) -> Command:
+def lakehouse(nameless: SparkSession, settings: Settings) -> Command:
     """Run a command on that copy, as lateness was when it was made; keywords are further variables."""
     here = Place(settings.home, NOWHERE, NOWHERE.redis, "x")
 
     def run(*arguments: str, **variables: str) -> Ended:
-        return run_command(here.environment | LATENESS | variables, *arguments, spark=spark)
+        return run_command(here.environment | LATENESS | variables, *arguments, spark=nameless)
 
     return run
 

@@ -242,7 +242,7 @@ def wait_for(
 
 
 def busy_cuts(seed: int, cuts: int) -> list[list[Raw]]:
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(seed)
     services = [f"s{n}" for n in range(20)]
     return [
         [

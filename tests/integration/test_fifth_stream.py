@@ -62,7 +62,7 @@ def click(page: object, at_ms: int = AT_MS) -> Raw:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_names")
+@pytest.mark.usefixtures("nameless")
 @pytest.mark.soak
 def test_the_stream_of_the_page_goes_through_all_layers(
     spark: SparkSession, make_settings: MakeSettings, clicks: Stream, tmp_path: Path

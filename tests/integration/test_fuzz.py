@@ -95,5 +95,5 @@ def test_no_layer_stops_and_the_audit_finds_what_was_changed_by_hand(
         shutil.rmtree(directory)
         if time.monotonic() > until:
             break
-    print(f"{number} lakes; accepted {dict(accepted)} of {dict(sent)}")  # noqa: T201 - shown where a test fails
+    print(f"{number} lakes; accepted {dict(accepted)} of {dict(sent)}")
     assert all(accepted[table] > 0.8 * sent[table] for table in TABLES), (accepted, sent)

@@ -115,15 +115,11 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 @pytest.fixture
-def gated(
-    spark: SparkSession,
-    make_settings: MakeSettings,
-    no_names: None,  # noqa: ARG001
-) -> Gated:
+def gated(nameless: SparkSession, make_settings: MakeSettings) -> Gated:
     settings = make_settings(gate_interval_s=1)
     topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
     create_topics(settings.kafka_bootstrap_servers, topics)
-    return Gated(spark, settings)
+    return Gated(nameless, settings)
 
 
 @pytest.mark.slow

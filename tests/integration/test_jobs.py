@@ -270,13 +270,9 @@ def test_duckdb_queries_what_deltalake_hands_it(done: Done) -> None:
 
 
 @pytest.fixture
-def ask(
-    done: Done,
-    spark: SparkSession,
-    no_names: None,  # noqa: ARG001
-) -> Callable[..., Ended]:
+def ask(done: Done, nameless: SparkSession) -> Callable[..., Ended]:
     """Run `lakehouse sql` in this process, on the session's Spark rather than one of its own."""
-    return lambda *arguments: run_command(done.place.environment, "sql", *arguments, spark=spark)
+    return lambda *arguments: run_command(done.place.environment, "sql", *arguments, spark=nameless)
 
 
 def test_sql_prints_json_in_utc_whatever_the_time_zone(done: Done, ask: Callable[..., Ended]) -> None:

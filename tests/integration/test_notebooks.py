@@ -51,13 +51,12 @@ def lake(spark: SparkSession, filled_lake: Settings, tmp_path: Path) -> Settings
 @pytest.fixture(params=[InProcess, pytest.param(InKernel, marks=pytest.mark.soak)])
 def execute(
     request: pytest.FixtureRequest,
-    spark: SparkSession,
-    no_names: None,  # noqa: ARG001
+    nameless: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Execute:
     """Run a notebook with some settings; raise what a cell raises."""
-    runner: InProcess | InKernel = request.param(spark, tmp_path, monkeypatch)
+    runner: InProcess | InKernel = request.param(nameless, tmp_path, monkeypatch)
     return runner.execute
 
 

@@ -163,7 +163,7 @@ def exported(
     return Exported(spark, settings)
 
 
-@pytest.mark.usefixtures("no_names")
+@pytest.mark.usefixtures("nameless")
 def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: Exported) -> None:
     others = [Call(name) for name in ("bob", "cem", "dan", "fay", "gil")]
     exported.put_calls(*others, LARGE)
@@ -194,7 +194,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
     assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
 
 
-@pytest.mark.usefixtures("no_names")
+@pytest.mark.usefixtures("nameless")
 @pytest.mark.soak
 def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     spark: SparkSession, settings: Settings

@@ -87,7 +87,7 @@ def test_a_group_has_no_separator_of_the_writers_own_keys(
 
 @pytest.mark.parametrize("separator", [":", "-"])
 def test_different_names_join_to_different_keys(spark: SparkSession, separator: str) -> None:
-    rng = random.Random(1)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(1)
 
     def name() -> str:
         return "".join(rng.choices(f"{separator}%23A5D", k=rng.randrange(6)))

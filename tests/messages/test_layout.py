@@ -99,7 +99,7 @@ def test_spark_and_python_make_the_same_of_every_row(spark: SparkSession, table:
 
 
 def made(table: MergedTable) -> Iterator[Row]:
-    rng = random.Random(table.name)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(table.name)
     for _ in range(ROWS):
         yield {name: value_of(table.schema[name].dataType, name, rng) for name in columns_of(table)}
 

@@ -34,7 +34,7 @@ def test_there_are_enough_kinds_for_every_table() -> None:
 
 def test_all_kinds_come_before_any_comes_again() -> None:
     kinds = sum(map(len, KINDS.values()))
-    poison = endless(Random(1), lambda: NOW_MS)  # noqa: S311 - meant to be repeatable
+    poison = endless(Random(1), lambda: NOW_MS)
 
     first = [next(poison) for _ in range(kinds)]
 
@@ -48,7 +48,7 @@ def test_all_kinds_come_before_any_comes_again() -> None:
 def test_each_kind_is_refused_by_exactly_its_rules(
     spark: SparkSession, session_settings: Settings, table: str
 ) -> None:
-    rng = Random(7)  # noqa: S311 - meant to be repeatable
+    rng = Random(7)
     sent: list[tuple[Kind | None, bytes | None, bytes | None]] = []
     for kind in KINDS[table]:
         sent += [(kind, *kind.make(rng, NOW_MS)) for _ in range(1 if kind.huge else EACH)]

@@ -709,7 +709,7 @@ def batches(draw: st.DrawFn) -> list[bytes]:
     fields |= {"environment": strings, "more": harmless, "serviceid": harmless}
     drawn = {name: draw(st.lists(right, min_size=8, max_size=12)) for name, right in fields.items()}
     drawn_wrong = draw(st.lists(anything, min_size=8, max_size=12))
-    chance = Random(draw(st.integers(0, 2**64)))  # noqa: S311
+    chance = Random(draw(st.integers(0, 2**64)))
     return [put_together(drawn, drawn_wrong, chance) for _ in range(400)]
 
 

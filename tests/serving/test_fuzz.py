@@ -55,7 +55,7 @@ def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pyte
 def ask(schema: Any, cases: int) -> int:
     """Make so many requests, and return how many operations they were of; the seed is printed."""
     seed = chance(cases).getrandbits(32)
-    print(f"{cases:,} cases of seed {seed}")  # noqa: T201 - shown where it fails, and with -s
+    print(f"{cases:,} cases of seed {seed}")
     operations = [one.ok() for one in schema.get_all_operations()]
     asked = [one for one in operations if one.path not in _LEFT_OUT]
     for operation in asked:

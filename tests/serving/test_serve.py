@@ -75,7 +75,7 @@ def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: ServedLake, 
 
 
 def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: Path) -> None:
-    command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]  # noqa: S104 - it refuses
+    command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]
     refused = subprocess.run(
         command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False
     )

@@ -98,7 +98,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
         f"{field}_missing": without(field),
         f"{field}_null": with_value(field, None),
         f"{field}_string": with_value(field, "12.5"),
-        f"{field}_boolean": with_value(field, True),  # noqa: FBT003 - a JSON value
+        f"{field}_boolean": with_value(field, True),
         f"{field}_object": with_value(field, {"value": 12.5}),
         f"{field}_nan": with_literal(field, b"NaN"),
         f"{field}_infinity": with_literal(field, b"Infinity"),
@@ -114,7 +114,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 def of_the_time() -> dict[str, Breakage]:
     """Return what can be wrong with a timestamp; the last one needs a Breaker to be wrong."""
     return {
-        "timestamp_boolean": with_value(_TIME, True),  # noqa: FBT003 - a JSON value
+        "timestamp_boolean": with_value(_TIME, True),
         "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),
         "timestamp_without_offset": _local_time,
         _FUTURE: dumps,

@@ -63,7 +63,7 @@ def samples(
     Raises SettingsError for a chance that is none.
     """
     require_share("one-sided", one_sided, "all calls")
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
     calls = _Calls(rng, shares.valid(count), one_sided, gap_s, shares.allowed_lateness_s)

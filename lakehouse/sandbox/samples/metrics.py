@@ -49,7 +49,7 @@ def samples(
     count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`."""
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(seed)
     uniform = rng.random
     broken = Breaker(_BREAKAGES, shares.ahead_s)
 
@@ -148,7 +148,7 @@ _BREAKAGES = {
     "value_null": with_value("value", None),
     "service_id_empty": with_value("serviceId", ""),
     "service_id_number": with_value("serviceId", 17),
-    "metric_name_boolean": with_value("metricName", True),  # noqa: FBT003 - a JSON value
+    "metric_name_boolean": with_value("metricName", True),
     "value_string": with_value("value", "12.5"),
     "value_object": with_value("value", {"amount": 12.5}),
     "value_nan": with_literal("value", b"NaN"),

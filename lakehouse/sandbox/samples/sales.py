@@ -45,7 +45,7 @@ def samples(
 
     A tombstone has its time as Kafka's timestamp.
     """
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
 

@@ -36,7 +36,7 @@ def samples(
     Raises SettingsError for a chance that is none.
     """
     require_share("hot user", hot_user, "all events")
-    rng = random.Random(seed)  # noqa: S311 - meant to be repeatable
+    rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
 
