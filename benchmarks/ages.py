@@ -169,8 +169,9 @@ def _look_at_topic(places: Places, ages: RowAges, over: threading.Event) -> None
     consumer.subscribe([places.topic])
     while not over.is_set():
         for message in consumer.consume(10_000, timeout=_POLL_S):
-            if message.error() is None and message.value() is not None:
-                name, row = message.key().decode(), json.loads(message.value())
+            key, value = message.key(), message.value()
+            if message.error() is None and key is not None and value is not None:
+                name, row = key.decode(), json.loads(value)
                 # The one says a window's start in the row, the other at the end of its key.
                 start = row.get("windowStart", name.rpartition(":")[2])
                 ages.take(f"{name} {start}", row | {"windowStart": int(start)}, time.time())
@@ -185,7 +186,8 @@ def _look_at_redis(places: Places, ages: RowAges, over: threading.Event) -> None
         new = [name for name in names if starts[name] > time.time() * 1000 - _WINDOWS_MS]
         found, now_s = (client.mget(new) if new else []), time.time()
         for name, stored in zip(new, found, strict=True):
-            ages.take(name, json.loads(stored), now_s)
+            if stored is not None:  # a row that has just expired
+                ages.take(name, json.loads(stored), now_s)
 
 
 if __name__ == "__main__":

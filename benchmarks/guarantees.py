@@ -30,7 +30,8 @@ from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers import export
 from lakehouse.layers.query import LAYERS, LayerName
-from lakehouse.runtime.runner import AVAILABLE_NOW, RunOptions, run
+from lakehouse.runtime.runner import RunOptions, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, as_stored, latest_key, row_key

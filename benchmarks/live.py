@@ -134,8 +134,8 @@ def _print_round(who: str, number: int, one: Round) -> None:
     console.print(f"round {number}, {who}: {ages}")
     if one.killed_at_s is None:
         return
-    for place, ages in one.ages.items():
-        seen = sorted(at + age for at, age, _ in ages.samples if at + age > one.killed_at_s)
+    for place, row_ages in one.ages.items():
+        seen = sorted(at + age for at, age, _ in row_ages.samples if at + age > one.killed_at_s)
         console.print(f"first new row in {place} {seen[0] - one.killed_at_s:.1f} s after the kill")
 
 

@@ -23,7 +23,8 @@ from rich.table import Table
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.runtime.runner import AVAILABLE_NOW, BatchDone, RunOptions, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.tables import open_lake
