@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from contextlib import AbstractContextManager, ExitStack, closing
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -22,6 +19,7 @@ from lakehouse.alerts.webhook import Webhook
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
+from lakehouse.runtime.signals import stopping_here
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS, read_settings
 from lakehouse.telemetry import ObservationCollector
@@ -68,7 +66,7 @@ def alert(
 def _watch(
     settings: Settings, rules: Rules, interval: float, port: int, *, once: bool, as_json: bool
 ) -> None:
-    stopping, console = _stopped_by_signals(), Console()
+    console = Console()
 
     def show(one: Notification) -> None:
         if as_json:
@@ -79,6 +77,7 @@ def _watch(
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     with ExitStack() as stack:
+        stopping = stack.enter_context(stopping_here()).event
         watched = stack.enter_context(closing(Watch(settings, STREAMS, rules, _warn)))
         watched.start()
         for url in settings.alert_webhooks:
@@ -107,17 +106,6 @@ def _served(watched: Watch, rules: Rules, host: str, port: int) -> AbstractConte
     registry.register(ObservationCollector(watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))
     return serving(registry, watched.readiness, port, host)
-
-
-def _stopped_by_signals() -> threading.Event:
-    stopping = threading.Event()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stopping
 
 
 def _warn(text: str) -> None:

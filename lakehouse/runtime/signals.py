@@ -31,24 +31,31 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
+def stopping_here() -> Iterator[Stop]:
+    """Turn a SIGTERM or Ctrl-C to this process into a request to leave."""
     stop = Stop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         stop.request()
 
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-    jvm: Any = spark._jvm
-    jvm_handler = _JvmHandler(stop)
-    for name in ("TERM", "INT"):
-        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
     previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
+    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    with stopping_here() as stop:
+        jvm: Any = spark._jvm
+        jvm_handler = _JvmHandler(stop)
+        for name in ("TERM", "INT"):
+            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
+        yield stop
 
 
 class _JvmHandler:

@@ -11,15 +11,14 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from lakehouse.errors import ServiceError
+from lakehouse.runtime.signals import stopping_here
 from lakehouse.sandbox.processes import dying_with_parent
 from lakehouse.settings import Settings
 
@@ -34,7 +33,7 @@ def serve_until_stopped(settings: Settings, port: int, console: Console) -> None
     `port` 0 takes a free one. Raises ServiceError where one of them ends by itself, with where it says why.
     """
     with ExitStack() as stack:
-        stopping = stack.enter_context(_stopping())
+        stopping = stack.enter_context(stopping_here()).event
         # The server first, and so the last to be stopped.
         serve = ["serve", "--port", str(port), "--enable-produce"]
         server = stack.enter_context(_started("server", serve, settings))
@@ -98,19 +97,3 @@ def _environment(settings: Settings) -> Mapping[str, str]:
         "REDIS_URL": settings.redis_url.get_secret_value(),
     }
     return {f"LAKEHOUSE_{name}": value for name, value in own.items()}
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Turn SIGTERM and Ctrl-C into an event."""
-    stopping = threading.Event()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
