@@ -334,7 +334,7 @@ class Life(AbstractContextManager["Life"]):
         """
         before = self._verdicts[table]
         clean = [one.event_time_us for at, one in before.items() if not one.reasons and at not in lost]
-        watermark_us = max(clean) - _CENTURY_US
+        watermark_us = max(clean, default=_FIRST_US + _CENTURY_US) - _CENTURY_US  # nothing is late in no rows
         late = Judged(frozenset({("late", "event_time")}))
         after = dict(before)
         for at, one in judge_batches([landed], self._settings, SOURCES[table]).items():
