@@ -103,14 +103,14 @@ class _Landing:
     def pass_on(
         self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
     ) -> Iterator[Passed]:
-        """Do the same, and pass on what has landed, computed again of the batch: the caller keeps that."""
+        """Do the same, and pass on the landed rows: a frame over the batch, which the caller keeps."""
         yield self._land(batch, transaction)
 
     def _land(self, batch: DataFrame, transaction: Transaction) -> Passed:
         plan = checkpoints.read_kafka_plan(self._spark, self._checkpoint, transaction.version)
         few = are_few(rows=plan.records)
         execute_for(batch.sparkSession, few=few)
-        # A file a partition of the topic and micro-batch would be many small ones.
+        # One file per partition of the topic would be many small files in each micro-batch.
         landed = to_bronze(batch.coalesce(1 if few else self._tasks), plan.planned_at)
         rows = tables.append(landed, self._path, transaction)
         return Passed(BatchResult(rows, {self._table: rows}), landed, rows, transaction)

@@ -1,10 +1,10 @@
 """Export: gold's change feed to Kafka and Redis.
 
-Of each micro-batch of the change feed the newest state of every row leaves: to the table's topic, exactly
-once for a read-committed consumer, and to Redis, guarded by the row's version, which is that of the Delta
-commit that wrote it. Rows of one Kafka key leave in the order of their versions, then of their keys.
-A deleted row leaves as a null value. A row that is too large for the topic goes to Redis alone and is noted
-in ops.unsent_rows. A Redis that has lost its rows gets those of the time to live again.
+Each micro-batch of the change feed sends the newest state of every row. It goes to the table's topic, exactly
+once for a read-committed consumer, and to Redis, guarded by the row's version: the Delta commit that wrote
+it. Rows of one Kafka key are sent in the order of their versions, then of their keys. A deleted row is sent
+as a null value. A row that is too large for the topic goes to Redis alone and is noted in ops.unsent_rows. If
+Redis has lost its rows, it gets those of the time to live again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep the last change of every row in the feed: its state after it, or the delete.
 
-    That maintenance has cleared what only a fold needs is no change; a cleared row has no other ones.
+    A change that only clears fold state, as maintenance does, does not count: a cleared row has no other
+    changes.
     """
     if isinstance(table, GoldTable) and table.state is not None:
         cleared = (F.col("_change_type") == "update_postimage") & F.col(table.state.columns[0]).isNull()
@@ -76,21 +77,21 @@ def newest_since(spark: SparkSession, path: str, table: MergedTable, since: date
 
 
 def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the changes that the table lets leave."""
+    """Keep the changes that the table exports."""
     deleted = F.col("_change_type") == "delete"
     return newest.where(F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when()))
 
 
 def to_changes(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Return rows of the feed as the fields of a Change, in the order in which they leave.
+    """Return rows of the feed as the fields of a Change, in the order in which they are sent.
 
-    Of one commit the deletes leave first, so that the last word under a key is a row that stands.
+    Within one commit, deletes come first, so that the last message under a key is a row that stands.
     """
     return _fields(newest.orderBy(*_order(table)), table)
 
 
 def to_shards(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the same in shards, each a partition in the order in which its rows leave.
+    """Return the same in shards: each is a partition, in the order in which its rows are sent.
 
     Rows of one Kafka partition key are in one shard.
     """
@@ -104,12 +105,12 @@ def _order(table: MergedTable) -> list[Column]:
 
 
 def message_of(table: MergedTable) -> Column:
-    """Return what a row of the table says when it leaves."""
+    """Return the message of a row of the table."""
     return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return what a row's group is called in Redis, where the writer has keys of its own beside each."""
+    """Return the name of a row's group in Redis, for tables whose writer keeps keys of its own per group."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)
 
 
@@ -129,9 +130,9 @@ def _fields(newest: DataFrame, table: MergedTable) -> DataFrame:
 
 
 class _Export:
-    """Sends the changes of one gold table on, and fills Redis again where it has lost rows.
+    """Sends the changes of one gold table, and fills Redis again if it has lost rows.
 
-    That it has is seen at the start of a micro-batch, and while nothing comes by the Ticker that this is.
+    Lost rows are detected at the start of a micro-batch, and by the Ticker while no changes come.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class _Export:
         few = are_few(size_bytes=size_of(feed))
         execute_for(feed.sparkSession, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
-        # A stream begins with the table as it stands, so its first micro-batch fills Redis itself.
+        # A stream begins with all rows of the table, so its first micro-batch fills Redis itself.
         begins = not is_filled and transaction.version == 0
         with self._redis.filling() if begins else nullcontext():
             done = self._send(leaving, transaction, now)
@@ -185,19 +186,19 @@ class _Export:
         return BatchResult(done.rows, {**sent, "redis": done.put.rows + again, **unsent}, seconds)
 
     def is_due(self, now: datetime) -> bool:
-        """Tell whether Redis has lost rows, looking at most every five seconds; not where it is away."""
+        """Tell whether Redis has lost rows, asking at most every five seconds; false while it is away."""
         if self._looked is not None and now - self._looked < _LOOK_EVERY:
             return False
         self._looked = now
         return not self._redis.seems_filled()
 
     def tick(self, now: datetime) -> BatchResult:
-        """Put every row again whose last change is younger than the time to live."""
+        """Send every row again whose last change is younger than the time to live."""
         rows = self._fill(self._lake.spark, now)
         return BatchResult(rows, {"redis": rows})
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._kafka is not None:
             self._kafka.close()
         self._redis.close()
@@ -211,7 +212,7 @@ class _Export:
         sent, refused = 0, tuple[TooLarge, ...]()
         if self._kafka is not None:
             weighed = self._kafka.weigh(changes)
-            # First, so that a row is noted whatever the topic takes when the micro-batch comes again.
+            # First, so that a row is noted even if the topic takes it when the micro-batch is retried.
             self._note(weighed.refused, self._kafka.topic, now)
             with sending.running():
                 sent = self._kafka.write(weighed.fitting, transaction)
@@ -233,12 +234,12 @@ class _Export:
             unsent_rows.note(self._lake, self._table.name, topic, refused, now=now)
 
     def _fill(self, spark: SparkSession, now: datetime) -> int:
-        """Put every row again that Redis is to have, and return how many it did not have."""
+        """Send every row again that Redis should have, and return how many were missing."""
         with self._redis.filling():
             return self._put_again(to_changes(self._leaving_since(spark, now), self._table))
 
     def _put_next(self, spark: SparkSession, open_: Collection[tuple[str, str]], now: datetime) -> int:
-        """Put rows again of members whose latest row was deleted: one that stands is the latest now."""
+        """Send rows again for members whose latest row was deleted: one that stands becomes the latest."""
         if not open_:
             return 0
         changes = to_changes(self._leaving_since(spark, now), self._table).where(F.col("value").isNotNull())
@@ -247,7 +248,7 @@ class _Export:
         return self._put_again(theirs.orderBy("version"))
 
     def _leaving_since(self, spark: SparkSession, now: datetime) -> DataFrame:
-        """Return the rows that Redis is to have, as they were left by the changes of the time to live."""
+        """Return the rows that Redis should have: the last changes within the time to live."""
         newest = newest_since(spark, self._path, self._table, now - self._kept)
         return filter_leaving(newest, self._table)
 

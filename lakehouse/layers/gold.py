@@ -76,10 +76,10 @@ def _query(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> 
 
 
 class _Ticker:
-    """Closes what the wall clock closes, when it is due.
+    """Closes the rows that are due by the wall clock.
 
-    What the merge itself writes it knows of. A rebuild or a statement of a user's may have put other rows
-    there, so that a table that has changed is looked at again.
+    It knows about the rows that the merge wrote. A rebuild or a user's statement can add others, so it looks
+    again whenever the table's version has changed.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: WallClock) -> None:
@@ -99,7 +99,7 @@ class _Ticker:
         return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Close the rows that are due; while somebody holds the table, later."""
+        """Close the rows that are due, unless somebody holds the table's lease: then a later tick does."""
         if leases.is_held(self._spark, self._path):
             return BatchResult(0)
         self._version = tables.version_of(self._spark, self._path)

@@ -1,9 +1,9 @@
 """How a micro-batch of clean rows is merged into a gold table.
 
-It is first reduced as far as can be done without the table (the table's `preaggregate`), then folded into the
-rows that stand (the table's `fold`), and what is new or different is upserted under the query's transaction.
-A rerun merges nothing twice. Tables kept beside another are written before it, because it holds the state
-that they were computed from: a retry after a crash between the two computes them again.
+The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
+current rows (`fold`). New and changed rows are upserted under the query's transaction. A rerun merges nothing
+twice. Side tables are written before the main table, because the main table holds the state that they were
+computed from: after a crash between the two, the retry computes the side tables again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a micro-batch's partials come to.
+    """Facts about a micro-batch's partials.
 
-    Clean rows, partials, the greatest event time, the span that they lie in, and the hours of it.
+    Clean rows, partials, the greatest event time, the span in which they lie, and its hours.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Folded:
-    """The new and changed rows, the partials that they come of, and the keys made anew, null for none."""
+    """New and changed rows, the partials behind them, and the keys that are recomputed; null for none."""
 
     rows: DataFrame
     partials: DataFrame
@@ -63,10 +63,10 @@ class _Folded:
 
 
 class Merge:
-    """Merges micro-batches into a gold table and those beside it.
+    """Merges micro-batches into a gold table and its side tables.
 
-    `next_due` is the earliest time at which the wall clock will change a row, None for never; known once a
-    Ticker has looked, and kept up with what is written.
+    `next_due` is the earliest time at which the wall clock changes a row, None for never. It is known once a
+    Ticker has looked, and every write keeps it up to date.
     """
 
     def __init__(self, lake: Lake, table: GoldTable, settings: Settings) -> None:
@@ -85,8 +85,8 @@ class Merge:
         """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
         table, spark = self._table, batch.sparkSession
         if tables.is_written(spark, self._path, transaction):
-            # Done but for its checkpoint. Folded once more it would only be thrown away, unless its totals,
-            # taken twice, had gone beyond their range.
+            # The write is done, only its checkpoint is missing. To fold again would be wasted, unless totals
+            # that were added twice had left their range.
             return BatchResult(0)
         few = are_few(size_bytes=size_of(batch)) if count is None else are_few(rows=count)
         execute_for(spark, few=few)
@@ -106,7 +106,7 @@ class Merge:
     def _merge(
         self, partials: DataFrame, facts: _Facts, progress: EventTimeProgress, transaction: Transaction
     ) -> dict[str, int]:
-        """Fold the partials into the rows as they are once nobody holds the table, and write what differs."""
+        """Fold the partials into the current rows once nobody holds the table, and write what differs."""
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
@@ -163,11 +163,11 @@ class Merge:
         return EventTimeProgress(before, facts.reached if before is None else max(before, facts.reached))
 
     def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Column | None:
-        """Return a condition that holds for rows that the micro-batch may change, null for all of them.
+        """Return a condition that holds for rows the micro-batch may change, null for all of them.
 
-        It only spares rows: a fold looks again. Where a few late records lie far from the others, the hours
-        between are left out. Unless it is to be exact, times are rounded outward to hours, so that generated
-        code is the same for micro-batches of one hour.
+        It only skips files: a fold looks again. If a few late records lie far from the others, the hours
+        between are skipped. Unless it has to be exact, times are rounded outward to hours, so that
+        micro-batches of the same hour share generated code.
         """
         extent, reach = self._table.time_columns, self._table.merge_radius(self._settings)
         if extent is None or facts.first is None or facts.last is None:
@@ -197,7 +197,7 @@ class Merge:
         return F.lit(False)
 
     def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
-        """Tell, without a look at the table, whether there may be rows that partials alone cannot keep up."""
+        """Tell, without reading the table, whether there may be rows that partials alone cannot keep up."""
         if self._table.needs_recompute is None:
             return False
         if self._table.state is None or facts.first is None:
@@ -206,7 +206,7 @@ class Merge:
         return unsettled_from is not None and facts.first <= unsettled_from
 
     def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
-        """Return the keys of rows to make anew from silver, null where there are none."""
+        """Return the keys of rows that have to be recomputed from silver, null where there are none."""
         if self._table.needs_recompute is None:
             return None
         return _held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
@@ -214,9 +214,9 @@ class Merge:
     def _made_anew(
         self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: int
     ) -> tuple[DataFrame, DataFrame]:
-        """Return partials and current rows with those of the keys to recompute put together from silver.
+        """Return partials and current rows, with those of the keys to recompute replaced by what silver has.
 
-        From its rows up to the micro-batch, and no later one: what comes later can be added.
+        Silver's rows are read up to the micro-batch and not beyond; later ones can be added later.
         """
         keys, spark = list(self._table.keys), partials.sparkSession
         read = snapshots.positions(self._lake, f"gold.{self._table.name}", batch)
@@ -227,7 +227,7 @@ class Merge:
                 for name, path in paths.items()
             }
         )
-        # Spark takes the join below the partial's aggregate, where its keys have columns of silver.
+        # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
         anew = self._table.preaggregate(history, self._settings).join(
             F.broadcast(to_recompute), keys, "left_semi"
         )
@@ -250,10 +250,10 @@ class Merge:
         return {table.name: written} | beside
 
     def _write_side(self, side: SideTable, folded: _Folded, transaction: Transaction) -> int:
-        """Write what the micro-batch makes of a table beside this one.
+        """Write the micro-batch's rows of a side table.
 
-        Where it has been written already, and this one has not, what this one is folded with may be another:
-        the rows of the micro-batch's records are compared, as are all those of keys to recompute.
+        If the side table has been written and the main table has not, the main table may since have changed.
+        So the rows of the micro-batch's records, and all rows of the keys to recompute, are compared first.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -290,9 +290,9 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Return the rows as they are now, held by the driver's JVM, null for none.
+    """Return the current rows, held in the driver's JVM; null for none.
 
-    Timestamps go through it as numbers: as times without a zone an hour of each autumn would be ambiguous.
+    Timestamps travel as numbers: without a zone, one hour of each autumn would be ambiguous.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
     numbered = rows.withColumns({name: F.unix_micros(name) for name in times})._jdf
@@ -305,7 +305,7 @@ def _held(rows: DataFrame) -> DataFrame | None:
 
 
 def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
-    """Return the condition on rows of a table that lie where these do, null where they have no extent."""
+    """Return the condition for a table's rows in the same span as these; null where they have no times."""
     if table.time_columns is None:
         return None
     first, last = table.time_columns
@@ -318,6 +318,6 @@ def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with the columns that are the table's, and the mark of those that leave."""
+    """Return folded rows with the table's columns, and the mark of those to delete."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

@@ -20,7 +20,7 @@ LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
 
 
 class Allow(StrEnum):
-    """What is refused unless it is allowed by name."""
+    """What is refused unless the user allows it by name."""
 
     DATA_LOSS = "data-loss"
     RESEND = "resend"
@@ -28,9 +28,9 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one micro-batch did: rows read, and rows written by what they became.
+    """What one micro-batch did: rows read, and rows written, by kind.
 
-    `seconds` is how long writing took, by the store: kafka and redis, of an export.
+    `seconds` is how long an export's writes took, by store: kafka and redis.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a layer did of a micro-batch, and the `count` rows that it added to its table, in memory.
+    """What a layer did with a micro-batch, and the `count` rows that it added to its table, in memory.
 
     It added them under the transaction.
     """
@@ -52,9 +52,9 @@ class Passed:
 
 
 class Process(Protocol):
-    """Writes a micro-batch idempotently, at a time (UTC), and says what it did; it must read the whole frame.
+    """Writes a micro-batch idempotently, at a time (UTC), and returns what it did.
 
-    `count` is how many rows there are, null where that is not known before they are read.
+    It must read the whole frame. `count` is the number of rows, null where that is unknown before reading.
     """
 
     def __call__(
@@ -64,7 +64,7 @@ class Process(Protocol):
 
 
 class PassOn(Protocol):
-    """Does what Process does, and keeps the rows that it has added for the length of the block."""
+    """Does what Process does, and keeps the added rows for the length of the block."""
 
     def __call__(
         self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None, /
@@ -73,37 +73,40 @@ class PassOn(Protocol):
 
 
 class Ticker(Protocol):
-    """What a query has to do by the wall clock, though no record comes."""
+    """What a query has to do by the wall clock, even if no record comes."""
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether there may be something to do, without looking at a table."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do it; a second call finds nothing left. Must not run beside a micro-batch of the query."""
+        """Do it; a second call finds nothing to do. Must not run beside a micro-batch of the query."""
 
 
 class Gate(Protocol):
-    """What decides whether a stream's gold may leave."""
+    """Decides whether a stream's gold may be exported."""
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
-        """Look at the stream's gold tables as they are, and tell."""
+        """Look at the stream's gold tables as they are now, and decide."""
 
 
 @dataclass(frozen=True)
 class LayerQuery:
     """A streaming query before it runs.
 
-    `rows` makes the frame to read, anew each time: a table that has got another schema is read with that one.
-    `process` writes a micro-batch; so does `pass_on`, null for a layer that nobody reads in memory. `combine`
-    makes one micro-batch of what the queries that it `reads` pass on, by the name of the table. `target` is
-    the path of the table whose rows the checkpoint accounts for, null where a lost checkpoint costs nothing
-    but repetition; `co_targets` are the tables that it fills beside that one, by name, with the condition
-    that selects the rows that are its own. `tables` are the paths of all Delta tables that it fills and
-    reads, by name, and `topic` is the Kafka topic that it reads. `reads` are the names of the queries that
-    fill what this one reads. `preflight` raises CheckpointError where what has left already is not its own,
-    unless that is allowed. `close` lets go of connections, once, at the end. `checkpoint` is where its
-    checkpoint lies, null for under its name in the lake. `is_held` tells whether somebody holds the table, so
-    that a micro-batch would wait. What it reads may wait for it for `merge_every_s` seconds in a trip.
+    - `rows` builds the frame to read. It is called for each start, so a changed schema is picked up.
+    - `process` writes a micro-batch. So does `pass_on`, null for a layer whose rows nobody reads in memory.
+    - `combine` makes one micro-batch of what the queries in `reads` pass on, by table name.
+    - `target` is the path of the table whose rows the checkpoint accounts for; null where a lost checkpoint
+      only causes repetition. `co_targets` are further tables that it fills, by name, with the condition that
+      selects its own rows.
+    - `tables` are the paths of all Delta tables that it fills and reads, by name.
+    - `topic` is the Kafka topic that it reads.
+    - `reads` are the names of the queries that fill the tables it reads.
+    - `preflight` raises CheckpointError where rows were exported under another checkpoint, unless allowed.
+    - `close` closes connections, once, at the end.
+    - `checkpoint` is the checkpoint's path; null for the one under its name in the lake.
+    - `is_held` tells whether somebody holds the table's lease, so that a micro-batch would wait.
+    - `merge_every_s`: in trips, its input may wait for it that long.
     """
 
     layer: LayerName
@@ -131,10 +134,10 @@ class LayerQuery:
 
 @dataclass(frozen=True)
 class QueryMaker:
-    """How a query of a stream comes to be, under the name that it will have.
+    """How a stream's query is made, and its name.
 
-    `make` makes the query's tables, and the topics that it sends to, where they are missing. It returns the
-    query anew each time: one that knows nothing but what tables and checkpoint say.
+    `make` creates the query's tables and output topics where they are missing. Each call returns a new query,
+    which knows only what tables and checkpoint say.
     """
 
     stream: str

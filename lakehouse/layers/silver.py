@@ -1,13 +1,13 @@
 """Silver: bronze rows into clean rows and dead letters.
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. `event_time` is UTC; an
-optional field that the record leaves out is null. A rerun writes nothing twice and judges alike.
+optional field that the record leaves out is null. A rerun writes nothing twice and reaches the same verdicts.
 
-The dead letters of a micro-batch are written before its clean rows: the watermark comes from the clean
-rows, so a retry after a crash between the two writes still sees the watermark of the first attempt, and
-every record gets the verdict it got before. What was written already is skipped. Where the rules or the
-watermark have changed in between, a record that has a dead letter keeps it, and of the others those that are
-refused now get one: no verdict can put a record into both tables or into neither.
+The dead letters of a micro-batch are written before its clean rows. The watermark comes from the clean rows,
+so a retry after a crash between the two writes still sees the watermark of the first attempt, and every
+record gets the same verdict again. Writes that were completed are skipped. If the rules or the watermark
+changed in between, a record that has a dead letter keeps it, and other records that are now refused get one.
+So no record can end up in both tables or in neither.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from lakehouse.stream import Source, Stream
 from lakehouse.tables import HighWaterMark, Lake, TableSpec, Transaction, from_micros
 
 STAGE = "silver"
-_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in a file of bronze
-_ONE_TASK_BYTES = 128 << 10  # of bronze files; two tasks and two files cost more than they spare
+_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
+_ONE_TASK_BYTES = 128 << 10  # files of bronze; a second task and file would cost more than it saves
 
 
 def spec(source: Source, settings: Settings) -> TableSpec:
@@ -58,7 +58,7 @@ def spec(source: Source, settings: Settings) -> TableSpec:
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the records of a source are: as they came, clean, and refused."""
+    """Paths of a source's tables: records as they came, clean, and refused."""
 
     bronze: str
     clean: str
@@ -66,7 +66,7 @@ class Paths:
 
 
 def ensure(lake: Lake, source: Source, settings: Settings) -> Paths:
-    """Make the tables of a source where they are missing and return where they lie."""
+    """Create the tables of a source where they are missing, and return their paths."""
     return Paths(
         lake.ensure_source(bronze.spec(source)),
         lake.ensure(spec(source, settings)),
@@ -75,7 +75,7 @@ def ensure(lake: Lake, source: Source, settings: Settings) -> Paths:
 
 
 def paths_of(lake: Lake, source: Source) -> Paths:
-    """Return where the tables of a source lie, whether they are there or not."""
+    """Return the paths of a source's tables, whether they exist or not."""
     return Paths(
         lake.path("bronze", source.table),
         lake.path("silver", source.table),
@@ -84,12 +84,12 @@ def paths_of(lake: Lake, source: Source) -> Paths:
 
 
 def query_name(source: Source) -> str:
-    """Return the name of the query that fills a source's silver table, which is its letters' job too."""
+    """Return the name of the query that fills a source's silver table; its dead letters carry it as `job`."""
     return f"silver.{source.table}"
 
 
 def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
-    """Keep the bronze rows whose records have no dead letter, whatever its status."""
+    """Keep the bronze rows whose records have no dead letter, whatever its status would be."""
     letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
@@ -135,7 +135,7 @@ class _Cleaning:
     def process_batch(
         self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
     ) -> BatchResult:
-        """Write what the rows are judged to be; a second call with the same transaction adds nothing."""
+        """Write the verdicts on the rows; a second call with the same transaction adds nothing."""
         with self.pass_on(batch, transaction, now, count) as passed:
             return passed.result
 
@@ -146,8 +146,8 @@ class _Cleaning:
         """Do the same, and keep the clean rows for the length of the block."""
         spark, paths = batch.sparkSession, self._paths
         if tables.is_written(spark, paths.clean, transaction):
-            # Done but for its checkpoint. The batch's own rows have moved the watermark since, and a batch
-            # without dead letters has left no transaction with them that would keep new ones out.
+            # The write is done and only its checkpoint is missing. By now the batch's own rows have moved the
+            # watermark, and a batch without dead letters left no transaction that would keep new ones out.
             yield Passed(BatchResult(0), tables.read(spark, paths.clean).limit(0), 0, transaction)
             return
         watermark = watermark_of(self._reached.value(spark), self._settings.allowed_lateness_s)
@@ -174,7 +174,7 @@ class _Cleaning:
         name = query_name(self._source)
         origin = Origin(self._stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
         letters = to_dead_letters(dead, origin)
-        if resumed:  # under the transaction it would be skipped
+        if resumed:  # the transaction would make Delta skip it
             tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
         else:
             tables.append(letters, self._paths.dead, transaction)
@@ -182,7 +182,7 @@ class _Cleaning:
 
 @cache
 def _facts() -> tuple[Column, ...]:
-    """Return what is known of judged rows: how many, how many refused, the greatest accepted event time."""
+    """Return the facts about judged rows: count, refused, and the greatest accepted event time."""
     is_clean = F.size("reasons") == 0
     accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
     return F.count(F.lit(1)), F.count_if(~is_clean), accepted_time

@@ -1,7 +1,7 @@
-"""A layer's query as a step of trips: its place in its checkpoint, and what it plans and notes there.
+"""A layer's query as a step of trips: its position in its checkpoint, and what it plans and notes there.
 
-A step is planned in the layer's own checkpoint before it begins and noted as done behind it, as if the
-layer's own query had read the very versions that the trip has written.
+A step is planned in the layer's own checkpoint before it begins, and noted as done afterwards, as if the
+layer's own query had read the versions that the trip wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakehouse.progress import checkpoints, snapshots
 from lakehouse.progress.snapshots import Appended
 from lakehouse.tables import Lake, Transaction
 
-_KEPT = 100  # plans of a checkpoint, as Spark keeps them
+_KEPT = 100  # plans that a checkpoint keeps, as in Spark
 _FORGOTTEN_EVERY = 25
 _MOST_VERSIONS = 10
 
@@ -23,8 +23,8 @@ _MOST_VERSIONS = 10
 class Step:
     """A layer's query as a part of trips.
 
-    `joined` says that it takes part; what has failed is kept in `failure` until somebody has seen to it.
-    Rows that a trip has passed over wait in the tables that it reads while it `waits`.
+    While `joined`, it takes part. `failure` holds its error until somebody has handled it. While it `waits`,
+    rows that trips have skipped lie in the tables it reads.
     """
 
     def __init__(self, lake: Lake, query: LayerQuery) -> None:
@@ -41,11 +41,11 @@ class Step:
 
     @property
     def _sources(self) -> tuple[str, ...]:
-        """The tables that it reads: of an export its own, which may be kept beside the one that is merged."""
+        """The tables that it reads. An export reads its own table, which may be a side table."""
         return tuple(self.query.tables) if self.query.layer == "export" else self.query.reads
 
     def join(self) -> bool:
-        """Take part from now on, if nothing waits that its own query has begun or has to read."""
+        """Take part from now on, unless its own query has begun something or has something to read."""
         self.joined = (
             self._planned_beyond() is None
             and self._read_places()
@@ -57,7 +57,7 @@ class Step:
         return self.joined
 
     def resume(self) -> int | None:
-        """Go on behind the last micro-batch that is done; return one that is planned and not done, if any."""
+        """Continue after the last finished micro-batch; return one that is planned but not done, if any."""
         self._identify()
         return self._planned_beyond()
 
@@ -70,12 +70,12 @@ class Step:
         return None if planned == self._last else planned
 
     def _has_much_to_send(self) -> bool:
-        """Tell whether so many versions wait that they are better sent in micro-batches of a bounded size."""
+        """Tell whether so many versions wait that sending them in bounded micro-batches is better."""
         span = self.changes() if self.query.layer == "export" else None
         return span is not None and span[1] - span[0] >= _MOST_VERSIONS
 
     def _read_places(self) -> bool:
-        """Read how far the last micro-batch has come; false where it has stopped within a version."""
+        """Read the position of the last micro-batch; false where it stopped within a version."""
         found = snapshots.positions(self._lake, self.query.name, self._last)
         for name in self._sources:
             place, path = found.get(self._ids[name]), self.query.tables[name]
@@ -93,7 +93,7 @@ class Step:
         return self._next({}) is None or (self.query.layer == "export" and self.changes() is not None)
 
     def leave(self) -> None:
-        """Take no part from now on: what comes next it has to read from its tables."""
+        """Stop taking part: its own query reads what comes next from the tables."""
         self.joined = False
 
     def transaction(self) -> Transaction:
@@ -106,9 +106,9 @@ class Step:
         return 0 if self._last is None else self._last + 1
 
     def plan(self, header: Mapping[str, Any], written: Mapping[str, Transaction]) -> bool:
-        """Plan the next micro-batch: what the transactions have written to the tables that it reads.
+        """Plan the next micro-batch: what the transactions wrote to the tables that it reads.
 
-        False where there is something else to read too: then it leaves.
+        False if there is something else to read as well. Then the step leaves.
         """
         places = self._next(written)
         if places is None:
@@ -120,7 +120,7 @@ class Step:
         return True
 
     def plan_all(self, header: Mapping[str, Any]) -> dict[str, Appended]:
-        """Plan the next micro-batch: all that waits in the tables that it reads; return it by their names."""
+        """Plan the next micro-batch with all that waits in the tables it reads; return it by table name."""
         found: dict[str, Appended] = {}
         for name in self._sources:
             table, path = self._ids[name], self.query.tables[name]
@@ -132,7 +132,7 @@ class Step:
         return found
 
     def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
-        """Plan the next micro-batch as the lines say."""
+        """Plan the next micro-batch with these lines."""
         checkpoints.plan(self._lake.spark, self.checkpoint, self.number, header, lines)
 
     def done(self) -> None:
@@ -144,7 +144,7 @@ class Step:
             checkpoints.forget_before(self._lake.spark, self.checkpoint, number - _KEPT)
 
     def changes(self) -> tuple[int, int] | None:
-        """Return the first and the last version of the one table it reads that wait to be read, if any do."""
+        """Return the first and last version that wait to be read in the one table it reads; null for none."""
         (name,) = self._sources
         newest = tables.version_of(self._lake.spark, self.query.tables[name])
         first = self._read.get(self._ids[name], 0)

@@ -1,14 +1,14 @@
-"""One trip: what is new in a stream's topics goes through all of its layers in one micro-batch.
+"""One trip: new records of a stream's topics go through all of its layers in one micro-batch.
 
-A trip lands the records, judges the rows that have landed, folds the clean ones and sends what has changed.
-What a layer has in memory the next one does not read from its table. Yet every layer keeps its own
-checkpoint, in Spark's own form: a step is planned there before it begins and noted as done behind it, as if
-the layer's own query had read the very versions that the trip has written. So that query can go on where a
-trip has ended or was killed, and the other way round, and whoever asks a checkpoint how far its layer has
-come need not know of trips.
+A trip lands the records, judges them, folds the clean ones and sends what has changed. It hands rows on in
+memory, so no layer reads back what the one before it has just written. Still, every layer keeps its own
+checkpoint in Spark's own form. A step is planned there before it begins and noted as done afterwards, as if
+the layer's own query had read the versions that the trip wrote. So the layers' own queries can continue where
+a trip ended or was killed, and trips can continue where a query ended. Code that reads a layer's progress
+from its checkpoint need not know about trips.
 
-A step joins the trip where its own query would have nothing to read. One that fails, or before which another
-writer has put rows, leaves: its own query catches up, and it joins again.
+A step joins the trip when its own query would have nothing to read. It leaves when it fails, or when another
+writer has added rows. Then its own query catches up, and it joins again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Told = Callable[[str, int, BatchResult, float], None]
 class Trip:
     """The trips of one stream: one query on its topics, and the steps that follow.
 
-    `land` are the queries of bronze. The one query's own checkpoint lies in a directory of the driver's and
-    is for this start only: where it begins is said by the checkpoints of bronze.
+    `land` are bronze's queries. The trip query's own checkpoint is a temporary directory of the driver, for
+    this start only. Bronze's checkpoints say where it begins.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class Trip:
         self._directory = tempfile.mkdtemp(prefix="lakehouse-trip-")
         self.checkpoint = Path(self._directory).as_uri()
         self._reached: KafkaPosition = {}
-        self._merged: dict[str, datetime] = {}  # by a step's name: when it last was
+        self._merged: dict[str, datetime] = {}  # by name of the step: when it last merged
         self._idle_since: float | None = None
 
     def close(self) -> None:
-        """Forget the query's own checkpoint."""
+        """Remove the query's own checkpoint."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def records(self) -> DataFrame:
-        """Return what comes to the stream's topics from where bronze has come to."""
+        """Return the stream's new records, from the position that bronze has reached."""
         self._reached = self._begin()
         self._idle_since = time.monotonic()
         topics, since = [_topic(step) for step in self._landing], checkpoints.kafka_place(self._reached)
@@ -84,11 +84,11 @@ class Trip:
     def process_batch(
         self, batch: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
     ) -> BatchResult:
-        """Take a micro-batch of records through the layers; the number is the trip's own."""
+        """Take a micro-batch of records through the layers; the transaction's version is the trip's own."""
         number, spark, self._idle_since = transaction.version, batch.sparkSession, None
         ends = checkpoints.kafka_position(self._spark, self.checkpoint, number)
         header = checkpoints.header_of(self._spark, self.checkpoint, number)
-        # What is persisted is planned when it is marked.
+        # A persisted frame is planned when it is marked.
         execute_for(spark, few=are_few(rows=checkpoints.records_between(self._reached, ends)))
         with ExitStack() as held:
             landed = self._land(batch, ends, header, now, held)
@@ -99,7 +99,7 @@ class Trip:
         return BatchResult(sum(one.count for one in landed.values()))
 
     def _begin(self) -> KafkaPosition:
-        """Finish what bronze has planned and not noted as done, and return where it has come to."""
+        """Finish what bronze has planned but not noted as done, and return the position it has reached."""
         found: KafkaPosition = {}
         for step in self._landing:
             planned, topic = step.resume(), _topic(step)
@@ -168,12 +168,12 @@ class Trip:
                 continue
             with self._trying(step):
                 self._merge(spark, step, handed, header, now)
-            # At once: what users wait for is not to wait for the tables that come after it.
+            # At once: what users wait for must not wait for the tables that come next.
             self.send(spark, header, now, of=step.query.name)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no trip is on its way, nor was one a moment ago."""
+        """Whether no trip is running, nor has one ended within the last second."""
         return self._idle_since is not None and time.monotonic() - self._idle_since > _IDLE_S
 
     def is_due(self, now: datetime) -> bool:
@@ -181,21 +181,21 @@ class Trip:
         return any(step.waits and not self._may_wait(step, now) for step in self._of("gold"))
 
     def behind(self) -> list[Step]:
-        """Return the steps before which rows have come that no trip has brought."""
+        """Return the steps that have rows to read which no trip brought."""
         steps = (*self._of("silver"), *self._of("gold"))
         return [step for step in steps if not step.waits and step.is_behind()]
 
     def has_changes(self) -> bool:
-        """Tell whether a gold table has changed and that is not sent yet."""
+        """Tell whether a gold table has changes that are not sent yet."""
         return any(step.changes() is not None for step in self._of("export"))
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether rows wait for a table."""
+        """Whether rows are waiting for a table."""
         return any(step.waits for step in self._of("gold"))
 
     def merge_waiting(self, spark: SparkSession, header: Mapping[str, Any], now: datetime) -> None:
-        """Merge and send all that waits for a table."""
+        """Merge and send all rows that wait for a table."""
         for step in self._of("gold"):
             if step.waits:
                 with self._trying(step):
@@ -236,7 +236,7 @@ class Trip:
     def send(
         self, spark: SparkSession, header: Mapping[str, Any], now: datetime, of: str | None = None
     ) -> None:
-        """Send what has changed in the gold tables, or in one of them and those beside it."""
+        """Send the changes of the gold tables, or of one table and its side tables."""
         for step in self._of("export"):
             (gold,) = step.query.tables
             if of is not None and of not in step.query.reads:

@@ -1,10 +1,10 @@
-"""Gold rows that a topic did not take, kept so that the others need not wait: ops.unsent_rows.
+"""Gold rows that are too large for a topic, kept so that the others need not wait: ops.unsent_rows.
 
-Grain: one row a state of a gold row that did not leave; key: table, topic, row_key (the row's in Redis),
-version (the Delta commit of that state) and value_sha256 (of the message's value, in hex; empty for a
-delete). `key` is that of the Kafka record, `size_bytes` the record's size in a batch of its own,
-`limit_bytes` what the topic took, `reason` is `too_large`, `noted_at` is UTC. The row itself is in gold and
-in Redis. It stays noted when it has left after all. A rerun writes nothing twice.
+Grain: one row per state of a gold row that could not be sent; key: table, topic, row_key (the row's key in
+Redis), version (the Delta commit of that state) and value_sha256 (of the message's value, in hex; empty for a
+delete). `key` is the Kafka record's key, `size_bytes` the record's size in a batch of its own, `limit_bytes`
+the topic's limit, `reason` is `too_large`, `noted_at` is UTC. The row itself is in gold and in Redis. The
+note stays if the row is sent later. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOO_LARGE = "too_large"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[TooLarge], *, now: datetime) -> None:
-    """Note rows of a gold table that are too large for its topic, without those that are noted."""
+    """Note rows of a gold table that are too large for its topic, except those already noted."""
     path = lake.ensure(UNSENT_ROWS)
     alike = {"table": table, "topic": topic, "reason": _TOO_LARGE, "noted_at": now}
     fields = [asdict(row) | alike for row in rows]

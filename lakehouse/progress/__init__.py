@@ -1,1 +1,1 @@
-"""How far queries have come: their checkpoints, and the versions of tables that these speak of."""
+"""How far queries have come: their checkpoints, and the table versions that these refer to."""

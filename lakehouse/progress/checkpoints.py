@@ -1,8 +1,8 @@
 """Checkpoints of streaming queries: how far a query has come.
 
-A checkpoint has a file `offsets/<n>` for every micro-batch that was planned, with the place that each source
-will be read up to, and a file `commits/<n>` for every one that is done. Beside these lies `lakehouse.json`,
-which Spark does not look at: what the checkpoint belongs to.
+A checkpoint has a file `offsets/<n>` for every planned micro-batch, with the position up to which each source
+will be read, and a file `commits/<n>` for every finished one. Beside these lies `lakehouse.json`, which Spark
+ignores: it says what the checkpoint belongs to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakehouse.errors import CheckpointError
 from lakehouse.spark import storage
 
 KafkaPosition = dict[str, dict[int, int]]
-"""By topic and partition the offset after the last record that has been read."""
+"""By topic and partition: the offset after the last record read."""
 _IDENTITY = "lakehouse.json"
 
 
@@ -31,36 +31,36 @@ def exists(spark: SparkSession, checkpoint: str) -> bool:
 
 
 def application_of(query: str, query_id: str) -> str:
-    """Return the name under which a query's transactions are in Delta, by its identity."""
+    """Return the application id that a query's transactions have in Delta."""
     return f"{query}:{query_id}"
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the identity that the query got at its first start; null where it has never started."""
+    """Return the id that the query got at its first start; null where it has never started."""
     if not exists(spark, checkpoint):
         return None
     return str(json.loads(storage.read_text(spark, f"{checkpoint}/metadata"))["id"])
 
 
 def last_planned(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the number of the last micro-batch that has been begun; null before the first."""
+    """Return the number of the last planned micro-batch; null before the first."""
     return max(_numbers(spark, f"{checkpoint}/offsets"), default=None)
 
 
 def read_plan(spark: SparkSession, checkpoint: str, batch: int) -> list[str]:
-    """Return how far a micro-batch reads, as each source has it; a dash for one that had nothing yet."""
+    """Return how far a micro-batch reads, in each source's own form; a dash for one that had nothing yet."""
     return storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()[2:]
 
 
 def last_done(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the number of the last micro-batch that is noted as done, null for none."""
+    """Return the number of the last micro-batch noted as done, null for none."""
     return max(_numbers(spark, f"{checkpoint}/commits"), default=None)
 
 
 def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> KafkaPosition:
     """Return for each topic and partition the offset after the last one that the micro-batch reads.
 
-    Null stands for the place before the first micro-batch; empty where that has not been chosen yet.
+    With null, return the position before the first micro-batch; empty where that has not been chosen yet.
     """
     name = "sources/0/0" if batch is None else f"offsets/{batch}"
     if batch is None and not storage.exists(spark, f"{checkpoint}/{name}"):
@@ -74,14 +74,14 @@ def kafka_position(spark: SparkSession, checkpoint: str, batch: int | None) -> K
 
 @dataclass(frozen=True)
 class KafkaPlan:
-    """A planned micro-batch of records from Kafka: when it was planned (UTC), and at most how many it has."""
+    """A planned micro-batch of Kafka records: when it was planned (UTC), and the most records it can have."""
 
     planned_at: datetime
     records: int
 
 
 def read_kafka_plan(spark: SparkSession, checkpoint: str, batch: int) -> KafkaPlan:
-    """Return what a micro-batch's plan says; a retry has the same plan."""
+    """Return a micro-batch's plan; a retry has the same plan."""
     _version, header, *_ = storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()
     planned_ms = int(json.loads(header)["batchTimestampMs"])
     before = kafka_position(spark, checkpoint, batch - 1 if batch else None)
@@ -90,7 +90,7 @@ def read_kafka_plan(spark: SparkSession, checkpoint: str, batch: int) -> KafkaPl
 
 
 def records_between(first: KafkaPosition, end: KafkaPosition) -> int:
-    """Return at most how many records there are from one place in Kafka to another."""
+    """Return the most records that can lie between two positions in Kafka."""
     return sum(
         offset - first.get(topic, {}).get(partition, 0)
         for topic, offsets in end.items()
@@ -99,17 +99,16 @@ def records_between(first: KafkaPosition, end: KafkaPosition) -> int:
 
 
 def forget_start(spark: SparkSession, checkpoint: str) -> None:
-    """Let a query that has not planned anything yet choose anew where to begin."""
+    """Let a query that has planned nothing yet choose again where to begin."""
     storage.delete(spark, f"{checkpoint}/sources")
 
 
 def plan_nothing(
     spark: SparkSession, checkpoint: str, batch: int, like: int, position: KafkaPosition
 ) -> None:
-    """Write a micro-batch that is done and has read nothing, but has come to this place in Kafka.
+    """Write a micro-batch as done that reads nothing but moves to this position in Kafka.
 
-    Of `like`, a micro-batch that has been planned, it has the settings. The plan of the same number is
-    replaced.
+    It takes its settings from `like`, a planned micro-batch. An existing plan of the same number is replaced.
     """
     header = storage.read_text(spark, f"{checkpoint}/offsets/{like}").splitlines()[:-1]
     storage.write_text(spark, f"{checkpoint}/offsets/{batch}", "\n".join([*header, kafka_place(position)]))
@@ -122,7 +121,7 @@ def note_done(spark: SparkSession, checkpoint: str, batch: int) -> None:
 
 
 def begin(spark: SparkSession, checkpoint: str) -> str:
-    """Give a query its identity, as Spark does at its first start, unless it has one, and return it."""
+    """Return the query's id. If it has none yet, create one as Spark does at its first start."""
     found = query_id(spark, checkpoint)
     if found is None:
         found = str(uuid.uuid4())
@@ -131,7 +130,7 @@ def begin(spark: SparkSession, checkpoint: str) -> str:
 
 
 def header_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Any]:
-    """Return what a micro-batch's plan says beside how far it reads: its time, and settings of Spark's."""
+    """Return the header of a micro-batch's plan: its time, and some of Spark's settings."""
     header: dict[str, Any] = json.loads(
         storage.read_text(spark, f"{checkpoint}/offsets/{batch}").splitlines()[1]
     )
@@ -139,7 +138,7 @@ def header_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Any
 
 
 def new_header(spark: SparkSession, planned_at: datetime) -> dict[str, Any]:
-    """Return what Spark would say of a micro-batch that is planned at a time."""
+    """Return the header that Spark would write for a micro-batch planned at a time."""
     jvm: Any = spark._jvm
     metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     planned_ms = int(planned_at.timestamp() * 1000)
@@ -150,9 +149,9 @@ def new_header(spark: SparkSession, planned_at: datetime) -> dict[str, Any]:
 def plan(
     spark: SparkSession, checkpoint: str, batch: int, header: Mapping[str, Any], places: Sequence[str]
 ) -> None:
-    """Plan a micro-batch as Spark does, before it is worked on: how far it reads each source.
+    """Plan a micro-batch as Spark does, before work on it begins: how far it reads each source.
 
-    Raises CheckpointError where somebody else has planned it.
+    Raises CheckpointError if another process has planned it.
     """
     lines = ["v1", json.dumps(header, separators=(",", ":")), *places]
     try:
@@ -167,13 +166,13 @@ def plan(
 def note_start(spark: SparkSession, checkpoint: str, place: str) -> None:
     """Note where in Kafka a query begins, before it has planned anything.
 
-    Spark's source for Kafka leaves out the first byte, which its own notes have for older readers.
+    Spark's Kafka source skips the first byte, which its own notes carry for older readers.
     """
     storage.write_text(spark, f"{checkpoint}/sources/0/0", f"\0v1\n{place}")
 
 
 def forget_before(spark: SparkSession, checkpoint: str, batch: int) -> None:
-    """Remove plans and notes of micro-batches before this one; Spark does so with all but a hundred."""
+    """Remove plans and notes of micro-batches before this one; Spark itself keeps a hundred."""
     for directory in ("offsets", "commits"):
         for number in _numbers(spark, f"{checkpoint}/{directory}"):
             if number < batch:
@@ -181,7 +180,7 @@ def forget_before(spark: SparkSession, checkpoint: str, batch: int) -> None:
 
 
 def delta_place(table: str, version: int) -> str:
-    """Return how a plan says that of a Delta table, by its id, all versions before this one are read."""
+    """Return the line of a plan that says: all versions of this Delta table before this one are read."""
     return json.dumps(
         {
             "sourceVersion": 1,
@@ -195,13 +194,13 @@ def delta_place(table: str, version: int) -> str:
 
 
 def kafka_place(position: Mapping[str, Mapping[int, int]]) -> str:
-    """Return how a plan says up to which offsets topics are read."""
+    """Return the line of a plan that says up to which offsets topics are read."""
     places = {topic: {str(n): offset for n, offset in offsets.items()} for topic, offsets in position.items()}
     return json.dumps(places, separators=(",", ":"))
 
 
 def read_identity(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None:
-    """Return what the checkpoint belongs to as `write_identity` has noted it, null where it has not."""
+    """Return what the checkpoint belongs to, as `write_identity` noted it; null where it has not."""
     path = f"{checkpoint}/{_IDENTITY}"
     if not storage.exists(spark, path):
         return None
@@ -217,7 +216,7 @@ def read_identity(spark: SparkSession, checkpoint: str) -> dict[str, Any] | None
 
 
 def write_identity(spark: SparkSession, checkpoint: str, identity: Mapping[str, Any]) -> None:
-    """Note what the checkpoint belongs to; there is the old note or the new one at every moment."""
+    """Note what the checkpoint belongs to. The file is replaced atomically."""
     storage.write_text(spark, f"{checkpoint}/{_IDENTITY}", json.dumps(identity, indent=2))
 
 

@@ -1,9 +1,9 @@
-"""Records that Kafka let go before they had landed, and that somebody has allowed to be lost.
+"""Records that Kafka dropped before they landed, and whose loss the user has allowed.
 
-Grain of ops.data_losses: one row a range of offsets, first and last included; key: topic, partition,
-first_offset. Ranges of a partition do not overlap. An offset in a range need not have been a record: markers
-of transactions and records that compaction removed have offsets too. `noted_at` is UTC; `query` is the one
-that was to read them. A rerun writes nothing twice.
+Grain of ops.data_losses: one row per range of offsets, first and last included; key: topic, partition,
+first_offset. Ranges of a partition do not overlap. Not every offset in a range was a record: transaction
+markers and records that compaction removed have offsets too. `noted_at` is UTC; `query` is the one that
+should have read them. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS = ("topic", "partition", "first_offset")
 
 @dataclass(frozen=True)
 class LostRange:
-    """Offsets of a partition that Kafka does not have any more, first and last included."""
+    """Offsets of a partition that Kafka no longer has, first and last included."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> None:
-    """Note lost ranges, without what has been noted of them before."""
+    """Note lost ranges, except what is already noted."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

@@ -1,9 +1,8 @@
-"""Cuts: which rows of a table a query has seen, and what it had written by then.
+"""Cuts: which rows of a table a query has read, and what it had written by then.
 
-A query's checkpoint says for every micro-batch how far it reads each table; the table that it fills says, in
-its transactions, which micro-batch it was given last. Both together are a cut: a version of the table that is
-filled, and exactly those rows of the tables it is filled from that this version stands for. A cut stays what
-it is while the streams run on.
+A query's checkpoint says how far each micro-batch reads each table. The table that the query fills says, in
+its transactions, which micro-batch it got last. Together they are a cut: a version of the filled table, and
+exactly those rows of its sources that this version stands for. A cut stays valid while the streams run on.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ _NOTHING_YET = "-"
 
 @dataclass(frozen=True)
 class Position:
-    """How far a query has read a Delta table: every version before this one, and files of this one.
+    """How far a query has read a Delta table: every version before this one, and some files of this one.
 
-    `index` is the place of the last file that was read among those that the version added, -1 for none. Of a
-    table that had rows when the query began, the whole of that version is read first, `is_starting`: then the
-    files are all that it has, the oldest first.
+    `index` is the last file read among those that the version added, -1 for none. If the table had rows when
+    the query began, all files of that version are read first, the oldest first: `is_starting`.
     """
 
     version: int
@@ -43,7 +41,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Appended:
-    """Rows that some versions of a table have appended, and how many; null where a file does not say."""
+    """Rows that some versions of a table appended, and their count; null where a file does not say."""
 
     rows: DataFrame
     count: int | None
@@ -51,14 +49,14 @@ class Appended:
 
 @dataclass(frozen=True)
 class Written:
-    """A version of a table, and the last micro-batch of an application that it holds; null for none."""
+    """A version of a table, and the last micro-batch of an application in it; null for none."""
 
     version: int
     batch: int | None
 
 
 def application(lake: Lake, query: str) -> str | None:
-    """Return the application id of the query's transactions; null before it has ever started."""
+    """Return the application id of the query's transactions; null before its first start."""
     found = checkpoints.query_id(lake.spark, lake.checkpoint(query))
     return None if found is None else checkpoints.application_of(query, found)
 
@@ -69,7 +67,7 @@ def written_now(spark: SparkSession, path: str, of: str | None) -> Written:
 
 
 def written_up_to(spark: SparkSession, path: str, of: str | None, batch: int | None) -> Written:
-    """Return the newest version that holds no later micro-batch of the application than `batch`."""
+    """Return the newest version that holds no micro-batch of the application later than `batch`."""
     written = written_now(spark, path, of)
     while written.batch is not None and (batch is None or written.batch > batch):
         written = _written(tables.snapshot(spark, path, written.version - 1), of)
@@ -77,7 +75,7 @@ def written_up_to(spark: SparkSession, path: str, of: str | None, batch: int | N
 
 
 def positions(lake: Lake, query: str, batch: int | None) -> dict[str, Position]:
-    """Return how far a micro-batch of the query reads each Delta table, by table id; no batch, nothing."""
+    """Return how far a micro-batch of the query reads each Delta table, by table id; empty for no batch."""
     if batch is None:
         return {}
     return dict(_read_places(checkpoints.read_plan(lake.spark, lake.checkpoint(query), batch)))
@@ -89,11 +87,11 @@ def finished(lake: Lake, query: str) -> int | None:
 
 
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
-    """Return the rows that a reader of the table's appends has got up to the position, as they are now.
+    """Return the rows that a reader of the table's appends has read up to the position, as they are now.
 
-    Commits that rewrite or remove rows, which such a reader passes over, count whether it has come to them
-    or not; the rows of appends that it has not come to are left out. What compaction has replaced is not
-    asked for: VACUUM removes it. Raises TableError where log retention has removed what was done since.
+    The reader skips commits that rewrite or remove rows; these count whether it has come to them or not. Rows
+    of appends that it has not come to are left out. Files that compaction has replaced are not asked for,
+    because VACUUM removes them. Raises TableError where log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -116,9 +114,9 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
 
 def read_appended(spark: SparkSession, path: str, first: int | None, end: int) -> Appended:
-    """Return what the versions from the first one on, null for all, and before the end have appended.
+    """Return what versions appended, from the first one on (null: from the start) and before the end.
 
-    Raises TableError where log retention has removed what was done.
+    Raises TableError where log retention has removed such a commit.
     """
     commits = _commits(spark, path, first or 0, end)
     files = [file for commit in commits if not rewrites(commit) for file in _changing("add", commit)]
@@ -136,7 +134,7 @@ def _rows_of(spark: SparkSession, path: str, files: list[str], schema: StructTyp
 def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:
     """Tell whether appends before the version have not been read up to the position.
 
-    Whatever rows there are where log retention has removed what was done since count as such.
+    Where log retention has removed commits since the position, any rows count as unread.
     """
     place = Position(0, -1, is_starting=False) if position is None else position
     kept = tables.first_version(spark, path)
@@ -151,9 +149,9 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, versio
 
 
 def place_behind(spark: SparkSession, path: str, position: Position, *, feed: bool) -> int | None:
-    """Return the first version of which nothing has been read; null where some of the one before waits.
+    """Return the first version of which nothing has been read; null if part of the one before is unread.
 
-    `feed`: it is the change feed that is read, else the appends.
+    `feed`: the reader reads the change feed instead of appends.
     """
     if position.index < 0 and not position.is_starting:
         return position.version
@@ -165,10 +163,10 @@ def place_behind(spark: SparkSession, path: str, position: Position, *, feed: bo
 
 
 def next_place(spark: SparkSession, path: str, version: int | None, own: Transaction | None) -> int | None:
-    """Return the version that nobody has committed yet, where no row waits to be read but the transaction's.
+    """Return the next free version, if no row waits to be read except the transaction's own.
 
-    `version` is the first one that has not been read, null for all. Null where other appends wait, or where
-    log retention has removed what was done.
+    `version` is the first one that has not been read, null for all. Null if other appends wait, or if log
+    retention has removed such a commit.
     """
     newest = tables.version_of(spark, path)
     if version is None and tables.size_bytes(spark, path) == 0:
@@ -212,7 +210,7 @@ def _first_files(spark: SparkSession, path: str, position: Position) -> list[str
 
 
 def _added(commit: list[dict[str, Any]]) -> list[str]:
-    """Return the files of new rows; those that compaction has written hold rows that were there before."""
+    """Return the files with new rows; compaction's files hold rows that were there before."""
     return [str(file["path"]) for file in _changing("add", commit)]
 
 
@@ -226,7 +224,7 @@ def _replaces_files(commit: list[dict[str, Any]]) -> bool:
 
 
 def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[dict[str, Any]]]:
-    """Return what the versions from the first one on and before the end have done."""
+    """Return the actions of the versions from the first one on and before the end."""
     try:
         return [tables.read_commit(spark, path, number) for number in range(first, end)]
     except Py4JJavaError as error:
@@ -240,12 +238,12 @@ def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[
 
 
 def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the commit's actions of a kind that change what rows there are."""
+    """Return the commit's actions of a kind that change rows."""
     return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
 
 
 def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
-    """Return the last version of which a reader of the change feed has all; null for none.
+    """Return the last version that a reader of the change feed has read completely; null for none.
 
     Raises TableError where log retention has removed that version.
     """
@@ -263,9 +261,9 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version that has the rows of this one, in whatever files.
+    """Return the newest version that has the same rows as this one, in whatever files.
 
-    Those of an older one may be gone: compaction has put others in their place, and VACUUM removes them.
+    An older version's files may be gone: compaction replaces them, and VACUUM removes them.
     """
     newest = written_now(spark, path, None).version
     while version < newest:
@@ -286,7 +284,7 @@ def _written(snapshot: Any, of: str | None) -> Written:
 
 
 def _read_places(plan: list[str]) -> Iterator[tuple[str, Position]]:
-    """Yield how far a plan, as its checkpoint has it, reads each Delta table, by table id."""
+    """Yield how far a plan, as stored in its checkpoint, reads each Delta table, by table id."""
     for line in plan:
         if line == _NOTHING_YET:
             continue
