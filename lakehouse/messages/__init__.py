@@ -1,1 +1,1 @@
-"""What stands in keys and messages: rows, names, JSON and raw bytes as text."""
+"""The contents of keys and messages: rows, names, JSON, and raw bytes as text."""

@@ -1,8 +1,8 @@
 """A JSON value of any type in a string column, and back again without loss.
 
 A JSON string is kept as it is, so that it reads well in SQL: "ok" as ok. Anything else is kept as its JSON
-text: {"duration":12}, 12, true. A JSON string that reads like JSON text itself, "12", is kept with its
-quotes, so that it stays a string. JSON null and an absent value are null.
+text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, "12", keeps its quotes, so
+that it stays a string. JSON null and an absent value are null.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def is_json_text(text: str) -> bool:
 
 
 def is_plain(text: Column) -> Column:
-    """Tell of a text made by Spark's JSON parser that it can only come from a JSON string that is no JSON.
+    """Tell whether a text from Spark's JSON parser can only be a JSON string that is not JSON text.
 
-    Such a text begins with a letter and is none of JSON's three words; objects, numbers and quoted texts
-    do not. Half a surrogate pair would have become a question mark.
+    Such a text begins with a letter and is none of JSON's three words; objects, numbers and quoted texts do
+    not. Half a surrogate pair would have become a question mark.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

@@ -1,8 +1,7 @@
-"""Names in keys: those of different rows never join to one key, whatever characters they have.
+"""Names in keys: names of different rows never join to the same key, whatever characters they have.
 
-A name that has none of the separators in it stands in a key as it is. In others the separators are escaped
-as in URLs, `:` as `%3A` and so on, and a percent sign, as `%25`, where it would be read as one of these
-escapes.
+A name without separators stands in a key unchanged. In other names the separators are escaped as in URLs: `:`
+as `%3A`, and so on. A percent sign becomes `%25` where it would read as one of these escapes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _PERCENT = re.compile(_READ_AS_ESCAPE)
 
 
 def escaped(name: Column, separators: str = ":") -> Column:
-    """Return the name without separators, null for null."""
+    """Return the name with its separators escaped, null for null."""
     text = F.regexp_replace(name, _READ_AS_ESCAPE, "%25")
     for separator in separators:
         text = F.replace(text, F.lit(separator), F.lit(_ESCAPES[separator]))
@@ -34,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Return a key of several names; no others join to the same, null where one of them is null."""
+    """Return a key of several names that no other names join to; null if one of them is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

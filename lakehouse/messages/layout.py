@@ -1,12 +1,12 @@
-"""How a gold row's columns stand in keys and messages: said once, for Spark and for plain Python.
+"""How a gold row's columns stand in keys and messages, declared once for Spark and for plain Python.
 
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Called, each is a Column over a gold row, by which the export writes. `of(row)` is the same of a row in
-Python, by which a reader without Spark finds what the export has written, and says what it says. There a row
-is a mapping of columns to values, its timestamps in microseconds since the epoch, UTC. Null gives null, and
-so does a key with a null in it.
+Called, each is a Column over a gold row; the export writes with it. `of(row)` is the same for a row in
+Python: a reader without Spark uses it to find what the export has written, and to give the same answer.
+There, a row is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null
+gives null, and so does a key with a null in it.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from lakehouse.messages.key_names import escaped, escaped_text
 
 Row = Mapping[str, Any]
 GROUP_SEPARATORS = ":{}"
-"""What a group's name may not have in it, where the writer of Redis has keys of its own beside each."""
+"""Characters that a group's name may not contain where Redis has further keys per group."""
 
 
 class Part(Protocol):
-    """A value that is made of a row's columns."""
+    """A value made of a row's columns."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it is made of."""
 
     def __call__(self) -> Column:
-        """Return it as a Column over a gold row."""
+        """Return the value as a Column over a gold row."""
 
     def of(self, row: Row) -> Any:
-        """Return it of a row in Python."""
+        """Return the value of a row in Python."""
 
 
 class Value(Part, Protocol):
     """A value of a message."""
 
     def text(self, row: Row) -> str:
-        """Return it as JSON."""
+        """Return the value as JSON."""
 
 
 @dataclass(frozen=True)
@@ -85,25 +85,25 @@ class Millis(_OfColumn):
     """A timestamp as epoch milliseconds, rounded down."""
 
     def __call__(self) -> Column:
-        """Return it as a long."""
+        """Return the value as a long."""
         return F.unix_millis(self.column)
 
     def of(self, row: Row) -> int | None:
-        """Return it of microseconds."""
+        """Return the value, given microseconds."""
         micros = row[self.column]
         return None if micros is None else int(micros) // 1000
 
     def text(self, row: Row) -> str:
-        """Return it as a JSON number."""
+        """Return the value as a JSON number."""
         return json.dumps(self.of(row))
 
 
 @dataclass(frozen=True)
 class Exact(_OfColumn):
-    """A decimal, as the shortest JSON number that is exactly it."""
+    """A decimal, as the shortest JSON number that equals it."""
 
     def __call__(self) -> Column:
-        """Return it as a variant, which to_json writes so."""
+        """Return the value as a variant, so that to_json writes it exactly."""
         return F.col(self.column).cast("variant")
 
     def of(self, row: Row) -> Decimal | None:
@@ -112,7 +112,7 @@ class Exact(_OfColumn):
         return value
 
     def text(self, row: Row) -> str:
-        """Return it as a JSON number without an exponent and without zeros that say nothing."""
+        """Return the value as a JSON number without an exponent or trailing zeros."""
         value = self.of(row)
         if value is None:
             return "null"
@@ -122,14 +122,14 @@ class Exact(_OfColumn):
 
 @dataclass(frozen=True)
 class Payload(_OfColumn):
-    """Any JSON value, kept as `lakehouse.messages.json_text` says."""
+    """Any JSON value, kept as in `lakehouse.messages.json_text`."""
 
     def __call__(self) -> Column:
-        """Return it as a variant, which to_json writes as it came."""
+        """Return the value as a variant, which to_json writes as it came."""
         return json_text.to_variant(F.col(self.column))
 
     def of(self, row: Row) -> str | None:
-        """Return the text that is kept."""
+        """Return the kept text."""
         value: str | None = row[self.column]
         return value
 
@@ -141,32 +141,32 @@ class Payload(_OfColumn):
 
 @dataclass(frozen=True)
 class Constant:
-    """A whole number that is the same for all rows."""
+    """A whole number that is the same for every row."""
 
     number: int
     columns: tuple[str, ...] = ()
 
     def __call__(self) -> Column:
-        """Return it as a long."""
+        """Return the number as a long."""
         return F.lit(self.number).cast("long")
 
     def of(self, _row: Row) -> int:
-        """Return it."""
+        """Return the number."""
         return self.number
 
 
 @dataclass(frozen=True)
 class Name(_OfColumn):
-    """A column's text in a key, with these separators escaped as `lakehouse.messages.key_names` says."""
+    """A column's text in a key, with these separators escaped as in `lakehouse.messages.key_names`."""
 
     separators: str = ":"
 
     def __call__(self) -> Column:
-        """Return it as a string."""
+        """Return the name as a string."""
         return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
 
     def of(self, row: Row) -> str | None:
-        """Return it of the column's value."""
+        """Return the name, given the column's value."""
         value = row[self.column]
         if value is None or not self.separators:
             return None if value is None else str(value)
@@ -175,23 +175,23 @@ class Name(_OfColumn):
 
 @dataclass(frozen=True)
 class Key:
-    """A text of several parts one after the other, of which a `str` stands as it is."""
+    """Several parts joined into one text; a `str` stands for itself."""
 
     parts: tuple[str | Part, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is made of, in their order."""
+        """The columns that it is made of, in order."""
         names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
         return tuple(dict.fromkeys(names))
 
     def __call__(self) -> Column:
-        """Return it as a string, null where a part is null."""
+        """Return the key as a string, null if a part is null."""
         columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
         return columns[0] if len(columns) == 1 else F.concat(*columns)
 
     def of(self, row: Row) -> str | None:
-        """Return it of a row, null where a part is null."""
+        """Return a row's key, null if a part is null."""
         values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
         return None if None in values else "".join(map(str, values))
 
@@ -206,7 +206,7 @@ def key(*parts: str | Part) -> Key:
 
 
 def joined_key(*columns: str | Part, separator: str = ":") -> Key:
-    """Return a key of several columns that no other row's values join to, a name each where it is a `str`."""
+    """Return a key of several columns that no other row's values join to; a `str` is a name of its own."""
     parts: list[str | Part] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
@@ -215,16 +215,16 @@ def joined_key(*columns: str | Part, separator: str = ":") -> Key:
 
 @dataclass(frozen=True)
 class Message:
-    """What leaves of a row: values by their names in JSON, in this order."""
+    """A row's message: values by their JSON names, in this order."""
 
     values: Mapping[str, Value]
 
     def __call__(self) -> Column:
-        """Return it as a struct."""
+        """Return the message as a struct."""
         return F.struct(*(value().alias(name) for name, value in self.values.items()))
 
     def text(self, row: Row) -> str:
-        """Return it as JSON, as to_json with nulls does, but for how it writes doubles and blanks."""
+        """Return the message as JSON, as to_json with nulls does, except for doubles and blanks."""
         pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
         return f"{{{','.join(pairs)}}}"
 
@@ -237,9 +237,9 @@ class Equals:
     value: str | bool
 
     def __call__(self) -> Column:
-        """Return it as a Column."""
+        """Return the condition as a Column."""
         return F.col(self.column) == F.lit(self.value)
 
     def of(self, row: Row) -> bool:
-        """Tell it of a row."""
+        """Tell whether it holds for a row."""
         return bool(row[self.column] == self.value)

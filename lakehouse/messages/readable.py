@@ -14,11 +14,11 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    r"""Return bytes on one line: UTF-8 text with what does not print escaped, otherwise hex; null stays null.
+    r"""Return bytes on one line: UTF-8 with unprintable characters escaped, else hex; null stays null.
 
-    What is longer than `limit` characters is cut and followed by its length in bytes, which `length` is where
-    `data` is only the beginning. The escapes are `\n`, `\r`, `\t`, `\x1b` and `\u{202e}`, the last two of
-    which no JSON text has.
+    Text longer than `limit` characters is cut and followed by its length in bytes: `length`, if `data` is
+    only the beginning. The escapes are `\n`, `\r`, `\t`, `\x1b` and `\u{202e}`; the last two never occur in
+    JSON text.
     """
     if data is None:
         return None
@@ -51,7 +51,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return bytes as text, null where they are not UTF-8; the last character of a part may be cut."""
+    """Return bytes as text, null if they are not UTF-8; the last character of a part may be cut."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:

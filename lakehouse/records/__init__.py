@@ -1,1 +1,1 @@
-"""Records one by one: fields, rules, dead letters, and where records lie in Kafka."""
+"""Single records: fields, rules, dead letters, and positions in Kafka."""

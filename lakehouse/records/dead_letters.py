@@ -1,9 +1,9 @@
-"""The dead letters of every stream: one table, one row for a record that a stage refused; how to find some.
+"""The dead letters of every stream: one table, one row per record that a stage refused; and selections.
 
 Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
-key, value and headers are the bytes that came. Times are UTC. A rerun of the micro-batch that wrote a row
-writes nothing. `status` is open until the record has been let into silver (replayed) or given up (discarded);
-`batch` is null where it was not a micro-batch that refused the record.
+key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
+writes nothing. `status` is open until the record is accepted into silver (replayed) or given up (discarded).
+`batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which dead letters are meant: those to which everything that is given applies.
+    """Which dead letters are meant: those that match everything given.
 
-    `rule` is one of a letter's rules, `since` and `until` enclose [since, until) in which it was first seen
-    (UTC), `id` is the beginning of its id.
+    `rule` is one of a letter's rules. A letter first seen in [since, until), UTC, matches. `id` is the
+    beginning of its id.
     """
 
     streams: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Tell whether nothing has been given."""
+        """Tell whether nothing is given."""
         return self == Selection()
 
     def condition(self) -> Column:
@@ -104,26 +104,27 @@ class Selection:
 
 
 def count_letters(letters: DataFrame) -> list[Row]:
-    """Return how many letters there are by stream, rule and status; one with two rules counts under both."""
+    """Return the number of letters by stream, rule and status; one with two rules counts under both."""
     by_rule = letters.select("stream", "status", F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return by_rule.groupBy("stream", "rule", "status").count().orderBy("stream", "rule", "status").collect()
 
 
 def count_by_rule(letters: DataFrame) -> dict[str, int]:
-    """Return how many letters each rule is in the reasons of; one with two rules counts under both."""
+    """Return the number of letters by rule; one with two rules counts under both."""
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Return the values to set on letters (the target `t`), with one more attempt counted."""
+    """Return the values to set on letters (the target `t`), which count one more attempt."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
-    """Return the letters that were seen last, newest first.
+    """Return the letters seen last, newest first.
 
-    `value` is the first `value_bytes` of the raw value, and the further column `length` how many it has.
+    `value` is the first `value_bytes` of the raw value; an additional column `length` has its full length in
+    bytes.
     """
     newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
     beginning = F.substring("value", 1, value_bytes)
@@ -131,9 +132,9 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 
 
 def find_letter(letters: DataFrame, beginning: str) -> Row:
-    """Return the one letter whose id begins so.
+    """Return the one letter whose id begins with this text.
 
-    Raises QueryError where there is none, or more than one.
+    Raises QueryError if there is none, or more than one.
     """
     found = letters.where(F.col("id").startswith(beginning)).limit(2).collect()
     if not found:

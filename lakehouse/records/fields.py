@@ -1,8 +1,8 @@
-"""The types of a contract's fields: what proves one cheaply, how it is looked up, what can be wrong with it.
+"""The types of a contract's fields: how each is proven cheaply, how it is looked up, and what can be wrong.
 
-A field is read in one of two ways. Spark's typed JSON parser is cheap and tolerant: what it made of a record
-counts only where it can have come from nothing but the type asked for (`is_proven`). Everything else is read
-from the record's variants, which keep the JSON type (`looked_up`, `reason`).
+A field is read in one of two ways. Spark's typed JSON parser is cheap and tolerant: its result counts only if
+nothing but the required type can have produced it (`is_proven`). Everything else is read from the record's
+variants, which keep the JSON type (`looked_up`, `reason`).
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ SPARK_TYPES: dict[FieldType, DataType] = {
     FieldType.DECIMAL: DECIMAL,
     FieldType.JSON: StringType(),
 }
-# A decimal is first parsed as a double, which no JSON string can pass for, and then read from the text.
+# A decimal is first parsed as a double, which no JSON string can pass for, then read from the text.
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
 _JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number", FieldType.DECIMAL: "a number"}
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 MOST_MAGNITUDE = 1e140
-"""The greatest magnitude of a double: squares of such values, and sums of those, are doubles too."""
+"""The greatest magnitude of a double. Squares of such values, and sums of the squares, are doubles too."""
 
 
 def type_column(column: str) -> str:
-    """Return the name of the column with the JSON type (schema_of_variant) of a field's variant."""
+    """Return the column name of the JSON type (schema_of_variant) of a field's variant."""
     return f"_type_{column}"
 
 
 def exact_column(column: str) -> str:
-    """Return the name of the column with a decimal as it is written in the record."""
+    """Return the column name of a decimal as it is written in the record."""
     return f"_exact_{column}"
 
 
 def written_decimal(text: Column, field: Field) -> Column:
-    """Return the decimal that a flat JSON object's text has under the field's name; null where none fits.
+    """Return the decimal under the field's name in a flat JSON object's text; null where none fits.
 
-    Of a name that is there twice the last one counts. A quote behind a backslash is part of a string, and
-    any other quoted name before a colon is a key.
+    If a name occurs twice, the last one counts. A quote after a backslash is part of a string; any other
+    quoted name before a colon is a key.
     """
     return F.regexp_extract(text, _under(field.name, _FITS), 1).try_cast(DECIMAL)
 
 
 def _under(name: str, literal: str) -> str:
-    """Return the pattern of a literal, its first group, under a name in a JSON text."""
+    """Return the pattern for a literal, its first group, under a name in a JSON text."""
     space = r"[ \t\r\n]*"
     return rf'(?s).*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
 def _exactly(literal: Column) -> Column:
-    """Return a JSON number in any spelling as a decimal; null where decimal(38,9) does not hold all of it."""
+    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold all of it."""
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
     significant = F.regexp_replace(digits, "0+$", "")
     shift = F.when(exponent == "", F.lit(0)).otherwise(exponent.try_cast("bigint"))
     places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
-    zero = F.lit(0).cast(DECIMAL)  # whatever its exponent
+    zero = F.lit(0).cast(DECIMAL)  # with any exponent
     return F.when(significant == "", zero).when(places <= DECIMAL.scale, literal.try_cast(DECIMAL))
 
 
 def is_proven(value: Column, field: Field) -> Column:
-    """Tell whether a value that Spark's parser has typed can only come from the JSON type of the field."""
+    """Tell whether a value from Spark's typed parser can only come from the field's JSON type."""
     if field.type is FieldType.DOUBLE:
         return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
         return F.col(exact_column(field.column)).cast("double") == value
     if field.type is FieldType.JSON:
         return value.isNull() | json_text.is_plain(value)
-    # Other JSON values are handed over as their text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
+    # Spark passes other JSON values on as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
     # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
     # the colon lie the digits.
     like_number = (value >= "-") & (value < ":")
@@ -87,16 +87,16 @@ def is_proven(value: Column, field: Field) -> Column:
 
 
 def proven(typed: Column, field: Field) -> Column:
-    """Return the value of a proven field, from what Spark's parser has typed."""
+    """Return the value of a proven field, from Spark's typed parser."""
     return F.col(exact_column(field.column)) if field.type is FieldType.DECIMAL else typed
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
-    """Return the value of a field from its variant; null where it is none of the field's type.
+    """Return the value of a field from its variant; null if it has another type.
 
-    `text` is the record. Of a number with an exponent, or with too many digits, the variant has a double, and
-    the number is read from the text; one that is not found there, because its name is escaped or is a nested
-    object's too, has no value.
+    `text` is the record. For a number with an exponent or too many digits the variant has a double, so the
+    number is read from the text. If it is not found there, because its name is escaped or also occurs in a
+    nested object, it has no value.
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -112,7 +112,7 @@ def looked_up(variant: Column, text: Column, field: Field) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a field is no good, or null."""
+    """Return the reason why a field is invalid, or null."""
     kind, value = F.col(type_column(field.column)), F.col(field.column)
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
@@ -139,7 +139,7 @@ def reason(rule: str, column: str | None, message: Column) -> Column:
 
 
 def json_name(kind: Column) -> Column:
-    """Return what JSON calls the type that schema_of_variant has named."""
+    """Return JSON's name for the type that schema_of_variant has named."""
     return (
         F.when(kind == "STRING", "a string")
         .when(kind == "BOOLEAN", "a boolean")

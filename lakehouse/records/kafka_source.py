@@ -1,4 +1,4 @@
-"""How Spark reads records from Kafka, in streams and in one go: those of committed transactions."""
+"""How Spark reads records from Kafka, streaming or in one batch: those of committed transactions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakehouse.settings import Settings
 
 
 def read_new(spark: SparkSession, topics: Sequence[str], settings: Settings, *, since: str) -> DataFrame:
-    """Return the stream of the topics' records from a place on: `earliest`, or as a plan says it."""
+    """Return the stream of the topics' records from a position on: `earliest`, or in the form of a plan."""
     rows: DataFrame = (
         _of(spark.readStream, topics, settings)
         .option("startingOffsets", since)
@@ -23,7 +23,7 @@ def read_new(spark: SparkSession, topics: Sequence[str], settings: Settings, *, 
 
 
 def read_between(spark: SparkSession, topic: str, settings: Settings, *, first: str, end: str) -> DataFrame:
-    """Return the topic's records from one place to another, each as a plan says it, the end left out."""
+    """Return the topic's records between two positions in the form of a plan, the end excluded."""
     rows: DataFrame = (
         _of(spark.read, [topic], settings)
         .option("startingOffsets", first)
@@ -37,8 +37,8 @@ def _of(reader: Any, topics: Sequence[str], settings: Settings) -> Any:
     options = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        # A task reads only what is there, but the fetch that its consumer sends ahead finds nothing more, and
-        # until the broker has answered that, by default after 500 ms, it answers no other question of it.
+        # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
+        # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "10000",
         "subscribe": ",".join(topics),

@@ -1,4 +1,4 @@
-"""Where some records lie in Kafka: conditions by which a reader of a table leaves out other files.
+"""Where some records lie in Kafka: conditions that let a reader of a table skip other files.
 
 Every table of bronze and silver keeps the minima and maxima of partition and offset of each file.
 """

@@ -9,10 +9,10 @@ from lakehouse.stream import Contract
 
 
 def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
-    """Return the fields of bronze rows' JSON objects that the contract does not name, one row a field.
+    """Return the fields of bronze rows' JSON objects that the contract does not name, one row per field.
 
-    `records` have it, the first of them, by partition and offset, at `first_partition`, `first_offset`. What
-    is no UTF-8, no JSON or no object has no fields.
+    `records` is how many have it; the first of them, by partition and offset, is at `first_partition`,
+    `first_offset`. Records that are not UTF-8, not JSON or not an object have no fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))

@@ -60,22 +60,22 @@ REASONS = ArrayType(
 )
 COORDINATES = ("topic", "partition", "offset")
 
-# The raw record steps aside, because a contract may well have a column `value` or `key`.
+# The raw record moves aside, because a contract may well have a column `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
 
-# Single quotes and bare NaN are not JSON, whatever Jackson can be talked into.
+# Single quotes and bare NaN are not JSON, whatever Jackson can be configured to accept.
 _STRICT_JSON = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
     "columnNameOfCorruptRecord": "_corrupt_record",
 }
 
-# Years 1900 to 9998: every reader can print them, a window or a lateness further is still an instant, and
-# none of them is of another calendar or of a local mean time.
-_BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # what the variant of an integer beyond a long is
+# Years 1900 to 9998: every reader can print them, adding a window or a lateness still gives an instant,
+# and none of them falls into another calendar or a local mean time.
+_BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # the variant's type for an integer beyond a long
 _MIN_EPOCH_MS, _MAX_EPOCH_MS = -2_208_988_800_000, 253_370_764_799_999
 _ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
-_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # which ISO 8601 allows and Spark's cast does not
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
 
 
 def clean_schema(contract: Contract) -> StructType:
@@ -109,7 +109,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The columns that judging adds to raw records, step by step, and those that are left at the end."""
+    """The columns that judging adds to raw records, step by step, and the columns of the result."""
 
     steps: tuple[Columns, ...]
     result: Columns
@@ -160,7 +160,7 @@ def _verdict(source: Source, future_tolerance_s: int) -> _Verdict:
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
-    """Keep the rows without a reason, in the silver table's columns."""
+    """Keep the rows without a reason, with the silver table's columns."""
     return judged.where(F.size("reasons") == 0).drop("reasons", "raw")
 
 
@@ -172,9 +172,9 @@ def filter_dead(judged: DataFrame) -> DataFrame:
 def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
-    The usual record is proven by one cheap parse. Of a text whose first closing brace is its last byte the
-    parser cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a
-    JSON string unless it reads like another JSON value. Everything else is looked at again, thoroughly, by
+    One cheap parse proves the usual record. If a text's first closing brace is its last byte, the parser
+    cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a JSON
+    string unless it reads like another JSON value. Everything else is examined again, thoroughly, by
     `_parsed` and `_fields`, which alone decide what is wrong.
     """
     text = F.col("_value").cast("string")
@@ -202,11 +202,11 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
     """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
 
-    Spark's parsers stop at the end of the first JSON value and ignore what follows, and pass over a field
-    that they cannot read. The text is therefore parsed inside an object that ends with the record's own
-    offset, which only a complete value lets the parser reach, and a field passed over is noticed by
-    `_corrupt_record`. What is left is a text that goes on with fields of the outer object, `{…},"more":1`:
-    unless its first closing brace is its last byte, it must also be the only element of an array.
+    Spark's parsers stop at the end of the first JSON value, ignore what follows, and skip a field that they
+    cannot read. So the text is parsed inside an object that ends with the record's own offset: the parser
+    reaches it only after a complete value. `_corrupt_record` reveals a skipped field. One case is left: a
+    text that continues with fields of the outer object, `{…},"more":1`. Unless its first closing brace is its
+    last byte, it must therefore also be the only element of an array.
     """
     text = F.col("_rest").cast("string")
     wrapped = F.concat(
@@ -226,7 +226,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 
 
 def _fields(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Return the contract's columns, `event_time` and, behind an underscore, the JSON type of each field."""
+    """Return the contract's columns, `event_time` and, after an underscore, each field's JSON type."""
     columns: dict[str, Column] = {}
     for field in contract.fields:
         variant = F.col("_record").getField(field.name)
@@ -310,9 +310,9 @@ def _future_reason(tolerance_s: int) -> Column:
 
 
 def late_reason(watermark: Column) -> Column:
-    """Return the reason against a row whose event_time lies before the watermark, null for one in time.
+    """Return the reason against a row whose event_time lies before the watermark; null if it is in time.
 
-    Before a null watermark nothing lies.
+    With a null watermark nothing is late.
     """
     message = F.concat(
         F.lit("event time "),
@@ -324,5 +324,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a stream whose greatest accepted event time is `front`; none has none."""
+    """Return the watermark of a stream whose greatest accepted event time is `front`; null for null."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

@@ -1,1 +1,1 @@
-"""What is done to tables afterwards: replays, rebuilds, and the care of files."""
+"""Repairs of existing tables: replays, rebuilds, and the care of files."""

@@ -1,9 +1,9 @@
-"""Maintenance: what keeps the tables small without changing a row that anybody reads.
+"""Maintenance: keeps tables small without changing a row that anybody reads.
 
-The state that a gold row is folded with (sketches, moments) is cleared once no record can change the row any
-more. Silver refuses records before its watermark, so a row is out of reach when its time ends before the
-watermark that every record still to be merged was judged by: that of the last silver version whose rows gold
-has merged completely. It may run beside the layers.
+A gold row's fold state (sketches, moments) is cleared once no record can change the row any more. Silver
+refuses records before its watermark. So a row is out of reach if its time ends before the watermark that
+applied to every record still to be merged: that of the last silver version that gold has merged completely.
+It may run beside the layers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.tables import Lake, from_micros
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was cleared of a table: rows, and the time (UTC) before which theirs ends; null: nothing known."""
+    """What was cleared of a table: rows, and the time (UTC) before which they end; null: nothing merged."""
 
     table: str
     rows: int
@@ -33,7 +33,7 @@ class Cleared:
 
 
 def clear_state(lake: Lake, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
-    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing more."""
+    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing to clear."""
     return [
         _clear(lake, stream, table, settings)
         for stream in streams
@@ -63,8 +63,8 @@ def _out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settin
         position = merged.get(tables.table_id(spark, path))
         if position is None or position.is_starting:
             return None
-        # The place is the first version with rows that may not have been read. Where all have been, it may be
-        # an old one, whose files compaction has replaced and VACUUM removed.
+        # The position is the first version with rows that may be unread. If all have been read, it may be an
+        # old version, whose files compaction has replaced and VACUUM removed.
         newest = tables.version_of(spark, path)
         has_all = not snapshots.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)

@@ -1,9 +1,9 @@
-"""Gold rebuilt: rows that are not what silver makes them are put right, and no other row is touched.
+"""Gold rebuilt: rows that differ from what silver makes of them are corrected; no other row is touched.
 
-A rebuild holds the micro-batches of the table back (`lakehouse.tables.leases`), makes the rows anew from the
-very rows of silver that the table has merged, and upserts those that differ. That is looked at again until
-nothing differs, so a micro-batch that was still under way does no harm. A rebuild that is killed has upserted
-or has not; the next one finishes it.
+A rebuild holds the table's micro-batches back (`lakehouse.tables.leases`), recomputes the rows from exactly
+those rows of silver that the table has merged, and upserts those that differ. It looks again until nothing
+differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed commits
+remain; rerun it to finish.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from lakehouse.stream import DELETED, GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake, leases
 
 MOST_TAKEN_AWAY = 0.2
-"""The share of a table's rows that a rebuild takes away without being forced to."""
+"""The share of a table's rows that a rebuild deletes without `force`."""
 
 _ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """Times from `first` on and before `end`, UTC; null: without a bound."""
+    """Times from `first` on and before `end`, UTC; null: unbounded."""
 
     first: datetime | None = None
     end: datetime | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it has no bound."""
+        """Tell whether it is unbounded."""
         return self.first is None and self.end is None
 
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """What a rebuild did to a table: rows of the span there are now, rows put right, and rows taken away."""
+    """What a rebuild did to a table: rows in the span now, rows corrected, and rows deleted."""
 
     table: str
     rows: int
@@ -54,18 +54,18 @@ class GoldRebuilt:
     deleted: int
 
     def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
-        """Return what this and a later look have done together."""
+        """Return the sum of this look and a later one."""
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
 def rebuild_gold(
     lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool = False
 ) -> list[GoldRebuilt]:
-    """Put the rows of the table, and of those beside it, right; a rerun finds nothing to do.
+    """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
-    `span` is of the row's first time (window_start, ts). Raises TableError where the table's rows have none
-    and a span is asked for, where the table does not come to rest, and, unless `force`, before anything is
-    written where more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
+    `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
+    table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
+    written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
     """
     kept = (table, *table.sides)
     if not span.is_whole and any(one.time_columns is None for one in kept):
@@ -87,7 +87,7 @@ def rebuild_gold(
 def _put_right(
     lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
 ) -> dict[str, GoldRebuilt]:
-    """Write what differs, to the tables beside it first, as micro-batches do."""
+    """Write what differs, to side tables first, as micro-batches do."""
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut, settings)
     kept = (*table.sides, table)
@@ -103,7 +103,7 @@ def _put_right(
 
 
 class _Look:
-    """What differs between a table's rows and those made anew, in a span; `wrong` are its keys, persisted."""
+    """What differs between a table's rows and the recomputed ones in a span; `wrong`: its keys, persisted."""
 
     def __init__(
         self, found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings, span: WindowSpan
@@ -120,7 +120,7 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self) -> None:
-        """Raise TableError where the rows that silver has no record of are many of the table's."""
+        """Raise TableError if silver has no record for too many of the table's rows."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
@@ -130,7 +130,7 @@ class _Look:
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Put what differs right; a key that is there twice leaves first, the next look finds it missing."""
+        """Correct what differs. Of a duplicate key all rows are deleted; the next look finds it missing."""
         deleted, keys = self._invented + self._doubled, list(self.table.keys)
         if self._changed or deleted:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -162,7 +162,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have not read every append to silver before the versions."""
+    """Return the gold tables that have not read every append to silver before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

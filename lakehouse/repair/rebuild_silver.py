@@ -1,11 +1,11 @@
-"""Silver made anew: everything that it has finished with is judged again under today's rules and settings.
+"""Silver rebuilt: every record that it has finished with is judged again under today's rules and settings.
 
-A rebuild writes newly refused records to the dead letters, then changes silver in one commit, then closes the
-letters of records that are in silver now. So a record is in at least one of both at every moment, and a
-second run finishes what a killed one has left. A record that silver has finished with, and that somebody has
-deleted, comes back, and of one that is there twice, because a RESTORE of bronze had it read again, one row
-stays. Those of a micro-batch that silver is still writing are left alone. Gold does not follow by its stream,
-which passes over commits that rewrite. A rebuild holds the letters of the source alone meanwhile
+A rebuild first writes newly refused records to the dead letters, then changes silver in one commit, then
+closes the letters of records that are in silver now. So every record is in at least one of both at every
+moment; if a rebuild is killed, rerun it to finish. A record that somebody has deleted from silver comes back.
+If a record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of a
+micro-batch that silver is still writing are left alone. Gold's stream does not follow, because it skips
+commits that rewrite rows. Meanwhile the rebuild holds the source's letters exclusively
 (`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes.
 """
 
@@ -42,7 +42,7 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Landed:
-    """The Kafka records with a timestamp in [since, until), UTC; null: no end on that side."""
+    """The Kafka records with a timestamp in [since, until), UTC; null: unbounded on that side."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -59,11 +59,11 @@ class Landed:
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """What a rebuild did: records judged, silver's rows by what became of them, letters.
+    """What a rebuild did: records judged, silver's rows by outcome, and letters.
 
-    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are replayed now.
-    `first` and `last` are the least and the greatest event time (UTC), old or new, of the rows that came,
-    left or changed; null where none did.
+    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are now replayed.
+    `first` and `last` are the least and the greatest event time (UTC), old or new, of rows that were
+    inserted, removed or changed; null for none.
     """
 
     judged: int = 0
@@ -76,7 +76,7 @@ class SilverRebuilt:
     last: datetime | None = None
 
     def __add__(self, other: SilverRebuilt) -> SilverRebuilt:
-        """Return both together."""
+        """Return the sum of both."""
         return SilverRebuilt(
             self.judged + other.judged,
             self.inserted + other.inserted,
@@ -98,10 +98,10 @@ def rebuild_silver(
     *,
     allow_late: bool = False,
 ) -> SilverRebuilt:
-    """Judge what silver has finished with again, and let silver and the dead letters follow.
+    """Judge again what silver has finished with, and correct silver and the dead letters.
 
-    What silver has came in time and is not late. A letter that is there for being late stays, and one that
-    today's rules would let in, but that lies before the watermark, is late now; unless `allow_late`.
+    Records in silver came in time and are not late. A letter for lateness stays. A record that today's rules
+    would accept, but that lies before the watermark, is now late. With `allow_late` neither applies.
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
@@ -111,7 +111,7 @@ def rebuild_silver(
 
 
 class _SourceRebuild:
-    """The records of one source, and the tables that they are in."""
+    """The records of one source, and their tables."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings, now: datetime) -> None:
         self._lake = lake
@@ -154,12 +154,12 @@ class _SourceRebuild:
             work.unpersist()
 
     def _judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on records that silver has finished with, beside the row and letter of each.
+        """Return the verdicts on records that silver has finished with, with the row and letter of each.
 
-        `standing` is silver's row, null where it has none; `id`, `status` and `said` are the letter's.
+        `standing` is silver's row, null for none; `id`, `status` and `said` are the letter's.
         """
         names = clean_schema(self._source.contract).names
-        done = self._done().where(within(ranges))  # looked up first: what it says is done is in the tables
+        done = self._done().where(within(ranges))  # read first: what it calls done is in the tables
         clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
         dead = tables.read(self._lake.spark, self._paths.dead).where(within(ranges))
@@ -182,7 +182,7 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return what is against a record, being late included where it is not in silver."""
+        """Return the reasons against a record, including lateness unless it is in silver."""
         reasons = F.col("reasons")
         if allow_late:
             return reasons
@@ -198,7 +198,7 @@ class _SourceRebuild:
         )
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
-        """Write newly refused letters, then silver, then the letters of what silver has now."""
+        """Write newly refused letters, then silver, then the letters of records that silver has now."""
         if found.refused:
             letters = to_dead_letters(filter_dead(work.where("refused")), self._origin)
             tables.insert_missing(letters, self._paths.dead, ("id",), lie)
@@ -221,7 +221,7 @@ class _SourceRebuild:
 
 
 def _work() -> dict[str, Column]:
-    """Return what there is to do for a record: of its row, inserted to removed; of its letter, the others."""
+    """Return the work for a record: on its row, inserted to removed; on its letter, the others."""
     stands, passes, has_letter = (
         F.col("standing").isNotNull(),
         F.size("reasons") == 0,
@@ -241,7 +241,7 @@ def _work() -> dict[str, Column]:
 
 
 def _found(work: DataFrame) -> Row:
-    """Return how much there is to do of each kind, and the span of event times (in microseconds) touched."""
+    """Return the amount of work of each kind, and the span of event times (in microseconds) touched."""
     moves = F.col("inserted") | F.col("changed") | F.col("removed")
     old, new = F.col("standing.event_time"), F.when(~F.col("removed"), F.col("event_time"))
     (found,) = work.agg(

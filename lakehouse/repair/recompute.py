@@ -1,7 +1,7 @@
-"""Gold made anew: what a gold table and those beside it must hold by the rows of silver that they stand for.
+"""Gold recomputed: what a gold table and its side tables must hold for the rows of silver they stand for.
 
 All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
-table. What stands in the table must be the same, but for what its Comparison says.
+table. The table must hold the same, except as its Comparison says.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DOUBLED = "there more than once"
 
 @dataclass(frozen=True)
 class GoldCut:
-    """One gold table, those beside it, and the rows of silver that they stand for.
+    """A gold table, its side tables, and the rows of silver that they stand for.
 
-    `found` are the rows of each table by its name, `versions` its version, `merged` the rows of silver.
+    `found` are each table's rows by name, `versions` its version, `merged` the rows of silver.
     """
 
     table: GoldTable
@@ -43,7 +43,7 @@ class GoldCut:
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return the table as it is now, and what belongs to it.
 
-    Tables beside it are written before it, so one may be a micro-batch ahead: it is taken as it was then.
+    Side tables are written first, so one may be a micro-batch ahead: then its earlier version is taken.
     """
     spark, query = lake.spark, f"gold.{table.name}"
     application = snapshots.application(lake, query)
@@ -66,7 +66,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
-    """Return the rows that the cut's tables must hold, by table; nothing is closed by the wall clock."""
+    """Return the rows that the cut's tables must hold, by table; the wall clock closes nothing."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged), settings)
     nothing = cut.found[table.name].where(F.lit(False))
@@ -76,9 +76,9 @@ def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
-    """Return the keys of rows that are not what silver makes them, each with `what`: one row a key.
+    """Return the keys of rows that differ from what silver makes of them, each with `what`; one row per key.
 
-    Quantiles that are estimates are left to `rank_errors`.
+    Estimated quantiles are left to `rank_errors`.
     """
     keys, clock = list(table.keys), _wall_clock(table)
     waits = F.lit(True) if clock is None else clock.waits()
@@ -97,7 +97,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings:
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
-    """Return the rows made anew as they are to stand: what the wall clock has closed stays closed."""
+    """Return recomputed rows as they must stand: what the wall clock has closed stays closed."""
     clock = _wall_clock(table)
     if clock is None:
         return anew
@@ -113,7 +113,7 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Set
 def rank_errors(
     found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles, settings: Settings
 ) -> DataFrame:
-    """Return the keys of rows whose quantiles are not within the stated rank error, each with `what`."""
+    """Return the keys of rows whose quantiles exceed the stated rank error, each with `what`."""
     keys, value = list(table.keys), F.col(quantiles.value)
     estimated = found.where(F.col("count") > quantiles.exact_to(settings)).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
@@ -196,7 +196,7 @@ def _text(value: Column) -> Column:
 
 
 def _rank_error(name: str, rank: float, limit: float) -> Column:
-    """Say how far a quantile is from its rank, null where that is within the limit."""
+    """Return how far a quantile is from its rank, null within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
     says = F.format_string(f"the rank of {name} is %.4f off, beyond {limit:.4f}", error)

@@ -1,12 +1,12 @@
-"""Dead letters let into silver after all, or given up.
+"""Dead letters that are accepted into silver after all, or given up.
 
-Replay takes the bronze rows of open letters through silver's own judging, under today's rules and settings.
-Rows that pass are inserted into silver where they are not there yet, and only then their letters become
-`replayed`. One that is killed in between leaves letters that are open though their rows are in silver, which
-the next replay or discard recognises first. Silver appends blindly and is not disturbed; of two replays that
-insert at once one comes first and the other looks again. However often it is asked, silver has a record once.
-A rebuild of silver judges the same letters, so replays and discards of a source share a lease on them
-(`lakehouse.tables.leases`), which a rebuild takes alone.
+Replay judges the bronze rows of open letters again with silver's own code, under today's rules and settings.
+Rows that pass are inserted into silver if they are not there yet; only then do their letters become
+`replayed`. If a replay is killed in between, it leaves open letters whose rows are in silver; the next replay
+or discard detects these first. Silver only appends and is not disturbed. If two replays insert at once, one
+wins and the other looks again. However often a record is replayed, silver has it once. A rebuild of silver
+judges the same letters. So replays and discards of a source share a lease on them
+(`lakehouse.tables.leases`), which a rebuild takes exclusively.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _KEYS = list(COORDINATES)
 
 
 class _Counted:
-    """Counts of letters, in total or by rule; those of several sources add up."""
+    """Counts of letters, in total or by rule; several sources add up."""
 
     def __add__(self, other: Self) -> Self:
-        """Return both together."""
+        """Return the sum of both."""
         theirs = vars(other)
         return type(self)(**{name: _added(mine, theirs[name]) for name, mine in vars(self).items()})
 
@@ -54,8 +54,8 @@ class _Counted:
 class Replayed(_Counted):
     """What became of letters.
 
-    `passed` are in silver now, `there_already` had been before, `failed` stay open, and so do those that are
-    `gone`: they have no bronze row any more. `failing` counts by rule, a letter with two under both.
+    `passed` are now in silver, `there_already` were before. `failed` stay open, and so do `gone` ones, whose
+    bronze row no longer exists. `failing` counts by rule; a letter with two counts under both.
     """
 
     passed: int = 0
@@ -69,8 +69,9 @@ class Replayed(_Counted):
 class Tried(_Counted):
     """What would become of letters if they were replayed now.
 
-    `asked` is how many there are. Of these `would_pass`; `there_already` are in silver, and would only be
-    closed; `would_fail`, `failing` by rule, a letter with two under both; `gone` have no bronze row any more.
+    `asked` is their number. Of these `would_pass`; `there_already` are in silver and would only be closed;
+    `would_fail`, by rule in `failing`, where a letter with two counts under both; `gone` no longer have a
+    bronze row.
     """
 
     asked: int = 0
@@ -85,7 +86,7 @@ class Tried(_Counted):
 class Discarded(_Counted):
     """How many letters were given up, in all and by rule (a letter with two counts under both).
 
-    `there_already` turned out to be in silver, by a replay that was killed, and are `replayed` now.
+    `there_already` turned out to be in silver, through a killed replay, and are now `replayed`.
     """
 
     count: int = 0
@@ -102,7 +103,7 @@ def replay(
     *,
     allow_late: bool = False,
 ) -> Replayed:
-    """Judge the selected open letters again and let into silver what passes, each record once.
+    """Judge the selected open letters again and accept into silver those that pass, each record once.
 
     With `allow_late` no record is late. A rerun finds only those that still fail. Raises TableError while a
     rebuild of silver judges letters of one of the sources.
@@ -128,7 +129,7 @@ def try_replay(
 def discard(
     lake: Lake, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
 ) -> Discarded:
-    """Give the selected open letters up; a rerun finds none.
+    """Give up the selected open letters; a rerun finds none.
 
     Raises TableError while a rebuild of silver judges letters of one of the sources.
     """
@@ -151,7 +152,7 @@ def _places(
 
 
 class _SelectedLetters:
-    """The selected letters of one source, and the tables that its records are in."""
+    """The selected letters of one source, and its tables."""
 
     def __init__(
         self, lake: Lake, source: Source, settings: Settings, selection: Selection, now: datetime
@@ -197,7 +198,7 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Make the source's tables what they must be, and let no rebuild of silver judge its letters."""
+        """Bring the source's tables up to date, and keep rebuilds of silver off its letters."""
         silver.ensure(self._lake, self._source, self._settings)
         name = silver.query_name(self._source)
         return leases.held_part(
@@ -243,7 +244,7 @@ class _SelectedLetters:
         return letters.select("id", *_KEYS, "status", "reasons")
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
-        """Close the letters whose rows are in silver; return how many these are, and the open others."""
+        """Close the letters whose rows are in silver; return their number, and the other open ones."""
         there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
@@ -251,7 +252,7 @@ class _SelectedLetters:
         return count, waiting
 
     def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
-        """Return the letters whose rows are in silver, and the open ones of the others."""
+        """Return the letters whose rows are in silver, and the other open letters."""
         clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
         return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
@@ -276,7 +277,7 @@ class _SelectedLetters:
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-        """Close the letters of rows that passed, and say in the others why they still do not."""
+        """Close the letters of rows that passed, and note in the others why they still fail."""
         passed = F.size("s.reasons") == 0
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(F.col("t.status")),
@@ -287,14 +288,14 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that are not replayed yet and meet `where`; it counts as an attempt."""
+        """Update the letters that are not replayed yet and match `where`; it counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
 
 
 def _count(judged: DataFrame) -> tuple[int, int]:
-    """Return how many rows there are and how many of them have a reason."""
+    """Return how many rows there are, and how many have a reason."""
     found, failed = judged.agg(F.count(F.lit(1)), F.count_if(F.size("reasons") > 0)).first() or (0, 0)
     return found, failed
 

@@ -1,1 +1,1 @@
-"""An application that runs layers: queries beside each other, failures, signals, guards."""
+"""An application that runs layers: concurrent queries, failures, signals, guards."""

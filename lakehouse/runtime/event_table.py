@@ -1,8 +1,8 @@
-"""ops.events: what has happened to the pipeline, appended by every process and read without Spark too.
+"""ops.events: what has happened to the pipeline, appended by every process; readable without Spark.
 
-Grain: one row an event; key: id. The columns are those of `lakehouse.events.Event`. `at` is UTC, to the
-microsecond, by the clock of the process's host. Rows are only appended; a batch is there once, though a
-try to append it has failed after it had been written.
+Grain: one row per event; key: id. The columns are those of `lakehouse.events.Event`. `at` is UTC, to the
+microsecond, by the clock of the process's host. Rows are only appended. A batch is written once, even if an
+attempt seemed to fail after it had been written.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",))
 
 @contextmanager
 def recorded(settings: Settings, actor: str) -> Iterator[None]:
-    """Keep what is noted within the block in ops.events, and what the block fails with.
+    """Record the events noted within the block in ops.events, and the block's failure.
 
-    Where the table cannot be written, that is said once on standard error and nothing else comes of it.
+    If the table cannot be written, one line on standard error says so; nothing else follows from it.
     """
     with noting(EventLog(actor, partial(append, settings.lake), _warn)):
         try:
@@ -59,7 +59,7 @@ def recorded(settings: Settings, actor: str) -> Iterator[None]:
 
 
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Append events; `again`: without those that are there from a try that seemed to fail."""
+    """Append events; `again`: except those that an attempt which seemed to fail has written."""
     if again:
         earliest = min(event.at for event in events)
         there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
@@ -78,8 +78,8 @@ def newest(
 ) -> list[Event]:
     """Return the newest events of these kinds and streams (none: all), the oldest of them first.
 
-    Events that concern no stream alone are left out where streams are named. No more files are read than that
-    takes. Raises TableError where the table cannot be read.
+    If streams are named, events that concern no single stream are left out. No more files are read than
+    necessary. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):
@@ -98,9 +98,9 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Make few files of the many small ones that batches leave, and say so; null where there are few.
+    """Merge the many small files that batches leave, and return what was done; null if there are few.
 
-    Where that fails, it is said on standard error: the events are there all the same.
+    A failure is reported on standard error; the events are safe.
     """
     try:
         before, after = direct.compact(lake, EVENTS)

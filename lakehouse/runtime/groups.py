@@ -1,6 +1,6 @@
-"""Queries of a run that take turns in one application, and leave between two micro-batches.
+"""Queries of a run that take turns in one application and stop between two micro-batches.
 
-A query that fails goes down alone, and is made and started again after a pause.
+A query that fails goes down alone. It is made again and restarted after a pause.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lakehouse.spark.query_errors import error_line, has_ended, is_loss
 from lakehouse.tables import Lake, Transaction
 
 _POLL_S = 0.05
-_LIVE_POLL_S = 0.2  # there are many queries, and each look at one costs a call to the JVM
+_LIVE_POLL_S = 0.2  # each look at one of many queries costs a call to the JVM
 
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A micro-batch that has been written: by which query, its number, what it did, and how long it took.
+    """A micro-batch that has been written: its query, number and result, and how long it took.
 
-    The number is null for what a query has done by the wall clock alone.
+    The number is null for what a query did by the wall clock.
     """
 
     query: str
@@ -49,7 +49,7 @@ class BatchDone:
 OnBatch = Callable[[BatchDone], None]
 Clock = Callable[[], datetime]
 Alone = Callable[[], AbstractContextManager[None]]
-"""Makes a block in which no micro-batch works."""
+"""Makes a block during which no micro-batch runs."""
 
 
 def utc_now() -> datetime:
@@ -59,7 +59,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Common:
-    """What all queries of a run have in common."""
+    """What all queries of a run share."""
 
     lake: Lake
     settings: Settings
@@ -75,11 +75,11 @@ class Common:
 
     @property
     def is_live(self) -> bool:
-        """Tell whether the run goes on until it is asked to stop."""
+        """Tell whether the run continues until it is asked to stop."""
         return self.trigger != AVAILABLE_NOW
 
     def note(self, name: str, stream: str, cause: BaseException) -> None:
-        """Note a failure; raise it where the run cannot go on."""
+        """Note a failure; raise it if the run cannot continue."""
         if isinstance(cause, Exception) and not has_ended(self.lake.spark):
             self.troubles.add(name, stream, cause)
         else:
@@ -90,7 +90,7 @@ class Common:
 class Group:
     """Queries that run together and take turns.
 
-    One that fails goes down, and up again once it is due, unless the group is not to wait for it.
+    A query that fails goes down, and restarts when it is due, unless the group does not retry.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Group:
         self._queries = [Running(maker) for maker in makers]
 
     def run(self) -> None:
-        """Run the queries until they have caught up or are to stop; raises what ends the whole run."""
+        """Run the queries until they have caught up or are to stop; raises whatever ends the whole run."""
         try:
             try:
                 self._begin()
@@ -120,21 +120,21 @@ class Group:
         finally:
             for one in self._queries:
                 one.close()
-                # What Spark calls for a micro-batch has `one`, and is itself held by the query in the JVM. No
-                # collector sees such a circle whole, so the plans of every query that has ended would stay.
+                # Spark's micro-batch callback refers to `one`, and the JVM's query refers to the callback. No
+                # collector sees such a cycle whole, so the plans of every ended query would stay in memory.
                 one.handle = None
 
     def _begin(self) -> None:
         self._bring_up(self._queries)
 
     def _settle(self) -> None:
-        """Do what is left to do once no query works any more."""
+        """Do the remaining work once no query runs any more."""
 
     def _tell_ends(self) -> None:
         for one in self._queries:
             if one.has_progressed or (one.was_refused and one.handle is not None):
                 self._troubles.is_over(one.maker.name)
-            if one.cause is not None and not one.may_start_again:  # or it was to stop before it could
+            if one.cause is not None and not one.may_start_again:  # or was to stop before it could
                 self._troubles.add_last(one.maker.name, one.maker.stream, self._told(one, one.cause))
 
     def _form_ring(self) -> None:
@@ -144,8 +144,8 @@ class Group:
         self._common.on_batch(done)
 
     def _bring_up(self, queries: Iterable[Running]) -> None:
-        """Make the queries that are not made yet, and start all of them."""
-        # A query's session is a copy of the one that starts it, and stays so until its rows are many.
+        """Make the queries that do not exist yet, and start all of them."""
+        # A query's session is a copy of the one that starts it, until a micro-batch has many rows.
         with executing_for(self._common.lake.spark, few=True):
             for one in queries:
                 try:
@@ -188,7 +188,7 @@ class Group:
         one.handle = _with_trigger(writer, common.trigger).foreachBatch(on_micro_batch).start()
 
     def _tell_phases(self, one: Running) -> None:
-        """Tell how long the phases of the query's last micro-batch took, which Spark says once it is done."""
+        """Report the phases of the query's last micro-batch, which Spark knows once it is done."""
         if not self._common.watch.wants_phases or one.handle is None:
             return
         last = one.handle.lastProgress
@@ -199,7 +199,7 @@ class Group:
     def _wait(self) -> None:
         """Return when every query has ended, or when a stop is requested.
 
-        Meanwhile what the wall clock makes due is done, at most once a trigger, and at a catch-up's end.
+        Meanwhile, do what the wall clock makes due: at most once per trigger, and at the end of a catch-up.
         """
         common, live = self._common, self._common.is_live
         interval_s = (interval_ms(common.trigger) or 0) / 1000
@@ -217,7 +217,7 @@ class Group:
                 next_export = time.monotonic() + common.settings.gate_interval_s
 
     def _is_at_work(self, one: Running) -> bool:
-        """Look after a query: tell whether it goes on, or will once it has been brought up again."""
+        """Look after a query: tell whether it is running or will be restarted."""
         name = one.maker.name
         if one.handle is None:
             if self._tries_again and self._troubles.is_due(name):
@@ -242,7 +242,7 @@ class Group:
         return one.handle is not None or (self._tries_again and self._troubles.will_be_tried(name))
 
     def _is_well(self, one: Running) -> bool:
-        """Tell whether a query that was brought up again has got further, or finds nothing to do."""
+        """Tell whether a restarted query has made progress, or finds nothing to do."""
         idle = self._common.is_live and not one.has_begun
         return one.has_progressed or (idle and time.monotonic() - one.started_at > LONGEST_PAUSE_S)
 
@@ -256,7 +256,7 @@ class Group:
         self._common.note(maker.name, maker.stream, told)
 
     def _told(self, one: Running, failure: BaseException) -> BaseException:
-        """Return what to say of a failure: where Kafka has lost what the query was to read, what that is."""
+        """Return what to report of a failure: if Kafka lost what the query was to read, that."""
         if isinstance(failure, LakehouseError) or not is_loss(failure):
             return failure
         try:
@@ -267,11 +267,11 @@ class Group:
         return failure
 
     def _reading(self, one: Running) -> Iterable[LayerQuery]:
-        """Return the queries whose topics this one reads."""
+        """Return the queries that read the topics this one depends on."""
         return [] if one.query is None else [one.query]
 
     def _tick(self, one: Running) -> bool:
-        """Do what the wall clock makes due for a query, and tell whether that has failed and comes again."""
+        """Do what the wall clock makes due for a query; tell whether that failed and will be retried."""
         ticker = None if one.query is None else one.query.ticker
         name, now = f"{one.maker.name} by the clock", self._common.clock()
         if ticker is not None and self._troubles.is_due(name):

@@ -1,16 +1,14 @@
-"""What has to be so before a query starts: its checkpoint, its tables and its topic belong together.
+"""What must hold before a query starts: its checkpoint, its tables and its topic belong together.
 
-Each check refuses with what happened and the way out; nothing is skipped in silence. A query that has never
-started notes in its checkpoint which tables and topic it belongs to, before Spark writes anything there; one
-whose checkpoint is older than this note gets it once it has passed the other checks.
+Each check refuses with what happened and the way out; nothing is skipped silently. A query that has never
+started notes in its checkpoint which tables and topic it belongs to, before Spark writes anything there. A
+checkpoint older than this feature gets the note once it has passed the other checks.
 
-| what happened | noticed by |
-| --- | --- |
-| the checkpoint is gone | rows in a table that the query fills |
-| a table or a topic was made anew, the checkpoint is another lake's | other ids than those noted |
-| an older checkpoint was put back | a transaction in a table that it has not planned yet |
-| the topic's offsets run back | the partition ends before the place that was reached |
-| Kafka let records go that had not landed | the partition begins after that place |
+| what happened | noticed by | | --- | --- | | the checkpoint is gone | rows in a table that the query fills |
+| a table or a topic was recreated, the checkpoint is another lake's | other ids than those noted | | an older
+checkpoint was put back | a transaction in a table that it has not planned yet | | the topic's offsets run
+back | the partition ends before the position that was reached | | Kafka dropped records that had not landed |
+the partition begins after that position |
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _Position = dict[int, int]
 
 @dataclass(frozen=True)
 class Guards:
-    """What the checks need: `allow` is what is not refused, `notice` is told what was let through."""
+    """The checks' inputs: `allow` is what is not refused; `notice` is told what was let through."""
 
     lake: Lake
     settings: Settings
@@ -45,7 +43,7 @@ class Guards:
     def check(self, query: LayerQuery, now: datetime) -> None:
         """Raise CheckpointError unless the query may start; a rerun checks again and changes nothing.
 
-        Losses of records that are allowed are noted in ops.data_losses, and the checkpoint moves on.
+        Allowed losses of records are noted in ops.data_losses, and the checkpoint moves past them.
         """
         checkpoint = self.lake.checkpoint(query.name)
         query.preflight(self.allow)
@@ -68,7 +66,7 @@ class Guards:
             checkpoints.write_identity(self.lake.spark, checkpoint, identity)
 
     def refuse_losses(self, query: LayerQuery, cause: BaseException) -> None:
-        """Raise CheckpointError where the records that a failed query was to read are gone, else return."""
+        """Raise CheckpointError if the records that a failed query was to read are gone; otherwise return."""
         checkpoint = self.lake.checkpoint(query.name)
         topic = self._topic(query)
         noted = checkpoints.read_identity(self.lake.spark, checkpoint)
@@ -185,7 +183,7 @@ class Guards:
 
 @dataclass(frozen=True)
 class _CheckpointState:
-    """The last micro-batches planned, done and written, and the offsets that the written ones reach up to."""
+    """The last micro-batches planned, done and written, and the offsets that the written ones reach."""
 
     planned: int | None
     done: int | None
@@ -201,7 +199,7 @@ _NEW_TOPIC = (
 
 
 def _lost_offsets(query: LayerQuery, place: _CheckpointState, topic: Topic | None) -> list[LostRange]:
-    """Return what the topic has no more and the query has not written; refuse a topic that runs back."""
+    """Return what the topic no longer has and the query has not written; refuse offsets that run back."""
     position = place.position
     if position is None:
         return []
@@ -219,7 +217,7 @@ def _lost_offsets(query: LayerQuery, place: _CheckpointState, topic: Topic | Non
 
 
 def _reached(place: _CheckpointState, topic: Topic) -> _Position:
-    """Return the offsets that have been reached; a partition that is new begins at 0."""
+    """Return the offsets that have been reached; a new partition begins at 0."""
     return {n: (place.position or {}).get(n, 0) for n in topic.earliest}
 
 

@@ -1,11 +1,11 @@
-"""Runs layers: their queries take turns in one application, and leave between two micro-batches.
+"""Runs layers: their queries take turns in one application and stop between two micro-batches.
 
-With `available-now` the layers run one after the other, each until it has caught up, and as many
-micro-batches work side by side as the run is told. With an interval all queries stay up and one micro-batch
-works at a time. Either way turns are given in the order in which they are asked for.
+With `available-now` the layers run one after the other, each until it has caught up, with as many concurrent
+micro-batches as the run is given. With an interval all queries stay up and one micro-batch runs at a time.
+Turns are granted in the order of requests.
 
-A query that fails goes down alone, and is made and started again after a pause. The run ends at once where no
-stream is left whose queries are all well, so that a run of one stream fails at its first failure.
+A query that fails goes down alone. It is made again and restarted after a pause. The run ends at once when no
+stream is left whose queries are all well, so a run of one stream ends at its first failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run goes, and whom it tells.
+    """How a run works, and whom it tells.
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads if `at_once` is above 1.
@@ -42,9 +42,9 @@ class RunOptions:
       schema has changed, and when something fails or recovers. `watch` hears of failures and recoveries, too.
     - `clock` returns the time, UTC.
     - `allow` lists what the guards do not refuse.
-    - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
-      interval, every `gate_interval_s` between two micro-batches, so that only checked rows leave.
-    - `at_once`: how many micro-batches of a layer run side by side while catching up; pays if rows are few.
+    - `gate`: a stream is exported only while its gate is open. The gate is asked after catching up or, with an
+      interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
+    - `at_once`: how many micro-batches of a layer run concurrently while catching up; helps if rows are few.
     - `trips`: all layers run, and new records go through all of them at once (`lakehouse.layers.trip`).
     """
 
@@ -69,14 +69,14 @@ def run(
 ) -> None:
     """Run the layers of the streams until they have caught up or are asked to stop.
 
-    What the wall clock makes due is done once after catching up, and within one trigger of its time while an
-    interval runs.
+    What the wall clock makes due is done once after catching up; with an interval, within one trigger of its
+    time.
 
-    A query that fails, or whose start is refused, is tried again with a growing pause (`runtime.troubles`)
-    while the others go on. A rerun goes on where the last run's checkpoints say. Raises what still fails at
-    the end, and what fails when no stream is left without a failure, after all queries have been stopped:
-    the LakehouseError, such as a CheckpointError where a checkpoint, its tables and its topic do not belong
-    together (`lakehouse.runtime.guards`), or else a StreamError that names the query.
+    A query that fails, or whose start is refused, is retried with a growing pause (`runtime.troubles`) while
+    the others continue. A rerun continues from the last run's checkpoints. After all queries have stopped,
+    raises what still fails, and what failed when no stream was left without a failure. That is a
+    LakehouseError, such as a CheckpointError if a checkpoint, its tables and its topic do not belong together
+    (`lakehouse.runtime.guards`), or else a StreamError that names the query.
     """
     check_trigger(options.trigger)
     common = _common(lake, streams, settings, options)
@@ -127,10 +127,10 @@ def _makers(common: Common, streams: Sequence[Stream], layers: Sequence[LayerNam
 
 
 def _export_open(common: Common, streams: Sequence[Stream], gate: Gate, alone: Alone) -> None:
-    """Export what has come of the streams whose gates are open; nothing else writes gold while `alone`.
+    """Export the streams whose gates are open; nothing else writes gold while `alone`.
 
-    Most of what there is to look at is looked at before that, and what has come since again. In a live run
-    what fails waits for a later round, as the others wait for their turns.
+    The gate looks at most of the rows before that, and at newer ones again while alone. In a live run, a
+    failure waits for a later round, so that the others get their turns.
     """
     round_ = replace(common, trigger=AVAILABLE_NOW, export=None)
     for stream in streams:

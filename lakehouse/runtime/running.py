@@ -1,4 +1,4 @@
-"""A query of a run: when it takes its turn among the others, and how it leaves between two micro-batches."""
+"""A query of a run: when it takes its turn, and how it stops between two micro-batches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from lakehouse.spark.query_errors import is_table_change
 
 _POLL_S = 0.025
 _LONGEST_WAIT_S = 6.0
-_RESTARTS = 5  # of a query that has written nothing in between
+_RESTARTS = 5  # of a query that has written nothing since the last one
 
 
 @dataclass(eq=False)
 class Running:
     """A query of a run, with the number of the last micro-batch whose writes are complete.
 
-    While it is down it has neither `query` nor `handle`. `before` are the queries whose turns come before
-    this one's: those it reads from, and for the first of a chain those at its ends. `rounds` counts turns,
-    `rounds_seen` those of `before` at the last look. Since its last start it `has_begun` a micro-batch, and
-    `has_progressed` once it has written one that the run had not written before. `was_refused` says that what
-    failed last was its start. `measured` is the last micro-batch whose phases have been told.
+    - `query` and `handle` are null while it is down.
+    - `before` are the queries whose turns come before this one's: those it reads from; for the first of a
+      chain, those at the chain's ends.
+    - `rounds` counts turns, `rounds_seen` those of `before` at the last look.
+    - `has_begun` tells whether it has begun a micro-batch since its last start, `has_progressed` whether it has
+      written one that the run had not written before.
+    - `was_refused`: its last failure was at its start.
+    - `measured` is the last micro-batch whose phases were reported.
     """
 
     maker: QueryMaker
@@ -47,40 +50,40 @@ class Running:
 
     @property
     def cause(self) -> BaseException | None:
-        """What ended the query, null while it goes on and after it was stopped."""
+        """What ended the query; null while it runs and after it was stopped."""
         return self.failure or (self.handle.exception() if self.handle is not None else None)
 
     @property
     def rounds_before(self) -> int:
-        """Turns that the queries before this one have had."""
+        """The number of turns that the queries before this one have had."""
         return sum(one.rounds for one in self.before)
 
     @property
     def may_start_again(self) -> bool:
-        """Tell whether it has met a table's new schema, with which it can go on at once."""
+        """Tell whether it ended at a table's new schema, with which it can continue at once."""
         ended = self.handle is not None and self.handle.exception() is not None
         return ended and self.cause is not None and is_table_change(self.cause) and self.restarts < _RESTARTS
 
     def begin(self) -> None:
-        """Forget what was of the last start; what has been written is in the checkpoint, or comes again."""
+        """Reset the state of the last start. What was written is in the checkpoint, or comes again."""
         self.failure = None
         self.written = -1
         self.started_at = time.monotonic()
         self.has_begun = self.has_progressed = False
 
     def progress(self, number: int) -> None:
-        """Note a micro-batch that is written and told of; one that runs again is no progress."""
+        """Note a micro-batch that is written and reported; a repeated one is no progress."""
         if number > self.furthest:
             self.furthest = number
             self.has_progressed = True
 
     def close(self) -> None:
-        """Let go of the query's connections."""
+        """Close the query's connections."""
         if self.query is not None:
             self.query.close()
 
     def take_down(self) -> None:
-        """Give the ended query up: the next one is made anew, as after a new start."""
+        """Discard the ended query, so that the next start makes a new one."""
         self.close()
         self.query = self.handle = None
         self.was_refused = False
@@ -88,9 +91,9 @@ class Running:
 
 
 def form_ring(queries: Sequence[Running]) -> None:
-    """Let every query's turn come after those it reads from, and a first one's after its chain's ends.
+    """Order the turns: every query after those it reads from, and a chain's first one after its ends.
 
-    One that is down is waited for by nobody.
+    Nobody waits for a query that is down.
     """
     up = [(one, one.query) for one in queries if one.query is not None]
     by_name = {query.name: one for one, query in up}
@@ -111,9 +114,9 @@ def _leads_to(first: Running, end: Running) -> bool:
 def await_predecessor(one: Running, stop: Stop) -> None:
     """Hold a written micro-batch until there is something new to plan the next one with.
 
-    A query plans as soon as its micro-batch returns. If it did so at once it would choose its input a whole
-    round before its turn, and an event would take a round for every layer. The wait is bounded, so that a
-    silent predecessor costs little.
+    A query plans as soon as its micro-batch returns. If it did so at once, it would choose its input a whole
+    round before its turn, and an event would need one round per layer. The wait is bounded, so a silent
+    predecessor costs little.
     """
     deadline = time.monotonic() + _LONGEST_WAIT_S
     while one.before and one.rounds_before == one.rounds_seen:
@@ -125,8 +128,9 @@ def await_predecessor(one: Running, stop: Stop) -> None:
 def leave(queries: Sequence[Running], turns: Turns) -> None:
     """Stop every query between two micro-batches.
 
-    Once all turns are ours no micro-batch is writing and none can begin; one that has just written still
-    has to note so in its checkpoint, which is waited for. What waits for its turn has done nothing yet.
+    Once this thread holds all turns, no micro-batch is writing and none can begin. One that has just written
+    must still note that in its checkpoint, so it is waited for. A micro-batch that waits for its turn has
+    done nothing yet.
     """
     with turns.all():
         for one in queries:

@@ -1,4 +1,4 @@
-"""Asking a run to leave: by a signal, or from another thread."""
+"""Asking a run to stop: by a signal, or from another thread."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pyspark.sql import SparkSession
 
 @dataclass
 class Stop:
-    """A request to leave after the current micro-batch; set by a signal or by another thread."""
+    """A request to stop after the current micro-batch; made by a signal or by another thread."""
 
     event: threading.Event = field(default_factory=threading.Event)
 
     def request(self) -> None:
-        """Ask the run to leave."""
+        """Ask the run to stop."""
         self.event.set()
 
     @property
     def requested(self) -> bool:
-        """Tell whether the run has been asked to leave."""
+        """Tell whether the run has been asked to stop."""
         return self.event.is_set()
 
 
 @contextlib.contextmanager
 def stopping_here() -> Iterator[Stop]:
-    """Turn a SIGTERM or Ctrl-C to this process into a request to leave."""
+    """Turn a SIGTERM or Ctrl-C to this process into a request to stop."""
     stop = Stop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -48,7 +48,7 @@ def stopping_here() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to leave after the micro-batch."""
+    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     with stopping_here() as stop:
         jvm: Any = spark._jvm
@@ -59,7 +59,7 @@ def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
 
 
 class _JvmHandler:
-    """Hands a signal that reaches the JVM to a Stop; under spark-submit it is the JVM that gets SIGTERM."""
+    """Passes a signal that reaches the JVM to a Stop; under spark-submit the JVM gets the SIGTERM."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop

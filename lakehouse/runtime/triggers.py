@@ -1,4 +1,4 @@
-"""Triggers: to catch up and stop, or how long an interval is."""
+"""Triggers: catching up and stopping, or the length of an interval."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_trigger(trigger: str) -> None:
 
 
 def interval_ms(trigger: str) -> int | None:
-    """Return the length of an interval, None where it is none; Spark knows fewer units and fractions."""
+    """Return the length of an interval, None if it is not one; Spark knows fewer units and fractions."""
     found = _INTERVAL.fullmatch(trigger)
     unit_ms = _UNITS_MS.get(found[2]) if found else None
     return None if found is None or unit_ms is None else round(float(found[1]) * unit_ms)

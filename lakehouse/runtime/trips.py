@@ -1,8 +1,8 @@
 """Runs trips: a stream's layers as one query, and beside it the layers that have fallen behind.
 
-A layer that has something to read from its tables, when the run starts or after a failure, catches up by its
-own query and joins the trips then. In a live run it does so beside the trips, and for what came meanwhile
-between two of them.
+If a layer has something to read from its tables, when the run starts or after a failure, its own query
+catches up first; then it joins the trips. In a live run it catches up beside the trips, and reads what came
+meanwhile between two of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FOLLOWING: tuple[LayerName, ...] = ("silver", "gold", "export")
 
 
 class TripGroup(Group):
-    """The trips of some streams, by the makers of their layers' queries.
+    """The trips of some streams, made from their layers' query makers.
 
-    Of a run that catches up it leaves behind what fails; see `lakehouse.runtime.runner`.
+    In a run that catches up, layers that fail are left behind; see `lakehouse.runtime.runner`.
     """
 
     def __init__(self, common: Common, makers: Mapping[LayerName, Sequence[QueryMaker]]) -> None:
@@ -44,13 +44,13 @@ class TripGroup(Group):
         self._steps: dict[str, Step] = {}
 
     def _trip(self, stream: str) -> LayerQuery:
-        """Return the query of a stream's trips, which begins where bronze has come to."""
+        """Return the query of a stream's trips, which begins where bronze has arrived."""
         common = self._common
         land = [maker.make() for maker in self._landing[stream]]
         for query in land:
             common.guards.check(query, common.clock())
         for step in self._joined(stream):
-            step.join()  # a trip that has failed may have left something for it in its tables
+            step.join()  # a failed trip may have left something for it in its tables
         trip = Trip(
             common.lake,
             land,
@@ -71,7 +71,7 @@ class TripGroup(Group):
         )
 
     def left_behind(self) -> frozenset[str]:
-        """Return the streams of which a layer has not taken part to the end, for whatever reason."""
+        """Return the streams that have a layer which did not take part to the end, for whatever reason."""
         joined = {name for name, step in self._steps.items() if step.joined and not step.is_behind()}
         return frozenset(one.maker.stream for name, one in self._members.items() if name not in joined)
 
@@ -85,7 +85,7 @@ class TripGroup(Group):
         if one is not None:
             one.progress(number)
         self._common.on_batch(BatchDone(name, number, result, took_s))
-        if one is not None:  # of a trip itself Spark says how long its phases took
+        if one is not None:  # a trip's own phases are reported by Spark
             self._common.watch.on_phases(name, {"addBatch": round(took_s * 1000)})
 
     def _is_trip(self, one: Running) -> bool:
@@ -104,7 +104,7 @@ class TripGroup(Group):
         self._bring_up([one for one in self._queries if self._is_trip(one)])
 
     def _join(self, ones: Sequence[Running]) -> None:
-        """Let members join, after they have caught up where they have to; nothing works beside."""
+        """Let members join, after those that have to have caught up; nothing runs meanwhile."""
         self._bring_up(ones)
         behind = [one for one in ones if one.query is not None and not self._has_joined(one)]
         if behind and not self._common.stop.requested:
@@ -116,7 +116,7 @@ class TripGroup(Group):
         return step is not None and step.joined
 
     def _catch_up(self, ones: Iterable[Running], *, beside: bool = False) -> None:
-        """Let members catch up by their own queries, with turns of their own unless `beside` trips."""
+        """Let members catch up by their own queries; with turns of their own unless `beside` trips."""
         now = replace(self._common, trigger=AVAILABLE_NOW, export=None)
         makers = []
         for one in ones:
@@ -129,7 +129,7 @@ class TripGroup(Group):
         ones = list(queries)
         for one in ones:
             if self._is_trip(one):
-                one.take_down()  # where it begins is known anew each time
+                one.take_down()  # each start finds out again where it begins
         super()._bring_up(ones)
 
     def _start(self, one: Running, query: LayerQuery) -> None:
@@ -186,10 +186,11 @@ class TripGroup(Group):
         return is_failing
 
     def _look_after(self, trip: Trip, now: datetime) -> None:
-        """Do what the next trip would see to, as none comes.
+        """Do what the next trip would do, because none comes.
 
-        Rows have waited long enough for a table, or somebody else has written some: a replay, a rebuild, a
-        layer that has caught up by its own query. Who has to read those leaves, and joins again with them.
+        Rows may have waited long enough for a table. Or somebody else has written some: a replay, a rebuild,
+        a layer that caught up by its own query. A step that has to read those leaves, and joins again with
+        them.
         """
         spark = self._common.lake.spark
         if not (trip.is_due(now) or trip.behind() or trip.has_changes()):

@@ -1,8 +1,8 @@
-"""What fails in a run: who is told, when it is tried again, and what the run ends with.
+"""Failures of a run: who is told, when a retry is due, and what the run ends with.
 
-What fails is a query, what it does by the wall clock, or the gate of a stream; each has a name. While a run
-goes on it is tried again after a pause that doubles with each failure in a row; a run that catches up tries
-three times more and then leaves it. Each failure, and its end, is an event too.
+A query can fail, or what it does by the wall clock, or a stream's gate; each has a name. In a live run it is
+retried after a pause that doubles with each consecutive failure. A run that catches up retries three times
+and then leaves it. Each failure, and its end, is an event too.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lakehouse.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-RETRIES = 3  # of what fails while a run catches up
+RETRIES = 3  # in a run that catches up
 _MOST_DOUBLINGS = 30
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds between the last of so many failures in a row and the next try."""
+    """Return the seconds between the last of this many consecutive failures and the next attempt."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True)
 class _Trouble:
-    """Of which stream something fails, with what, how often in a row, and when it is due again."""
+    """The stream that fails, its error, the consecutive failures, and when the next attempt is due."""
 
     stream: str
     error: LakehouseError
@@ -38,10 +38,10 @@ class _Trouble:
 
 
 class Troubles:
-    """What fails in a run of these streams at present, in the order in which it began to.
+    """What currently fails in a run of these streams, in the order in which it began to.
 
-    `notice` is told of each failure that the run goes on after, and when it is over, `watch` of every one.
-    `retries` bounds how often in a row something is tried again, null for no bound. To be used by one thread.
+    `notice` is told of each failure that the run survives, and of its end; `watch` of every one. `retries`
+    limits consecutive retries, null for no limit. For use by one thread.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Troubles:
         self._found: dict[str, _Trouble] = {}
 
     def add(self, name: str, stream: str, cause: BaseException) -> None:
-        """Note a failure, and say when what failed is tried again.
+        """Note a failure, and report when it is retried.
 
-        Raises the failure instead where every stream has one by now: nothing is left to keep up.
+        Raises the failure instead if every stream now has one: nothing is left to run.
         """
         failures = self._failures(name) + 1
         if self._retries is not None and failures > self._retries:
@@ -80,12 +80,12 @@ class Troubles:
         self._notice(told)
 
     def add_last(self, name: str, stream: str, cause: BaseException) -> None:
-        """Note a failure of what is not tried again in this run."""
+        """Note a failure that is not retried in this run."""
         self._note(name, stream, cause, None)
         self._tell(name, cause, f"{name} failed and is left to the next run: {what_of(cause)}")
 
     def is_over(self, name: str) -> None:
-        """Note that what has failed works again; nothing where it had not failed."""
+        """Note that what failed works again; does nothing if it had not failed."""
         over = self._found.pop(name, None)
         if over is not None:
             note(Kind.RECOVERY, f"{name} works again", stream=over.stream, **place_of(name))
@@ -93,11 +93,11 @@ class Troubles:
             self._notice(f"{name} works again")
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether it fails at present."""
+        """Tell whether it currently fails."""
         return name in self._found
 
     def will_be_tried(self, name: str) -> bool:
-        """Tell whether it fails at present and is tried again some time."""
+        """Tell whether it currently fails and will be retried at some time."""
         return name in self._found and self._found[name].due is not None
 
     def is_due(self, name: str) -> bool:

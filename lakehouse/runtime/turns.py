@@ -1,7 +1,7 @@
-"""Turns that micro-batches take, so that no more of them work at a time than shall.
+"""Turns that micro-batches take, which limit how many run at a time.
 
-The semaphore is the JVM's, because a query waits for it on its own thread there, and `StreamingQuery.stop`
-can then interrupt the wait as it interrupts any other. It is fair: who asks first is next.
+The semaphore is the JVM's: a query waits for it on its own thread there, so `StreamingQuery.stop` can
+interrupt the wait like any other. It is fair: turns are granted in the order of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 class Turns:
-    """So many turns at once."""
+    """A number of concurrent turns."""
 
     def __init__(self, spark: SparkSession, at_once: int) -> None:
         jvm: Any = spark._jvm
@@ -24,11 +24,11 @@ class Turns:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for a turn, and give it back.
+        """Wait for a turn, and return it after the block.
 
-        A stop of the query interrupts the wait, and Spark is told so in few words: it recognises an interrupt
-        in Python by a pattern whose cost in stack grows with the text after it, and the Java stack trace of
-        the original message is enough to overflow it.
+        Stopping the query interrupts the wait. Spark recognises an interrupt in Python by a pattern whose
+        stack usage grows with the text after it. The original message's Java stack trace would overflow it,
+        so a short message replaces it.
         """
         try:
             self._turns.acquire()
@@ -46,7 +46,7 @@ class Turns:
 
     @contextmanager
     def all(self) -> Iterator[None]:
-        """Wait until nobody has a turn, and let nobody have one meanwhile."""
+        """Wait until nobody has a turn, and grant none during the block."""
         self._turns.acquire(self._at_once)
         try:
             yield

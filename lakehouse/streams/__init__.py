@@ -16,9 +16,9 @@ STREAMS: tuple[Stream, ...] = (METRICS, CALLS, SALES, TRANSACTIONS)
 
 
 def choose(names: Sequence[str]) -> tuple[Stream, ...]:
-    """Return the streams of these names in the registry's order, all of them for no name.
+    """Return the streams of these names in the registry's order; without names, all of them.
 
-    Raises SettingsError that lists the known names for one that is not known.
+    Raises SettingsError, which lists the known names, for an unknown one.
     """
     known = {stream.name for stream in STREAMS}
     unknown = [name for name in names if name not in known]
@@ -28,7 +28,7 @@ def choose(names: Sequence[str]) -> tuple[Stream, ...]:
 
 
 def read_settings() -> Settings:
-    """Return the settings, as `load_settings` does; refuses names of topics that no stream has, too."""
+    """Return the settings, as `load_settings` does. Also refuses names of topics that no stream has."""
     settings = load_settings()
     known = {topic for stream in STREAMS for topic in stream.topics}
     unknown = sorted(settings.topics.keys() - known)

@@ -11,9 +11,9 @@ in which neighbours in event time are at most T apart:
                   |--30-|20|--------90 s----------|
                   (a call with both sides )       (a call with metrics only)
 
-The join keeps a call's extent, counts and earliest payloads, which merge with those of another piece of the
-same call in any order. A call closes when the wall clock passes its last event by T, the grace and a second.
-An event that comes later corrects it, and can join two calls into one: the key that is gone is deleted.
+The join keeps a call's first and last time, counts and earliest payloads. These merge with those of another
+piece of the same call in any order. A call closes when the wall clock is T, the grace and one second past its
+last event. A later event corrects it, and can join two calls into one: then the key that is gone is deleted.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ SCHEMA = (
     .add("metrics_place", _PLACE)
 )
 """One row per call; key: user1, user2, ts. ts, last_event_time: its least and greatest event time, UTC.
-analytics, metrics: the earliest payload of each side that is not null (ties: least partition and offset),
-as `messages.json_text` keeps it; null for none. closed_at: when it was due to close; null while open.
-was_closed: a row under this key has been closed once, so it has left; *_place: where a payload comes from."""
+analytics, metrics: the earliest non-null payload of each side (ties: least partition and offset), kept as
+in `messages.json_text`; null for none. closed_at: when it was due to close; null while open. was_closed: a
+row under this key has been closed before, so it has been sent; *_place: where a payload comes from."""
 
 
 def contract(payload: str) -> Contract:
@@ -83,7 +83,7 @@ def contract(payload: str) -> Contract:
 
 
 def events(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of both silver tables as calls of one event."""
+    """Return the rows of both silver tables as calls of one event each."""
     one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
     analytics, metrics = (
         frame.select(
@@ -102,14 +102,14 @@ def events(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
-    """Return the calls that the rows of a micro-batch make among themselves."""
+    """Return the calls that the rows of a micro-batch form among themselves."""
     return _joined(clean, settings)
 
 
 def fold_calls(
     partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
 ) -> DataFrame:
-    """Return the calls that have new events or have become due to close, and the keys that are gone."""
+    """Return the calls that have new events or are due to close, and the keys that are gone."""
     due = by_reference(F.lit(shifted(progress.now, -_closes_after(settings))), F.col("last_event_time"))
     pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()
     standing = current.join(pairs, list(PAIR), "left").where(
@@ -137,7 +137,7 @@ def fixed_settings(settings: Settings) -> Mapping[str, str]:
 
 
 def closed_by_now(settings: Settings) -> Mapping[str, Column]:
-    """Return what an open call becomes when it is due, and no event has come."""
+    """Return the columns of an open call that is due to close and has no new event."""
     return {
         "status": F.lit("closed"),
         "closed_at": F.col("last_event_time") + F.lit(_closes_after(settings)),
@@ -149,7 +149,7 @@ def _closes_after(settings: Settings) -> timedelta:
     return timedelta(seconds=settings.call_gap_s + settings.call_grace_s + 1)
 
 
-# A payload on its way: where it comes from, in the order in which the earliest is chosen, and itself.
+# A payload in transit: its coordinates, in the order that selects the earliest, and the payload.
 _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
 
 
@@ -168,8 +168,8 @@ def _kept(side: str) -> Column:
 def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
     """Join parts of calls, each from `ts` to `last_event_time`, into calls.
 
-    A part begins a new call where it begins more than T after everything before it has ended. Parts that
-    stand in the table have their `old` key and status, which the call gets a list of.
+    A part begins a new call if it begins more than T after the end of everything before it. Parts that are in
+    the table have their `old` key and status; the call gets a list of these.
     """
     before = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
     up_to = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
@@ -196,7 +196,7 @@ def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
 
 
 def _standing(closed: Column, settings: Settings) -> Column:
-    """Return a joined call as the row that is to stand in the table, without its pair."""
+    """Return a joined call as a row of the table, without its pair."""
     becomes = closed_by_now(settings)
     was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
     values = {

@@ -54,12 +54,12 @@ _SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), lengt
 
 
 def named(clean: DataFrame) -> DataFrame:
-    """Give the records that name no environment the default one."""
+    """Give records without an environment the default one."""
     return clean.withColumn("environment", F.coalesce("environment", F.lit(NO_ENVIRONMENT)))
 
 
 def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
-    """Return the state of each ten-minute summary, over all services of an environment; one row a key."""
+    """Return the state of each ten-minute summary over all services of an environment; one row per key."""
     return _SUMMARIES.preaggregate(named(clean), settings)
 
 
@@ -75,7 +75,7 @@ def _kept(
     keyed: Callable[[DataFrame], DataFrame],
     merge_every_s: int = 0,
 ) -> GoldTable:
-    """Return a table of windows; `names` are its groups' columns by JSON name, `member` one of them."""
+    """Return a table of windows; `names` are its group columns by JSON name, `member` is one of them."""
     return GoldTable(
         name=name,
         reads=("metrics_events",),

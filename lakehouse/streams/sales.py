@@ -1,14 +1,14 @@
-"""sales: running totals per product, and notifications of those that reach a threshold.
+"""sales: running totals per product, and notifications when they reach a threshold.
 
     sales-events-v1 ── silver.sales_events ─┬─ gold.product_sales ─────── Redis
                                             └─ gold.sales_notifications ─ notifications-events-v1, Redis
 
-A record is {"product", "value", "timestamp"?}; a null value under the key of a product is a tombstone and
-starts the product again. Values are exact decimals and may be negative (a return).
+A record is {"product", "value", "timestamp"?}. A null value under the key of a product is a tombstone: the
+product starts again from zero. Values are exact decimals and may be negative (a return).
 
-The order of a product's records is that of their offsets, and its records belong into one partition, as
-their key sees to. Where they do not, each partition is a running total of its own, which its tombstones
-start again and which crosses the threshold by itself; product_sales adds them up.
+A product's records are ordered by offset. They belong into one partition, which their key ensures. If they
+are in several, each partition has a running total of its own, with its own tombstones and crossings;
+product_sales adds the totals up.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ SALES_SCHEMA = (
     .add("recomputed", "boolean")
     .add("made_anew", "boolean")
 )
-"""One row per product. total, count: of the sales since its last tombstone, total null where decimal(38,9)
-does not hold it; last_event_time, UTC: of these, null for none. partitions: the same by Kafka partition, with
-the crossings so far and the last offset merged. made_anew: records have come out of their order, or the total
-has come back from beyond, so that the row was made anew from silver; null in rows of earlier versions, where
-recomputed says it: those may hold records that are yet to come, and are made anew by the next one."""
+"""One row per product. total, count: of the sales since its last tombstone; total is null if decimal(38,9)
+does not hold it. last_event_time, UTC: of these sales, null for none. partitions: the same by Kafka
+partition, with the crossings so far and the last offset merged. made_anew: the row was recomputed from
+silver, because records came out of order or the total came back into range. It is null in rows of earlier
+versions, where recomputed says so; such rows may include records that are still to come, so the next one
+recomputes them."""
 
 NOTIFICATIONS_SCHEMA = (
     StructType()
@@ -78,20 +79,20 @@ NOTIFICATIONS_SCHEMA = (
     .add("partition", "integer")
     .add("offset", "long")
 )
-"""One row per sale to be notified of; key: product, partition, offset, those of the record. value: the
-total it made; crossing: how many times the total had reached the threshold by then, from 1."""
+"""One row per sale that causes a notification; key: product, partition, offset, those of the record.
+value: the total after it; crossing: how many times the total had reached the threshold by then, from 1."""
 
 
 def events(clean: DataFrame, _settings: Settings) -> DataFrame:
-    """Return the rows as they are: a crossing shows only in the order of single records."""
+    """Return the rows unchanged: crossings only show in the order of single records."""
     columns = "product", "value", "event_time", "partition", "offset"
     return clean.select(*columns, F.lit(False).alias("recomputed"))
 
 
 def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
-    """Return the products whose new records cannot be added to what their rows say.
+    """Return the products whose new records cannot be added to their rows.
 
-    A record comes after one with a greater offset, or a total is not known because it does not fit.
+    A record follows one with a greater offset, or a total is unknown because it does not fit.
     """
     first = partials.groupBy("product", "partition").agg(F.min("offset").alias("first"))
     known = current.select("product", "recomputed", "partitions").join(first, "product")
@@ -103,9 +104,9 @@ def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
 def fold_sales(
     partials: DataFrame, current: DataFrame, _progress: EventTimeProgress, settings: Settings
 ) -> DataFrame:
-    """Return the products that have new records, with a list of notifications that these make.
+    """Return the products that have new records, each with the list of notifications that these cause.
 
-    A partition's state stands in the sequence as one more record before the new ones.
+    A partition's state enters the sequence as one more record before the new ones.
     """
     touched = current.join(partials.select("product").distinct(), "product", "left_semi")
     states = touched.select("product", "made_anew", F.explode("partitions").alias("partition", "state"))
@@ -137,7 +138,7 @@ def fold_sales(
 
 
 def notifications(folded: DataFrame) -> DataFrame:
-    """Return the notifications in the lists of folded products."""
+    """Return the notifications from the lists of folded products."""
     return folded.select("product", F.inline("notifications")).select(*NOTIFICATIONS_SCHEMA.names)
 
 
@@ -164,14 +165,14 @@ def _with_totals(sequence: DataFrame) -> DataFrame:
 
 
 def _with_crossings(sequence: DataFrame, settings: Settings) -> DataFrame:
-    """Add `crossing`, the number of crossings so far, and `notified`: the record makes a notification.
+    """Add `crossing`, the number of crossings so far, and `notified`: the record causes a notification.
 
-    A total that is not known, because it does not fit, reaches no threshold and is not below one.
+    An unknown total, one that does not fit, neither reaches the threshold nor is below it.
     """
     in_order = Window.partitionBy("product", "partition").orderBy("offset")
     threshold = F.lit(settings.sales_threshold)
     is_sale = F.col("is_new") & (F.col("sales") == 1)
-    # The record before the first one stands at zero.
+    # Before the first record the total is zero.
     known = F.coalesce(F.lag("total").over(in_order) < threshold, F.lit(False))
     before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < threshold).otherwise(known)
     above = is_sale & F.coalesce(F.col("total") >= threshold, F.lit(False))
@@ -205,7 +206,7 @@ def _partitions(sequence: DataFrame) -> DataFrame:
 
 
 def _products(partitions: DataFrame) -> DataFrame:
-    """Return one row a product, its partitions added up."""
+    """Return one row per product, its partitions added up."""
     totals = partitions.withColumn("partition_total", F.col("state.total"))
     return totals.groupBy("product").agg(
         F.when(F.count_if(F.col("partition_total").isNull()) == 0, decimals.total("partition_total")).alias(

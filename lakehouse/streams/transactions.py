@@ -1,4 +1,4 @@
-"""transactions: what each user has spent in every five minutes.
+"""transactions: each user's total in every five-minute window.
 
     transactions-topic ── silver.transactions ── gold.user_transactions_5m ── aggregated-transactions, Redis
 
@@ -52,17 +52,17 @@ decimal(38,9) does not hold it."""
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return what a transaction must not be."""
+    """Return the rules for transactions."""
     amount = F.col("amount")
     message = F.concat(F.lit("amount must be above 0, not "), amount.cast("variant").cast("string"))
     return (Rule("not_positive", "amount", amount <= 0, message),)
 
 
 def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
-    """Return the total and count of each window over the clean rows of a micro-batch, one row a key.
+    """Return the total and count of each window over a micro-batch's clean rows, one row per key.
 
-    Each task adds up its own rows before anything is shuffled, so a user with half of the traffic is as
-    many rows as any other from there on.
+    Each task adds up its own rows before the shuffle. So a user with half of the traffic is as many rows as
+    any other from then on.
     """
     return clean.groupBy("user_id", WINDOWS.start().alias("window_start")).agg(
         decimals.total_of_positive("amount").alias("total_amount"), F.count(F.lit(1)).alias("count")

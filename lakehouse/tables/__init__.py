@@ -1,8 +1,8 @@
 """The only package that creates, reads, appends to or merges Delta tables.
 
 A table lies at `<lake>/<layer>/<table>`; `Lake` finds it. Every write from a micro-batch carries a
-transaction: an application id (the streaming query's) and a version (the batch's number). Delta remembers the
-last version of each application in the table's log and skips one that it has, so a retried micro-batch writes
+transaction: an application id (the streaming query's) and a version (the batch's number). Delta keeps the
+last version of each application in the table's log and skips a repeated one, so a retried micro-batch writes
 once.
 """
 

@@ -1,9 +1,9 @@
 """One commit of a Delta table, from what it reads to what it writes.
 
-Delta's DataFrame writer and its MERGE learn from a table's log whether a transaction is there by replaying
-the log in Spark jobs, each time, though the version's checksum file says so. Here the same commit is made
-of Delta's own parts: an optimistic transaction is begun, what it goes by is read under it, files are written,
-and all becomes visible in one commit, or conflicts with what another writer has committed since.
+Delta's DataFrame writer and its MERGE find out whether a transaction has been written by replaying the log in
+Spark jobs, every time, although the version's checksum file says so. Here the same commit is made from
+Delta's own parts: begin an optimistic transaction, read under it, write files, and publish everything in one
+commit, which conflicts if another writer has changed what was read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
 FILE = "_file"
-_UNKNOWN_ROWS = 1_000_000  # of a file without statistics, to be on the safe side
+_UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files of a table that a condition on rows leaves: Delta's objects by name, their bytes and rows."""
+    """The files of a table that may match a condition: Delta's objects by name, their bytes and rows."""
 
     files: dict[str, Any]
     size_bytes: int
@@ -48,10 +48,10 @@ class Candidates:
 
 @dataclass
 class Commit:
-    """A commit that has begun; the table stands for it as it was then.
+    """A commit that has begun, and the table as it was then.
 
-    `read` and `begin` are what another writer's commit is compared with: where that has changed what was read
-    here, `finish` fails with one of Delta's conflicts, see `lakehouse.tables.writing.retry_on_conflict`.
+    `read` and `begin` determine what other writers' commits are compared with. If one has changed what was
+    read here, `finish` fails with one of Delta's conflicts; see `lakehouse.tables.writing.retry_on_conflict`.
     """
 
     spark: SparkSession
@@ -62,7 +62,7 @@ class Commit:
 
     @property
     def snapshot(self) -> Any:
-        """Delta's own object of the table as the commit has found it."""
+        """Delta's own object of the table as it was when the commit began."""
         return self._txn.snapshot()
 
     @property
@@ -77,15 +77,15 @@ class Commit:
         return bool(found.isDefined() and str(found.get()).lower() == "true")
 
     def has(self, transaction: Transaction) -> bool:
-        """Tell whether the table has the transaction; should another writer add it, this one conflicts."""
+        """Tell whether the table has the transaction; if another writer adds it later, this conflicts."""
         self._txn.readTxn().append(transaction.application)
         last = last_batch(self.snapshot, transaction.application)
         return last is not None and last >= transaction.version
 
     def candidates(self, where: Column | None) -> Candidates:
-        """Return the files that may have rows for which the condition holds, null for all of them.
+        """Return the files that may have rows that match the condition, null for all of them.
 
-        They count as read, and with few files all of the table does.
+        They count as read. If the table has few files, all of it does.
         """
         files = noted_files(self.snapshot)
         if files is not None and len(files) <= FEW_FILES:
@@ -100,24 +100,24 @@ class Commit:
         )
 
     def _filtered(self, where: Column) -> Any:
-        """Return the files that may have rows for which the condition holds, by their statistics."""
+        """Return the files that may have rows that match the condition, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
         analyzed = rows._jdf.queryExecution().analyzed()
-        # Delta compares statistics with literals alone, and a Python int beside a long is the cast of one.
+        # Delta compares statistics only with literals, and a Python int beside a long is a cast of one.
         folding = self._jvm.org.apache.spark.sql.catalyst.optimizer.ConstantFolding
         condition = folding.apply(analyzed).condition()
-        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # with numbers of rows
+        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # with row counts
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
-        """Return the rows of the files, or of those that are named, with the file's name as `_file`."""
+        """Return the rows of the files, or of the named ones, with the file's name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
         return frame_of(self.spark, self.snapshot, chosen).withColumn(FILE, F.col("_metadata.file_name"))
 
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
 
-        With a column `_change_type` those that have one go to the change feed, where the table keeps one, and
-        the others into the table.
+        If there is a column `_change_type`, rows that have one go to the change feed, if the table keeps one,
+        and the others into the table.
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
@@ -131,16 +131,16 @@ class Commit:
         return frame_of(self.spark, self.snapshot, added).count()  # of a table that keeps no statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
-        """Take the named files out of the table."""
+        """Remove the named files from the table."""
         now_ms = int(time.time() * 1000)
         self._actions += [candidates.files[name].removeWithTimestamp(now_ms, True) for name in names]
         self._removes = True
 
     def finish(self, transaction: Transaction | None) -> int:
-        """Make all visible and return the table's new version; the transaction becomes part of it."""
+        """Publish everything and return the table's new version; the transaction becomes part of it."""
         delta, some = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option
         if transaction is None:
-            # Not ManualUpdate, after which Delta works the checksum out by replaying the log.
+            # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
             none = [some.empty()] * 8
             append = self._jvm.org.apache.spark.sql.SaveMode.Append
             done = delta.DeltaOperations
@@ -154,9 +154,9 @@ class Commit:
         return int(self._txn.commit(scala_seq(self.spark, [noted, *self._actions]), update))
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
-        """Give properties of the table values, null to take one away, and return its new version.
+        """Set properties of the table, or remove those that are null, and return its new version.
 
-        It ends the commit, and conflicts with every other one that changes properties or the schema.
+        This ends the commit. It conflicts with every other change of properties or schema.
         """
         delta, found = self._jvm.org.apache.spark.sql.delta, self._txn.metadata()
         standing = properties_of(self.snapshot)
@@ -172,14 +172,14 @@ class Commit:
                 _map(self.spark, kept),
                 found.createdTime(),
             ),
-            False,  # with the session's defaults
+            False,  # the session's defaults
         )
         given = {name: value for name, value in values.items() if value is not None}
         done = delta.DeltaOperations
         operation = (
             done.SetTableProperties(_map(self.spark, given))
             if given
-            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # if they exist
+            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # ignore missing ones
         )
         return int(self._txn.commit(scala_seq(self.spark, []), operation))
 
@@ -196,10 +196,9 @@ def begin(spark: SparkSession, path: str) -> Commit:
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
-    """Commit version 0 of a table without rows; its directory may have the beginnings of a log.
+    """Commit version 0 of a table without rows; its directory may hold the beginnings of a log.
 
-    A table that is there by now is left as it is. Raises Py4JJavaError where somebody else makes one at the
-    same moment.
+    An existing table is left as it is. Raises Py4JJavaError if somebody else creates one at the same moment.
     """
     jvm: Any = spark._jvm
     delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
@@ -232,16 +231,16 @@ def _map(spark: SparkSession, values: Mapping[str, str]) -> Any:
 
 
 def _records(file: Any) -> int | None:
-    """Return how many rows a file has by its statistics, null where it has none."""
+    """Return a file's row count from its statistics, null where it has none."""
     found = file.numPhysicalRecords()
     return int(found.get()) if found.isDefined() else None
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return what to write instead of `old`, rows of a table, so that `new` stands by key.
+    """Return what to write in place of `old`, rows of a table, so that `new` replaces them by key.
 
-    `new` has one row a key and the columns of `old`; those rows for which `gone` is true leave. The rows to
-    stand have no `_change_type`; with one are those of the change feed.
+    `new` has one row per key and the columns of `old`; rows with `gone` true are deleted. Result rows without
+    a `_change_type` go into the table, the others into the change feed.
     """
     columns = _merging(tuple(old.columns), tuple(keys))
     right = columns.new.of(new.withColumn("_gone", gone))
@@ -252,9 +251,9 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
 def amended_rows(
     rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
 ) -> DataFrame:
-    """Return what to write instead of the table's rows `t` of a frame, in which `hit` rows get new values.
+    """Return what to write in place of the table's rows `t` of a frame, with new values in the `hit` rows.
 
-    `names` are the table's columns. Which of the rows written have a `_change_type` is as in `changed_rows`.
+    `names` are the table's columns. `_change_type` is set as in `changed_rows`.
     """
     before = F.struct(*(F.col(f"t.{name}") for name in names))
     after = F.struct(*(values.get(name, F.col(f"t.{name}")).alias(name) for name in names))
@@ -265,7 +264,7 @@ def amended_rows(
 
 @dataclass(frozen=True)
 class _Merging:
-    """The columns of a merge, made once: both sides' rows by key, and what becomes of a pair."""
+    """The columns of a merge, built once: both sides' rows by key, and the result of each pair."""
 
     old: Columns
     new: Columns

@@ -1,11 +1,11 @@
-"""Tables that deltalake makes, appends to and reads: without Spark and its JVM, from any process.
+"""Tables that deltalake creates, appends to and reads: without Spark and its JVM, from any process.
 
-Only for tables that no micro-batch writes: what Spark's part of this package knows of transactions and leases
-is not known here. Several processes may append at once; deltalake puts each commit's file where there is none
-and tries again with the next number.
+Only for tables that no micro-batch writes, because transactions and leases are unknown here. Several
+processes may append at once: deltalake creates each commit's file only if it does not exist yet, and
+otherwise tries the next number.
 
-Files are written and read by pyarrow, in the calling thread. `write_deltalake` and `QueryBuilder` panic where
-a directory has a bracket in its name, and threads that `DeltaTable.to_pyarrow_table` leaves behind may abort
+Files are written and read by pyarrow, in the calling thread. `write_deltalake` and `QueryBuilder` panic if a
+directory has a bracket in its name, and threads that `DeltaTable.to_pyarrow_table` leaves behind may abort
 the process at its end.
 """
 
@@ -35,15 +35,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def location(lake: str, spec: TableSpec) -> str:
-    """Return where a table lies, as deltalake names it: a path of this machine, or a URL."""
+    """Return a table's location in deltalake's form: a path on this machine, or a URL."""
     return paths.location(path_of(lake, spec.layer, spec.name))
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit, to a table that is made as `ensure` makes one where it is not there yet.
+    """Append rows in one commit. A missing table is created as `ensure` does.
 
-    A column that the table lacks is added, and one that the spec lacks is null. Where another process
-    changes the table's columns at this moment, the same file is committed anew. Raises what deltalake raises.
+    A column that the table lacks is added; one that the spec lacks is null. If another process changes the
+    table's columns meanwhile, the same file is committed again. Raises what deltalake raises.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -73,11 +73,11 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield a table's files, those first that reach farthest by a timestamp column: how far, and its rows.
+    """Yield a table's files, those with the latest times in a column first: the latest time, and the rows.
 
-    A file is read when its rows are asked for. None where there is no table. A file whose statistics do not
-    say how far it reaches comes first, with null. Timestamps are UTC, and a column that a file lacks is null.
-    Raises TableError where the table cannot be read, and so do its rows.
+    A file is read when its rows are requested. Nothing is yielded if there is no table. A file whose
+    statistics lack the latest time comes first, with null. Timestamps are UTC; a column that a file lacks is
+    null. Raises TableError if the table cannot be read, and so does reading the rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,10 +113,10 @@ def newest_first(
 def rows_where(
     lake: str, spec: TableSpec, columns: Sequence[str], where: ds.Expression
 ) -> list[dict[str, Any]]:
-    """Return columns of the rows for which a condition holds; none where there is no table.
+    """Return columns of the rows that match a condition; none if there is no table.
 
-    Files that the condition rules out by their statistics are not read. Timestamps are UTC. Raises TableError
-    where the table cannot be read.
+    Files that the statistics rule out are not read. Timestamps are UTC. Raises TableError if the table cannot
+    be read.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -135,9 +135,9 @@ def rows_where(
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
-    """Make few files of many small ones, and return how many became how many; a rerun finds nothing to do.
+    """Merge small files, and return how many there were before and after; a rerun finds nothing to do.
 
-    Appends go on meanwhile. Files that were replaced more than a week ago are removed.
+    Appends may go on meanwhile. Files that were replaced more than a week ago are removed.
     """
     from deltalake import DeltaTable
 
@@ -163,10 +163,10 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 path,
                 schema,
                 configuration=properties_when_made(spec),
-                commit_properties=CommitProperties(max_commit_retries=0),  # or it is made anew as version 1
+                commit_properties=CommitProperties(max_commit_retries=0),  # or it is made again, as version 1
             )
         except DeltaError:
-            if not DeltaTable.is_deltatable(path):  # nobody else has made it at this moment
+            if not DeltaTable.is_deltatable(path):  # nobody else has created it meanwhile
                 raise
     table = DeltaTable(path)
     if missing := _lacking(table, schema):
@@ -186,7 +186,7 @@ def _schema(spec: TableSpec) -> Schema:
 
 
 def _directory(path: str) -> tuple[Any, str]:
-    """Return pyarrow's file system of a table, and where the table is in it."""
+    """Return pyarrow's file system for a table, and the table's path in it."""
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     if "://" not in path:
@@ -196,7 +196,7 @@ def _directory(path: str) -> tuple[Any, str]:
 
 
 def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]:
-    """Return what Delta's log says of a file: of the spec's columns the least and the greatest time."""
+    """Return a file's statistics for Delta's log: the least and greatest time of the spec's columns."""
     values = {name: [row[name] for row in rows] for name in spec.stats}
     return {
         "numRecords": len(rows),
@@ -207,7 +207,7 @@ def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]
 
 
 def _in_ms(moment: datetime) -> str:
-    """Return a time as Delta's statistics have it, cut to milliseconds, which its readers know of."""
+    """Return a time as in Delta's statistics: cut to milliseconds, which its readers expect."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -220,7 +220,7 @@ def _missing(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _as(schema: Any, found: Any) -> Any:
-    """Return those of the rows' columns that the schema has, in its types: Spark may have written others."""
+    """Return the rows' columns that the schema has, in its types: Spark may have written others."""
     import pyarrow as pa
 
     both = [field for field in schema if field.name in found.column_names]

@@ -1,4 +1,4 @@
-"""The lake as code that has a Spark session sees it; who has none takes `path_of` and `checkpoint_of`."""
+"""The lake for code that has a Spark session; code without one uses `path_of` and `checkpoint_of`."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ class Lake:
     root: str
 
     def path(self, layer: str, name: str) -> str:
-        """Return where a table lies, whether it is there or not."""
+        """Return a table's path, whether it exists or not."""
         return path_of(self.root, layer, name)
 
     def checkpoint(self, query: str) -> str:
-        """Return where the checkpoint of a query lies."""
+        """Return the path of a query's checkpoint."""
         return checkpoint_of(self.root, query)
 
     def exists(self, layer: str, name: str) -> bool:
-        """Tell whether a table has been made."""
+        """Tell whether a table exists."""
         return log.exists(self.spark, self.path(layer, name))
 
     def read(self, layer: str, name: str) -> DataFrame:
-        """Return a table's rows as of this moment; raises AnalysisException where there is no table."""
+        """Return a table's rows as of now; raises AnalysisException if there is no table."""
         return reading.read(self.spark, self.path(layer, name))
 
     def read_or_empty(self, spec: TableSpec) -> DataFrame:
-        """Return a table's rows as of this moment, none where it has not been made."""
+        """Return a table's rows as of now, none if it does not exist."""
         if self.exists(spec.layer, spec.name):
             return self.read(spec.layer, spec.name)
-        return self.spark.createDataFrame([], spec.schema).limit(0)  # of which Spark knows that it has no row
+        return self.spark.createDataFrame([], spec.schema).limit(0)  # Spark then knows that it is empty
 
     def ensure(self, spec: TableSpec) -> str:
-        """Create the table where it is missing, give it the spec's schema and return its path.
+        """Create the table if it is missing, bring it to the spec's schema, and return its path.
 
-        A column that it lacks is added, a type that has become wider is widened, in place; a rerun changes
-        nothing, and makes the table where a creation was killed before its commit. Raises TableError where it
-        cannot be created, where it was made under other values of the settings, keys or windows it depends
-        on, and where a column was removed, renamed or given a type that does not hold its values.
+        Missing columns are added and widened types are widened, in place. A rerun changes nothing, and
+        completes a creation that was killed before its commit. Raises TableError if the table cannot be
+        created, if it was made under other values of the settings, keys or windows it depends on, or if a
+        column was removed, renamed or given a type that does not hold its values.
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
@@ -66,6 +66,6 @@ class Lake:
 
 @contextmanager
 def open_lake(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[Lake]:
-    """Open the settings' lake with a session that is stopped at the end; see `start_session`."""
+    """Open the settings' lake with a session that stops at the end; see `start_session`."""
     with start_session(settings, name, brief=brief) as spark:
         yield Lake(spark, settings.lake)

@@ -1,13 +1,13 @@
-"""A lease on a table: while one is held, the query that fills the table waits before its next write.
+"""A lease on a table: while somebody holds it, the query that fills the table waits before its next write.
 
-Who holds a table is a property of it, `lakehouse.lease`. To take it is a commit of the table's metadata, with
-which every write that is under way conflicts; so from then on no write lands that began before. Until when is
-the name of an empty file beside the table's own: its holder renews it while it lives, without a commit that
-its own writes would conflict with, and a lease whose holder is killed runs out by itself. Of two that take
-one at once the second conflicts, looks again and finds the first.
+A table property, `lakehouse.lease`, says who holds the table. Taking a lease is a commit to the table's
+metadata, which conflicts with every write in progress; so no write that began earlier lands afterwards. The
+name of an empty file beside the table's files says until when. The holder renews it while alive, without a
+commit, which its own writes would conflict with. If the holder is killed, the lease expires. If two processes
+take a lease at once, the second conflicts, looks again and finds the first.
 
-A part of a table, the letters of one source, has leases of its own, `lakehouse.lease.<part>.<holder>`: of one
-that holds it alone, or of several that share it. No query waits for them.
+Parts of a table, such as the letters of one source, have leases of their own,
+`lakehouse.lease.<part>.<holder>`: one exclusive holder, or several that share it. No query waits for them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from lakehouse.spark import storage
 from lakehouse.tables import Commit
 
 _PROPERTY = "lakehouse.lease"
-_DIRECTORY = "_lakehouse_lease"  # VACUUM leaves what begins with an underscore
-_TERM = re.compile(r"(\d+)-(\w+)")  # until when, ms since the epoch, and who
+_DIRECTORY = "_lakehouse_lease"  # VACUUM skips what begins with an underscore
+_TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the holder
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table once nobody holds it; taking it meanwhile conflicts with the commit."""
+    """Begin a commit to the table once nobody holds it. A lease taken meanwhile conflicts with the commit."""
     while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot) > time.time():
         time.sleep(_LOOK_EVERY_S)
     return commit
@@ -56,7 +56,7 @@ def is_held(spark: SparkSession, path: str) -> bool:
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold the table for the length of the block.
 
-    Raises TableError where somebody else holds it.
+    Raises TableError if somebody else holds it.
     """
     holder = uuid.uuid4().hex
 
@@ -73,9 +73,9 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
-    """Hold a part of the table's rows for the length of the block, alone or with others that share it.
+    """Hold a part of the table's rows for the length of the block, exclusively or shared with others.
 
-    `what` says what it is held for. Raises TableError that says who holds it where somebody else does, unless
+    `what` says what for. Raises TableError, which names the holder, if somebody else holds the part, unless
     both share it.
     """
     holder = uuid.uuid4().hex
@@ -106,7 +106,7 @@ def _wait_until(until: float) -> str:
 def _holding(
     spark: SparkSession, path: str, holder: str, key: str, take: Callable[[], None]
 ) -> Iterator[None]:
-    """Take a lease, renew it inside the block and give it back."""
+    """Take a lease, renew it during the block, and return it."""
     over = threading.Event()
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     _extend(spark, path, holder)
@@ -124,7 +124,7 @@ def _holding(
 
 
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
-    """Take the property away, unless it has run out and is somebody else's by now."""
+    """Remove the property, unless the lease has expired and somebody else has it by now."""
     commit = tables.begin(spark, path)
     standing = commit.snapshot.metadata().configuration().get(key)
     if standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get())):
@@ -137,7 +137,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
 
 
 def _extend(spark: SparkSession, path: str, holder: str) -> int:
-    """Write down that the holder is alive, and return until when that holds, in ms since the epoch."""
+    """Note that the holder is alive, and return until when that is valid, in ms since the epoch."""
     until_ms = int((time.time() + _LENGTH_S) * 1000)
     storage.write_text(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}", "")
     return until_ms
@@ -161,7 +161,7 @@ def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on a part of a table: its property, what for, and until when (seconds since the epoch)."""
+    """A lease on a part of a table: its property, its purpose, and its end (seconds since the epoch)."""
 
     key: str
     what: str
@@ -170,7 +170,7 @@ class _Lease:
 
 
 def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iterator[_Lease]:
-    """Yield the leases on a part of the table, those that have run out too."""
+    """Yield the leases on a part of the table, expired ones too."""
     prefix = f"{_PROPERTY}.{part}."
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):

@@ -15,7 +15,7 @@ from lakehouse.spark import storage
 from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
 FEW_FILES = 16
-"""To look for fewer by their statistics costs more than to read them, if they are small."""
+"""Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
 
 def log_of(spark: SparkSession, path: str) -> Any:
@@ -25,7 +25,7 @@ def log_of(spark: SparkSession, path: str) -> Any:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
-    """Return Delta's own object of the table, as of now or of a version; it is -1 where there is no table."""
+    """Return Delta's own object of the table, as of now or a version; version -1 if there is no table."""
     jvm: Any = spark._jvm
     log, unset = log_of(spark, path), jvm.scala.Option.empty()
     if version is None:
@@ -34,36 +34,36 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether a Delta table lies at the path: one with a commit, not the beginnings of its log."""
+    """Tell whether the path holds a Delta table: one with a commit, not just the beginnings of a log."""
     return int(snapshot(spark, path).version()) >= 0
 
 
 def version_of(spark: SparkSession, path: str) -> int:
-    """Return the table's version as of now, for `read_version`."""
+    """Return the table's current version, for `read_version`."""
     return int(snapshot(spark, path).version())
 
 
 def table_id(spark: SparkSession, path: str) -> str:
-    """Return the id that Delta gave the table when it was made."""
+    """Return the id that Delta gave the table at its creation."""
     return str(snapshot(spark, path).metadata().id())
 
 
 def created_ms(spark: SparkSession, path: str) -> int:
-    """Return when the table was created, in ms since the epoch: another one at the same path has another."""
+    """Return when the table was created, in ms since the epoch; a new table at the path has another value."""
     created = snapshot(spark, path).metadata().createdTime()
     return int(created.get()) if created.isDefined() else 0
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a table's log says of it: its properties and its schema."""
+    """A table's properties and schema, from its log."""
 
     properties: dict[str, str]
     schema: StructType
 
 
 def metadata(spark: SparkSession, path: str) -> Metadata | None:
-    """Return what the table's log says of it, null where there is no table."""
+    """Return a table's metadata, null if there is no table."""
     found = snapshot(spark, path)
     if int(found.version()) < 0:
         return None
@@ -72,7 +72,7 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
 
 
 def properties_of(snapshot: Any) -> dict[str, str]:
-    """Return the properties that a table has as of a snapshot."""
+    """Return a table's properties as of a snapshot."""
     found: dict[str, str] = _noted_metadata(snapshot)["configuration"]
     return found
 
@@ -89,7 +89,7 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the data files of the table, as of now or of a version."""
+    """Return the table's data files, as of now or of a version."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -99,17 +99,17 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 
 
 def size_bytes(spark: SparkSession, path: str) -> int:
-    """Return how many bytes the table's data files have, as of now."""
+    """Return the size of the table's current data files, in bytes."""
     found = snapshot(spark, path)
     checksum = found.checksumOpt()
     return int(checksum.get().tableSizeBytes() if checksum.isDefined() else found.sizeInBytes())
 
 
 def noted_files(snapshot: Any) -> list[Any] | None:
-    """Return Delta's own objects of the files that a version's checksum names; null where it names none.
+    """Return Delta's own objects of the files that a version's checksum names; null if it names none.
 
-    Delta names all the files of a table there as long as they are few. Asked for them itself, the snapshot
-    goes through the log in Spark jobs.
+    The checksum names all files of a table as long as they are few. To get them from the snapshot, Delta goes
+    through the log in Spark jobs.
     """
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
@@ -119,7 +119,7 @@ def noted_files(snapshot: Any) -> list[Any] | None:
 
 
 def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:
-    """Return the rows of some of a snapshot's files, Delta's own objects of which are given."""
+    """Return the rows of some of a snapshot's files, given as Delta's own objects."""
     none = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
     frame = snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, files), False, none)
     return DataFrame(frame, spark)
@@ -135,7 +135,7 @@ def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
 
 
 def first_version(spark: SparkSession, path: str) -> int:
-    """Return the earliest version that can still be read: log retention removes those before it."""
+    """Return the earliest version that can still be read; log retention removes earlier ones."""
     if storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
         return 0
     return int(log_of(spark, path).history().getEarliestRecreatableCommit())
@@ -147,7 +147,7 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
-    """Return what a version has done, in the order of its log: one action each, by its kind."""
+    """Return a version's actions in the order of its log, each by its kind."""
     text = storage.read_text(spark, f"{path}/_delta_log/{version:020}.json")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -164,13 +164,13 @@ def transactions(spark: SparkSession, path: str) -> dict[str, int]:
 
 
 def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
-    """Tell whether the table has the transaction's write, so that writing it again would do nothing."""
+    """Tell whether the table has the transaction, so that writing it again would do nothing."""
     last = last_batch(snapshot(spark, path), transaction.application)
     return last is not None and last >= transaction.version
 
 
 def last_batch(snapshot: Any, application: str) -> int | None:
-    """Return the last version of an application's transactions that a snapshot has; null for none."""
+    """Return the last version of an application's transactions in a snapshot; null for none."""
     noted = _noted_transactions(snapshot)
     if noted is not None:
         return noted.get(application)
@@ -179,10 +179,10 @@ def last_batch(snapshot: Any, application: str) -> int | None:
 
 
 def _noted_transactions(snapshot: Any) -> dict[str, int] | None:
-    """Return the transactions that the checksum of a snapshot's version names; null where there is none.
+    """Return the transactions that the checksum of a snapshot's version names; null if there is none.
 
-    Asked itself, the snapshot replays the log in Spark jobs. Delta leaves transactions out of a checksum
-    where they are many, and the checksum where a commit is not its own.
+    The snapshot itself would replay the log in Spark jobs. Delta leaves transactions out of a checksum if
+    they are many, and writes no checksum for commits that are not its own.
     """
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined() or not checksum.get().setTransactions().isDefined():

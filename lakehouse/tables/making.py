@@ -1,4 +1,4 @@
-"""Tables made, brought up to the declared schema, or refused."""
+"""Tables are created, brought up to the declared schema, or refused."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lakehouse.tables.writing import retry_on_conflict
 
 FIXED_PREFIX = "lakehouse."
 _LOG = "_delta_log"
-_BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of more than one writer
-_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not got its name yet, and its checksum
+_BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
+_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 
-# Other readers open the tables, so nothing that only Spark understands; and a checkpoint of the log every
-# ten commits, Delta's default, takes seconds that a table written every second does not have.
+# Other readers open the tables, so they use nothing that only Spark understands. Delta's default, a
+# checkpoint of the log every ten commits, takes seconds that a table written every second does not have.
 _COMMON_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "100",
@@ -39,7 +39,7 @@ def properties_when_made(spec: TableSpec) -> dict[str, str]:
 
 
 def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
-    """Do what `Lake.ensure` and `Lake.ensure_source` say for the table at the path."""
+    """Do what `Lake.ensure` and `Lake.ensure_source` promise, for the table at the path."""
     _ensure_made(spark, path, spec)
     if not _is_as_declared(spark, path, spec):
         _refuse_other_settings(spark, path, spec)
@@ -49,7 +49,7 @@ def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) ->
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Tell whether there is nothing to change and nothing to refuse, which one look at the log answers."""
+    """Tell, by one look at the log, whether there is nothing to change and nothing to refuse."""
     found = metadata(spark, path)
     if found is None or schema_evolution.compare(found.schema, spec.schema) != SchemaChanges():
         return False
@@ -71,7 +71,7 @@ def _ensure_made(spark: SparkSession, path: str, spec: TableSpec) -> None:
         _refuse_foreign(spark, path)
         commits.create(spark, path, spec.schema, properties_when_made(spec))
     except (TableError, PySparkException, Py4JJavaError) as error:
-        if exists(spark, path):  # another job has made it at this moment
+        if exists(spark, path):  # another job has created it at this moment
             return
         why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
         raise TableError(
@@ -81,7 +81,7 @@ def _ensure_made(spark: SparkSession, path: str, spec: TableSpec) -> None:
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError where something lies at the path that is no beginning of a table."""
+    """Raise TableError if something lies at the path that is not the beginning of a table."""
     found = [name for name in storage.names(spark, path) if name != _LOG]
     found += [
         f"{_LOG}/{name}"
@@ -124,7 +124,7 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 
 
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Let the table keep minima and maxima of the spec's columns, and what shape its rows have."""
+    """Note in the table which columns have minima and maxima, and what its rows' shape depends on."""
     declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
     declared[_STATS] = ",".join(spec.stats)
 

@@ -1,4 +1,4 @@
-"""Rows of a table: as of now, as of a version, as they come, and as they change."""
+"""Rows of a table: as of now, as of a version, as a stream, and as changes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from lakehouse.tables.log import (
 )
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
-_YOUNG = 20  # commits, each of which is read
+_YOUNG = 20  # commits; each of them is read
 _APPENDS = {"add", "commitInfo", "txn"}
 
 
 def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
-    """Make a table known to the session's catalog as layer.table; nothing is written to the lake."""
+    """Add a table to the session's catalog as layer.table; nothing is written to the lake."""
     location = path.replace("'", "\\'")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {spec.layer}")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {spec.qualified_name} USING DELTA LOCATION '{location}'")
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """Return the table's rows as of this moment, which the frame keeps to whatever is written later.
+    """Return the table's rows as of now; later writes do not change the frame.
 
-    Raises Spark's AnalysisException where there is no table.
+    Raises Spark's AnalysisException if there is no table.
     """
     found = snapshot(spark, path)
     return spark.read.format("delta").load(path) if found.version() < 0 else _rows_of(spark, path, found)
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
-    """Tell whether the table has a row for which a condition in SQL holds; without files it has none."""
+    """Tell whether the table has a row that matches a condition in SQL."""
     return size_bytes(spark, path) > 0 and not read(spark, path).where(condition).isEmpty()
 
 
@@ -54,7 +54,7 @@ def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Return the rows with the columns that they lack, null: of a table that no query has opened lately."""
+    """Return the rows with missing columns as null, for a table that no query has opened lately."""
     missing = [field for field in schema if field.name not in rows.columns]
     lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
     return rows.withColumns(lacking) if lacking else rows
@@ -63,8 +63,7 @@ def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
 def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
     """Return the rows of a snapshot.
 
-    Of a small table all files are read: for those that may have the rows that are wanted Delta looks in Spark
-    jobs.
+    All files of a small table are read: selecting those that may match would cost Delta Spark jobs.
     """
     checksum = found.checksumOpt()
     if checksum.isDefined() and are_few(size_bytes=int(checksum.get().tableSizeBytes())):
@@ -77,8 +76,8 @@ def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
     """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files.
 
-    It begins with the rows as of now. Commits that remove or rewrite rows are passed over, with what they
-    insert.
+    It begins with the current rows. Commits that remove or rewrite rows are skipped, including the rows that
+    they insert.
     """
     reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
     return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
@@ -87,17 +86,18 @@ def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
 def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
     """Return the table's change feed as a stream: its rows plus _change_type and _commit_version.
 
-    It begins with the rows as of now, as inserted.
+    It begins with the current rows, as inserts.
     """
     reader = spark.readStream.format("delta").option("readChangeFeed", "true")
     return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
 
 
 def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
-    """Return the options with which a new stream begins at the first commit, if that comes to the same.
+    """Return options that let a new stream begin at the first commit, if that gives the same rows.
 
-    For the rows as of now Delta replays the log in Spark jobs, when the stream begins and whenever it goes on
-    before there is another commit. A young table that was only appended to has them in its commits.
+    To begin with the current rows, Delta replays the log in Spark jobs, when the stream begins and whenever
+    it resumes before there is another commit. A young table that was only appended to has the same rows in
+    its commits.
     """
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
@@ -108,21 +108,21 @@ def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
-    """Return the table's change feed from one version to another, both included."""
+    """Return the table's change feed between two versions, both included."""
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     return reader.option("startingVersion", first).option("endingVersion", last).load(path)
 
 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:
-    """Return the changes committed at `since` (UTC) or later, as far back as the table's log can be read.
+    """Return the changes committed at `since` (UTC) or later, as far back as the table's log reaches.
 
-    Its rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails where files of
-    so long ago have been removed by VACUUM.
+    The rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM has
+    removed files of that time.
     """
     jvm: Any = spark._jvm
     history = log_of(spark, path).history()
     moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
-    # The commit that stood at the time, else the oldest one as of which the table can be read.
+    # The commit that was current then, else the oldest version that can be read.
     stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, True, True)
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changes = reader.option("startingVersion", stood.getVersion()).load(path)
@@ -130,11 +130,11 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
 
 
 class HighWaterMark:
-    """The greatest value of a timestamp column, UTC, in a table that nothing else appends to meanwhile.
+    """The greatest value of a timestamp column, UTC, in a table that has only one writer meanwhile.
 
-    Read from the table once, and then kept up with what its one writer writes: Delta's file statistics
-    truncate timestamps, so that asking the table reads the column. Rows of the last day are looked at
-    first, for which the statistics do spare files.
+    It is read from the table once and then updated with what the writer writes. Delta's file statistics
+    truncate timestamps, so asking the table means reading the column. Rows of the last day are read first,
+    for which the statistics do skip files.
     """
 
     def __init__(self, path: str, column: str) -> None:
@@ -154,7 +154,7 @@ class HighWaterMark:
         return self._value
 
     def advance(self, value: datetime) -> None:
-        """Take note of a value that has been written."""
+        """Note a value that has been written."""
         self._value = value if self._value is None else max(self._value, value)
 
     def _max(self, rows: DataFrame) -> datetime | None:

@@ -1,14 +1,11 @@
-"""What has to happen to a table for its schema to become what the code declares.
+"""How a table's schema becomes the one that the code declares.
 
-Columns are told by their names, whatever their order. A field inside a struct is written with dots, that of
-an array's elements as `reasons.element.rule`.
+Columns are matched by name, in any order. A field inside a struct is written with dots, one of an array's
+elements as `reasons.element.rule`.
 
-| the code declares, the table has | |
-| --- | --- |
-| a column that the table lacks | added in place, null in the rows that stand |
-| a type that holds every value of the column's | widened in place |
-| any other type | refused |
-| no column that the table has | refused to who writes the table, nothing to who reads it |
+| the code declares, the table has | | | --- | --- | | a column that the table lacks | added in place, null in
+existing rows | | a type that holds every value of the column's | widened in place | | any other type |
+refused | | no column that the table has | refused to who writes the table, nothing to who reads it |
 """
 
 from __future__ import annotations
@@ -45,36 +42,36 @@ _DIGITS = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
 @dataclass(frozen=True)
 class Added:
-    """A column to add behind another one of its struct, first where there is none."""
+    """A column to add after another one of its struct; first if there is none."""
 
     column: str
     type: str
     after: str | None
 
     def clause(self) -> str:
-        """Return what follows ALTER TABLE."""
+        """Return the clause for ALTER TABLE."""
         place = "FIRST" if self.after is None else f"AFTER `{self.after}`"
         return f"ADD COLUMNS ({_quoted(self.column)} {self.type} {place})"
 
 
 @dataclass(frozen=True)
 class Widened:
-    """A column whose type becomes one that holds more."""
+    """A column whose type is widened."""
 
     column: str
     type: str
 
     def clause(self) -> str:
-        """Return what follows ALTER TABLE."""
+        """Return the clause for ALTER TABLE."""
         return f"ALTER COLUMN {_quoted(self.column)} TYPE {self.type}"
 
 
 @dataclass(frozen=True)
 class SchemaChanges:
-    """The differences of a table's schema from the declared one.
+    """The differences between a table's schema and the declared one.
 
-    `missing` are columns of the table that are not declared. `narrowed` are those declared with a type that
-    theirs holds, `other` those with one of another kind; with what they are and were to be.
+    `missing` are columns of the table that are not declared. `narrowed` are columns declared with a narrower
+    type than theirs, `other` with an unrelated type; both with the actual and the declared type.
     """
 
     added: tuple[Added, ...] = ()
@@ -94,7 +91,7 @@ class SchemaChanges:
 
 
 class Refused(Enum):
-    """Which differences cannot be mended in place: a reader does not mind more columns and wider types."""
+    """Which differences cannot be resolved in place. A reader accepts additional columns and wider types."""
 
     TO_A_WRITER = ("missing", "narrowed", "other")
     TO_A_READER = ("other",)
@@ -115,7 +112,7 @@ def bring_up_to_date(
 ) -> None:
     """Add and widen the columns of a Delta table until it has the declared ones; a rerun changes nothing.
 
-    Another job may be at it at the same moment: what `standing` finds done is not done again.
+    Another job may do the same at the same moment: what `standing` shows as done is not repeated.
     """
     for left in reversed(range(_ATTEMPTS)):
         found = compare(standing(), declared)
@@ -151,7 +148,7 @@ def alter(spark: SparkSession, path: str, clause: str) -> None:
 
 
 def compare(standing: StructType, declared: StructType, parent: str = "") -> SchemaChanges:
-    """Return what makes the declared schema of the standing one."""
+    """Return the changes that lead from the existing to the declared schema."""
     prefix = f"{parent}." if parent else ""
     types = {column.name: column.dataType for column in standing}
     changes = SchemaChanges(

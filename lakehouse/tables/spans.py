@@ -1,4 +1,4 @@
-"""Spans of moments or numbers, each a first and a last value, as conditions on files are made of them."""
+"""Spans of moments or numbers, each a first and a last value, for conditions on files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import TypeVar
 
 MOST_SPANS = 50
-"""More of them take longer to compare with files than they spare."""
+"""Comparing more of them with files takes longer than it saves."""
 
 T = TypeVar("T", int, datetime)
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
-    """Return the least spans, in their order, that cover the same; those that touch become one."""
+    """Return the fewest spans, in order, that cover the same; adjacent ones become one."""
     found: list[tuple[T, T]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1]:

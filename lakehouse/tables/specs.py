@@ -1,4 +1,4 @@
-"""What a table is before it is made, and the small values that reads and writes take."""
+"""A table's specification, and the small values that reads and writes take."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table's name, schema and what is fixed about it when it is created.
+    """A table's name, schema and what is fixed when it is created.
 
-    `stats` are the columns Delta keeps minima and maxima of; `pinned_settings` are settings that the content
-    depends on and `shape` what it depends on in the code, kept as table properties and compared on every
-    start.
+    `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
+    on `shape` in the code; both are kept as table properties and compared at every start.
     """
 
     layer: str
@@ -37,7 +36,7 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Identity of one micro-batch's write: the same pair is written at most once to a table."""
+    """Identity of one micro-batch's write: the same pair is written to a table at most once."""
 
     application: str
     version: int
@@ -52,15 +51,15 @@ class DataFile:
 
 
 def path_of(lake: str, layer: str, name: str) -> str:
-    """Return where a table lies: `<lake>/<layer>/<name>`."""
+    """Return a table's path: `<lake>/<layer>/<name>`."""
     return f"{lake.rstrip('/')}/{layer}/{name}"
 
 
 def checkpoint_of(lake: str, query: str) -> str:
-    """Return where the checkpoint of a query lies: `<lake>/_checkpoints/<query>`."""
+    """Return the path of a query's checkpoint: `<lake>/_checkpoints/<query>`."""
     return f"{lake.rstrip('/')}/_checkpoints/{query}"
 
 
 def from_micros(micros: int) -> datetime:
-    """Return the UTC time that lies so many microseconds after the epoch, without rounding."""
+    """Return the UTC time this many microseconds after the epoch, without rounding."""
     return EPOCH + _MICROSECOND * micros

@@ -1,4 +1,4 @@
-"""Writes to a table: appends and merges, each at most once, and again where another writer has come first."""
+"""Writes to a table: appends and merges, each at most once, retried after a conflict with another writer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lakehouse.tables.specs import Transaction
 T = TypeVar("T")
 
 _ATTEMPTS = 5
-_REWRITTEN_BYTES = 128 << 10  # so little is written anew sooner than it is searched
+_REWRITTEN_BYTES = 128 << 10  # so little is rewritten faster than it is searched
 _GIVEN = "_given"
 
 
-# In Java they have an ancestor in common, in Python they have none.
+# They have a common ancestor in Java, but not in Python.
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -43,7 +43,7 @@ _CONFLICTS = (
 
 
 def append(rows: DataFrame, path: str, transaction: Transaction) -> int:
-    """Append the rows once, by column names, and return how many.
+    """Append the rows once, by column name, and return how many.
 
     A second call with the same transaction does nothing and returns 0, without reading a row. A column that
     the rows lack is null. Raises TableError for a column that the table lacks.
@@ -67,12 +67,12 @@ def upsert(
     keys: Sequence[str],
     transaction: Transaction | None,
 ) -> int:
-    """Put the rows in place of those with their keys, end the commit and return how many came and left.
+    """Replace the rows with the same keys, end the commit, and return how many were put and deleted.
 
-    `rows` has one row a key, is read twice and should be persisted; those marked DELETED leave. `near` are
-    the commit's candidates for rows with one of the keys. Where there are no rows nothing is committed, and a
-    second call with the same transaction does nothing. It fails where another writer has changed what the
-    commit has read: see `retry_on_conflict`.
+    `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted. `near`
+    are the commit's candidates for rows with one of the keys. Without rows nothing is committed, and a second
+    call with the same transaction does nothing. It fails if another writer has changed what the commit read:
+    see `retry_on_conflict`.
     """
     changed = rows.count()
     if not changed or (transaction is not None and commit.has(transaction)):
@@ -101,7 +101,7 @@ def _put_in_place(
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> list[str]:
-    """Return the candidates that have a row with one of the keys, by name; of small ones, all."""
+    """Return the names of candidates with a row of one of the keys; if they are small, all of them."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
@@ -124,7 +124,7 @@ def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
 
 
 def _as_type(value: Column, was: DataType, to: DataType) -> Column:
-    """Return a value with the type of the table's column; fields of structs go by their names, too."""
+    """Return a value with the type of the table's column; fields of structs are matched by name."""
     if isinstance(was, StructType) and isinstance(to, StructType):
         types = {field.name: field.dataType for field in was}
         fields = (
@@ -142,9 +142,9 @@ def _as_type(value: Column, was: DataType, to: DataType) -> Column:
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
     """Insert the rows whose key the table does not have and return how many; a rerun inserts none.
 
-    Of several that insert at once one comes first, and the others look again. `within` is a condition on the
-    table's rows that holds for all that have one of the keys; it spares files. `rows` has one row a key
-    and should be persisted.
+    If several writers insert at once, the first one wins and the others look again. `within` is a condition
+    on the table's rows that holds for all that have one of the keys; it skips files. `rows` has one row per
+    key and should be persisted.
     """
     given = rows.count()
 
@@ -177,9 +177,9 @@ def update_matched(
 ) -> int:
     """Set `values` in the table's rows that have the key of one of `rows`, and return how many.
 
-    `where` and `values` are over the table's row `t` and the other one `s`. Rows for which `where` is not
-    true stay as they are; it is for the caller to see that a rerun finds none. `within` is as in
-    `insert_missing`. `rows` should be persisted.
+    `where` and `values` refer to the table's row `t` and the other one `s`. Rows for which `where` is not
+    true stay as they are; the caller ensures that a rerun finds none. `within` is as in `insert_missing`.
+    `rows` should be persisted.
     """
     few = are_few(rows=rows.count())
     given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
@@ -198,7 +198,7 @@ def update_matched(
 def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, Column]) -> int:
     """Set columns in the rows that `where` selects and return how many.
 
-    It is for the caller to see that a rerun finds none.
+    The caller ensures that a rerun finds none.
     """
 
     def matched(standing: DataFrame) -> DataFrame:
@@ -214,7 +214,7 @@ def _set_where(
     where: Column,
     values: Mapping[str, Column],
 ) -> int:
-    """Set columns in the rows `t` of what `matched` makes of the table's for which `where` is true."""
+    """Set columns where `where` is true, in the rows `t` that `matched` makes of the table's."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
     with executing_for(commit.spark, few=are_few(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
@@ -229,7 +229,7 @@ def _set_where(
 
 
 def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) -> int:
-    """Upsert the rows by key in one commit and return how many; those marked DELETED leave.
+    """Upsert the rows by key in one commit and return how many; those marked DELETED are deleted.
 
     `within` is as in `insert_missing`.
     """
@@ -242,7 +242,7 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
 
 
 def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column) -> int:
-    """Leave one row of each key in a table without a change feed, and return how many went.
+    """Keep one row of each key in a table without a change feed, and return how many were removed.
 
     Only rows for which `within` holds are compared. A rerun finds none.
     """
@@ -271,9 +271,9 @@ def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column)
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:
-    """Write, and again where another writer has come first: a layer, maintenance and a rebuild share a table.
+    """Write, and retry after a conflict: layers, maintenance and rebuilds share tables.
 
-    `write` must look at the table anew each time.
+    `write` must look at the table again each time.
     """
     for _ in range(_ATTEMPTS - 1):
         try:

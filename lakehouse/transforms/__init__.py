@@ -1,1 +1,1 @@
-"""Expressions and frames from frames: windows, statistics, decimals, timestamps."""
+"""Transformations of columns and frames: windows, statistics, decimals, timestamps."""

@@ -1,8 +1,9 @@
-"""Exact sums of decimal(38,9): a total that the type does not hold is null, whatever was added in between.
+"""Exact sums of decimal(38,9): a total is null only if the type does not hold it, not for a sum on the way.
 
-Spark's own sum is null too once a sum on the way has not fitted, though a return may have brought it back. So
-where amounts have either sign those below and above 10^15 are added apart, each with room for a billion of
-them. Their sums are put together as text, because + gives two decimals of 38 digits one place less.
+Spark's own sum is null as soon as an intermediate sum does not fit, even if a return would have brought it
+back into range. So where amounts may have either sign, those below and above 10^15 are added separately, each
+with room for a billion of them. The two sums are joined as text, because + on two decimals of 38 digits loses
+one decimal place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 def total(column: str, over: WindowSpec | None = None) -> Column:
     """Return the sum of a column that is never null, as an aggregate or over a window.
 
-    Null where decimal(38,9) does not hold it.
+    Null if decimal(38,9) does not hold it.
     """
 
     def sum_of(amount: Column) -> Column:
@@ -34,7 +35,7 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
 
 
 def total_of_positive(column: str) -> Column:
-    """Return the same as an aggregate over amounts of which none is below zero; null, too, if one is null."""
+    """Return the same as an aggregate over amounts that are never negative; null, too, if one is null."""
     return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
 
 
@@ -43,7 +44,7 @@ def _high(amount: Column) -> Column:
 
 
 def _put_together(high: Column, low: Column) -> Column:
-    """Return high x 10^15 + low, to the last digit, null where that does not fit."""
+    """Return high x 10^15 + low, to the last digit, null if that does not fit."""
     high, low = high + _high(low), low % F.lit(_HIGH_FROM)
     borrows = F.when((high > 0) & (low < 0), F.lit(1)).when((high < 0) & (low > 0), F.lit(-1)).otherwise(0)
     high, low = high - borrows, (low + borrows * F.lit(_HIGH_FROM)).cast(_LOW)

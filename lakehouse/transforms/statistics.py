@@ -40,7 +40,7 @@ for a single value. avg is the mean that M2 belongs to."""
 
 _RANK_ERROR_AT_200 = 0.0165
 _ROUNDING = 8 * 2.0**-52
-_LEAST = 1e-150  # its square is about where squares lose their digits to underflow
+_LEAST = 1e-150  # around its square, squares lose digits to underflow
 
 STATE = ("count", "sum", "min", "max", "avg", "m2", "sketch")
 
@@ -61,8 +61,8 @@ def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
 def merged(left: str, right: str) -> dict[str, Column]:
     """Return the state of two groups together, by state column.
 
-    `left` and `right` are aliases of two joined frames with state columns; where one has no row its
-    columns are null and the other's state stands.
+    `left` and `right` are aliases of two joined frames with state columns. Where one has no row, its columns
+    are null and the other's state is the result.
     """
 
     def one(column: str, both: Column) -> Column:
@@ -92,7 +92,7 @@ def merged(left: str, right: str) -> dict[str, Column]:
 
 
 def derived() -> dict[str, Column]:
-    """Return what users read, by column, over a frame with the state columns."""
+    """Return the columns that users read, over a frame with the state columns."""
     variance = F.when(F.col("count") > 1, F.col("m2") / (F.col("count") - 1))
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
@@ -102,12 +102,12 @@ def derived() -> dict[str, Column]:
 
 
 def rank_error_limit(quantile_k: int) -> float:
-    """Return the rank error that no percentile may have: twice what 99 in 100 are within."""
+    """Return the rank error that no percentile may exceed: twice what 99 of 100 stay within."""
     return 2 * _RANK_ERROR_AT_200 * 200 / quantile_k
 
 
 def slack() -> dict[str, Column]:
-    """Return by how much more than their own rounding two ways to the same statistics may differ.
+    """Return how much two ways to the same statistics may differ, beyond their own rounding.
 
     A sum of doubles is as exact as its largest terms allow, and a deviation as the largest values do.
     """

@@ -1,4 +1,4 @@
-"""Moments that are computed stay within what a datetime can hold."""
+"""Computed moments stay within the range of a datetime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def shifted(moment: datetime, by: timedelta) -> datetime:
-    """Return the moment (UTC) so much later, or the first or last one of the years 1 to 9999."""
+    """Return the moment (UTC) this much later, limited to the years 1 to 9999."""
     try:
         return moment + by
     except OverflowError:

@@ -1,8 +1,8 @@
 """Tumbling windows of event time, and tables that keep the statistics of a value in each.
 
 A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
-epoch. A row is_final when event time has passed its window's end by the grace; a later update of a final row
-is still possible, as long as silver accepts records for it.
+epoch. A row is_final when event time has passed its window's end by the grace. A final row can still be
+updated, as long as silver accepts records for it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from lakehouse.transforms.timestamps import shifted
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one length for each group of `by`."""
+    """Tumbling windows of one length, for each group of `by`."""
 
     by: tuple[str, ...]
     length_s: int
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key of a table with one row a window."""
+        """The key of a table with one row per window."""
         return (*self.by, "window_start")
 
     def start(self) -> Column:
-        """Return the start of the window that an event_time lies in."""
+        """Return the start of an event_time's window."""
         micros = F.unix_micros("event_time")
         return F.timestamp_micros(micros - F.pmod(micros, F.lit(self.length_s * 1_000_000)))
 
@@ -49,13 +49,13 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations of a table that keeps `lakehouse.transforms.statistics` of `value` in windows."""
+    """The transformations of a table with `lakehouse.transforms.statistics` of `value` in windows."""
 
     windows: Tumbling
 
     @property
     def schema(self) -> StructType:
-        """One row a group and window; last, what only the next merge needs."""
+        """One row per group and window; last, what only the next merge needs."""
         names = StructType()
         for name in self.windows.by:
             names = names.add(name, "string")
@@ -69,15 +69,15 @@ class StatisticsWindows:
         )
 
     def preaggregate(self, clean: DataFrame, settings: Settings) -> DataFrame:
-        """Return the state of each window over the clean rows of a micro-batch, one row a key."""
+        """Return the state of each window over a micro-batch's clean rows, one row per key."""
         windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
 
-        Maintenance clears it with m2; of a window made anew only m2 stays, because the window may hold rows
-        that are yet to come here, which make it anew once more.
+        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may include rows
+        that are still to arrive here, and these recompute it once more.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
@@ -88,13 +88,13 @@ class StatisticsWindows:
         return progress.before and shifted(progress.before, -final_after)
 
     def keyed(self, clean: DataFrame) -> DataFrame:
-        """Add to each clean row the start of its window."""
+        """Add the start of its window to each clean row."""
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(
         self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
     ) -> DataFrame:
-        """Return the windows that are new, have new values, or have become final by the progress."""
+        """Return the windows that are new, have new values, or have become final through the progress."""
         columns = _folding(self, settings.grace_s)
         now = by_reference(F.lit(progress.now), F.col("window_start"))
         joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
@@ -104,7 +104,7 @@ class StatisticsWindows:
 
 @dataclass(frozen=True)
 class _Folding:
-    """The columns of a fold, made once: which windows change, their states, what follows, the result."""
+    """The columns of a fold, built once: changed windows, their states, derived columns, the result."""
 
     touched: Column
     states: Columns
@@ -154,7 +154,7 @@ def fixed_settings(settings: Settings) -> Mapping[str, str]:
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:
-    """Return what leaves of a row: the columns of `names` under their JSON names, times, statistics."""
+    """Return the message of a row: the columns in `names` under their JSON names, times, statistics."""
     return Message(
         {
             **{name: Plain(column) for name, column in names.items()},
