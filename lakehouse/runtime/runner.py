@@ -42,7 +42,7 @@ class RunOptions:
       schema has changed, and when something fails or recovers. `watch` hears of failures and recoveries, too.
     - `clock` returns the time, UTC.
     - `allow` lists what the guards do not refuse.
-    - `gate`: a stream is exported only while its gate is open. The gate is asked after catching up or, with an
+    - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
     - `at_once`: how many micro-batches of a layer run concurrently while catching up; helps if rows are few.
     - `trips`: all layers run, and new records go through all of them at once (`lakehouse.layers.trip`).

@@ -26,8 +26,8 @@ class Running:
     - `before` are the queries whose turns come before this one's: those it reads from; for the first of a
       chain, those at the chain's ends.
     - `rounds` counts turns, `rounds_seen` those of `before` at the last look.
-    - `has_begun` tells whether it has begun a micro-batch since its last start, `has_progressed` whether it has
-      written one that the run had not written before.
+    - `has_begun`: since its last start it has begun a micro-batch; `has_progressed`: it has written one that
+      the run had not written before.
     - `was_refused`: its last failure was at its start.
     - `measured` is the last micro-batch whose phases were reported.
     """
