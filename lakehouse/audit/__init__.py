@@ -1,10 +1,9 @@
-"""The audit: nothing lost, nothing twice, from Kafka to Kafka; everything compared row by row.
+"""The audit: nothing lost, nothing twice, from Kafka to Kafka; everything is compared row by row.
 
     Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka, Redis
 
-It runs beside the streams: every comparison is of versions that belong together
-(`lakehouse.progress.snapshots`), and what is on its way counts as such. It reads everything and writes
-nothing.
+It can run alongside the streams: it compares consistent versions (`lakehouse.progress.snapshots`) and does
+not report in-flight rows. It reads everything and writes nothing.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ def audit(
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
 ) -> Report:
-    """Make every comparison of the streams and return them; a difference is looked at twice.
+    """Compare everything of the streams and return the checks; a difference is looked at twice.
 
-    Tables that are not there yet are left out. Where all are small, two streams are compared side by side,
-    and `on_check` is called from either's thread. Raises ServiceError where Kafka or Redis is out of reach.
+    Tables that do not exist yet are left out. If all are small, two streams are compared concurrently, and
+    `on_check` is called from both threads. Raises ServiceError if Kafka or Redis is out of reach.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
 
     def checks(stream: Stream) -> list[Check]:
         found = []
-        own = replace(lake, spark=lake.spark.newSession())  # how it executes is its own
+        own = replace(lake, spark=lake.spark.newSession())  # with execution settings of its own
         with executing_for(own.spark, few=small[stream.name]):
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
@@ -102,7 +101,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:
-    """Look, and once more a moment later where something differs: a replay may be between its two writes."""
+    """Look, and look again a moment later if something differs: a replay may be between its two writes."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
         time.sleep(_PAUSE_S)

@@ -1,7 +1,7 @@
 """The books: every row of bronze is in exactly one of silver, the open and the discarded dead letters.
 
-A replayed dead letter is in silver as well. What a micro-batch of silver that is not finished has written is
-only asked whether it comes from bronze.
+A replayed dead letter is also in silver. Rows that an unfinished micro-batch of silver has written only have
+to come from bronze.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     """Compare bronze, silver and the dead letters of a source, record by record."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
-    # The checkpoint is read before the tables: what it calls finished is in them.
+    # The checkpoint is read before the tables, so what it calls finished is in them.
     positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
     finished = snapshots.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
     silver = lake.read("silver", source.table)
@@ -51,7 +51,7 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
 
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
-    """Return one row a record: how often it is in bronze, in silver, and in the dead letters by status."""
+    """Return one row per record: how often it is in bronze, in silver, and in the dead letters by status."""
     none = F.lit(0)
     places = ("bronze", "silver", *_STATUSES)
 

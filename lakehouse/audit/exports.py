@@ -1,7 +1,7 @@
-"""What has left: the topics out, read committed, say last of every row what gold says.
+"""Exports: in the topics, read committed, the last message of every row equals gold.
 
-Rows that gold has changed since the version that the export had reached are on their way and left out. A row
-that is too large for the topic is noted, not a difference, whatever older state of it the topic has.
+Rows that gold has changed since the version that the export had reached are in flight and left out. A row
+that is too large for the topic is a note, not a difference, whatever older state of it the topic has.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _STATE = ["key", "value_sha256"]
 
 @dataclass(frozen=True)
 class _Sent:
-    """Gold as the export had it, the rows that have changed since, and the messages that had left by then.
+    """Gold as the export had it, rows changed since, and the messages sent by then.
 
-    `changes` reads gold's change feed, as messages, from version `first` on: what was before is gone.
+    `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone.
     """
 
     gold: DataFrame
@@ -50,7 +50,7 @@ class _Sent:
 def check_topic(
     lake: Lake, stream: Stream, table: MergedTable, topic: str, settings: Settings
 ) -> list[Check]:
-    """Compare a gold table with the topic that its rows leave to."""
+    """Compare a gold table with the topic that it is exported to."""
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     group = progress_group(table.name, topic)
     progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
@@ -85,7 +85,7 @@ def check_topic(
 
 
 def exported_version(lake: Lake, table: MergedTable, batch: int | None) -> int | None:
-    """Return the last version of the table whose changes are all in the export's micro-batches up to one."""
+    """Return the last version that the export's micro-batches up to this one cover completely."""
     spark, path = lake.spark, lake.path("gold", table.name)
     positions = snapshots.positions(lake, f"export.{table.name}", batch)
     version = snapshots.version_read(spark, path, positions.get(tables.table_id(spark, path)))
@@ -95,7 +95,7 @@ def exported_version(lake: Lake, table: MergedTable, batch: int | None) -> int |
 def _unknown_progress(
     lake: Lake, table: MergedTable, topic: str, progress: Transaction | None, settings: Settings
 ) -> str | None:
-    """Say why nobody knows what of the table has left, null where that is known, or nothing has."""
+    """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
     query = f"export.{table.name}"
     if progress is not None:
         application = snapshots.application(lake, query)
@@ -115,7 +115,7 @@ def _sent(
     if version is None:
         return None
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
-    # What the topic holds up to here came from versions that the table has by now.
+    # Messages up to here came from versions that the table has by now.
     newest = snapshots.written_now(spark, path, None).version
     messages = read_records(spark, settings, topic, ranges).select(
         F.col("key").cast("string").alias("key"),
@@ -141,7 +141,7 @@ def _sent(
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
-    """Return gold rows as they leave: key, value, the fields that say which row it is, and `leaves`."""
+    """Return gold rows as they are sent: key, value, the fields that identify the row, and `leaves`."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
@@ -158,9 +158,9 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows of which the last message is not what gold says, and the digest of what that is.
+    """Return the rows whose last message differs from gold, and the digest of that message.
 
-    A tombstone says its key alone: it may mean any row of the key that had left before it.
+    A tombstone has only a key: it may mean any row of the key that was sent before it.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -199,14 +199,14 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the states of rows that a topic did not take, as the differences name them."""
+    """Return the states of rows that a topic did not accept, in the form of differences."""
     return noted.select(*_STATE).distinct()
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Return messages that have left more often than gold has said so.
+    """Return messages that were sent more often than gold has said.
 
-    Where what gold has said is gone in part, a note is all that there is to say of them.
+    If part of gold's history is gone, they can only be a note.
     """
     if _counted(sent.messages).where("times > 1").isEmpty():
         return [], []
@@ -226,7 +226,7 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
 
 
 def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic more often than gold's change feed has ever said so."""
+    """Return messages that are in the topic more often than gold's change feed has said."""
     said = changes.where(F.col("leaves") & F.col("_change_type").isin("insert", "update_postimage"))
     both = (
         _counted(messages)

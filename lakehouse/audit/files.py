@@ -1,4 +1,4 @@
-"""The tables themselves: every data file that a table's log names is there."""
+"""The tables themselves: every data file that a table's log names exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakehouse.tables import Lake
 
 
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
-    """Compare the log of every table of the stream that exists with what lies in its directory."""
+    """Compare the log of every existing table of the stream with the files in its directory."""
     return [
         _check(lake.spark, Compared(stream.name, "files", f"{layer}.{name}"), lake.path(layer, name))
         for layer, name in _names(stream)

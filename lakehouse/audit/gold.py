@@ -1,4 +1,4 @@
-"""Gold and silver: a gold table is what one batch over the silver rows that it stands for makes of them."""
+"""Gold and silver: a gold table equals what one batch makes of the silver rows that it stands for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.tables import Lake
 
 
 def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
-    """Compare a gold table and those beside it with a recomputation, row by row."""
+    """Compare a gold table and its side tables with a recomputation, row by row."""
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut, settings)
     checks = []
@@ -33,7 +33,7 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings)
 
 
 def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
-    """Say how many rows have a total that its type does not hold."""
+    """Return a note of how many rows have a total that its type does not hold."""
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()

@@ -60,7 +60,7 @@ def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings
 
 
 def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ranges) -> DataFrame:
-    """Return the committed records of a topic in a range of offsets of each partition, the end left out."""
+    """Return the committed records in a range of offsets of each partition of a topic, the end excluded."""
     first, end = (
         checkpoints.kafka_place({topic: {partition: both[side] for partition, both in ranges.items()}})
         for side in (0, 1)
@@ -69,7 +69,7 @@ def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ra
 
 
 def _read_up_to(lake: Lake, query: str, topic: str) -> dict[int, int]:
-    """Return the offset after the last one of every partition that is in a finished micro-batch."""
+    """Return, for every partition, the offset after the last one in a finished micro-batch."""
     batch = snapshots.finished(lake, query)
     if batch is None:
         return {}
@@ -86,7 +86,7 @@ def _counted(bronze: DataFrame) -> DataFrame:
 
 
 def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
-    """Explain what is no difference: offsets without a record, and rows whose record has left Kafka."""
+    """Explain what is not a difference: offsets without a record, and rows whose record has left Kafka."""
     counts = both.groupBy("partition").agg(
         F.count("sent").alias("sent"),
         *(
@@ -114,7 +114,7 @@ def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
 
 
 def _losses(lake: Lake, topic: str) -> list[str]:
-    """Name the offsets that expired before they had landed, and that somebody has allowed to be lost."""
+    """Return notes of offsets that expired before landing, and whose loss somebody has allowed."""
     lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     rows = lost.orderBy("partition", "first_offset").collect()
     return [

@@ -1,8 +1,8 @@
-"""Redis and gold: every row that gold has changed within the time to live stands in Redis as it is.
+"""Redis and gold: every row that gold has changed within the time to live stands in Redis unchanged.
 
-A row that Redis has in a newer version than the audit looked at is on its way, as is what the export has not
-come to yet. A row that gold has not stands in Redis by right only where it is older than the time to live,
-or was left by a table that has been made anew since: it goes by itself.
+A row that Redis has in a newer version than the audit's is in flight, and so is what the export has not
+reached yet. A row that gold does not have may stand in Redis only if it is older than the time to live, or if
+a table that was since recreated has left it: it expires.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class _Look:
     def at_latest(self, gold: DataFrame) -> None:
         """Compare the latest row of every member of a group; `gold` are the rows as of the version.
 
-        One that changes gold has made since concern, or that it has not changed within the time to live, may
-        be gone or another one.
+        Members with changes since that version are in flight. If gold has not changed the latest row within
+        the time to live, Redis may have none, or another one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -121,7 +121,7 @@ class _Look:
                 self._add_latest(*place_of, "in Redis, but not in gold")
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield rows that do not stand in Redis as they are, with what does; a newer one is on its way."""
+        """Yield rows that differ in Redis, with what Redis has; a newer version is in flight."""
         changes = (Change(**row.asDict()) for row in to_changes(exported, self.table).toLocalIterator())
         while chunk := list(islice(changes, _CHUNK)):
             self.compared += len(chunk)
@@ -154,6 +154,6 @@ class _Look:
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return generation and version of a row as it stands in Redis; null where it has none."""
+    """Return generation and version from a row's text in Redis; null if it has none."""
     found = _STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

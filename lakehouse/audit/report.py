@@ -1,4 +1,4 @@
-"""What an audit says: a line for everything that was compared, with the differences and their keys."""
+"""The audit's report: a line for every comparison, with the differences and their keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it must be: the key concerned, and what is wrong with it."""
+    """One difference: the key concerned, and what is wrong with it."""
 
     key: dict[str, Any]
     what: str
@@ -25,9 +25,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: what was compared with what, how many rows, how many differ, and some that do.
+    """One comparison: what was compared, how many rows, how many differ, and some that do.
 
-    `notes` explain what is no difference: gaps, expired offsets, rows that are on their way.
+    `notes` explain what is not a difference: gaps, expired offsets, rows in flight.
     """
 
     stream: str
@@ -52,7 +52,7 @@ class Report:
         return not any(check.differences for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON knows."""
+        """Return the report as values for JSON."""
         return {
             "clean": self.is_clean,
             "at": self.at.isoformat(),
@@ -71,7 +71,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check; the frames have one row a difference: a column `what`, the others are its key."""
+        """Return the check; the frames have a row per difference: a column `what`, the others are its key."""
         examples: list[Difference] = []
         found = missing
         for frame in different:
@@ -83,7 +83,7 @@ class Compared:
     def found(
         self, rows: int, differences: int, examples: Sequence[Difference], notes: Sequence[str] = ()
     ) -> Check:
-        """Return the check with differences that are known already."""
+        """Return the check, given its differences."""
         shown = tuple(examples[:EXAMPLES])
         return Check(self.stream, self.name, self.subject, rows, differences, shown, tuple(notes))
 

@@ -1,11 +1,11 @@
-"""Whether tables look as they must: suites of expectations, their results, and the gate before the export.
+"""Whether tables meet their expectations: suites, their results, and the gate before the export.
 
-expectations/<layer>/<table>.py ── suite() ─┐
-a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history
-                                                      ├─ Data Docs
-                                                      └─ gate ── export
+    expectations/<layer>/<table>.py ── suite() ─┐
+    a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history
+                                                          ├─ Data Docs
+                                                          └─ gate ── export
 """
 
 import os
 
-os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # before Great Expectations is imported anywhere
+os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # before anything imports Great Expectations

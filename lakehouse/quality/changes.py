@@ -1,12 +1,13 @@
-"""Whether tables that have held still do, by what has changed since: what a live gate looks at each time.
+"""Whether tables that met their expectations still do, judged by their changes: what a live gate looks at.
 
-A table that held as of one version holds as of a later one if
-- the rows of the keys that its change feed has named in between meet every condition,
+A table that met them as of one version meets them as of a later one if
+- the rows of the keys in its change feed since then meet every condition,
 - each query's `step` finds nothing in them (`lakehouse.quality.expectations.no_rows`), and
-- no row has gone from the other tables that the steps name.
-Rows are read by their keys, from files that can have them, and rows beside them from files that are near.
-Where the feed or the log is gone, a table was made anew, or a changed row is not plainly right, only the
-whole table can tell: a no is no finding.
+- no row is gone from the other tables that the steps name.
+
+Rows are read by key, from files that can have them, and neighbouring rows from files that are near. If the
+feed or the log is gone, if a table was recreated, or if a changed row is not clearly right, only the whole
+table can tell: a no is not a finding.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lakehouse.tables import from_micros
 from lakehouse.tables.spans import MOST_SPANS, merged
 
 Marks = Mapping[str, tuple[str, int]]
-"""By a table's name its id and its version."""
+"""A table's id and version, by its name."""
 Suites = Sequence[tuple[Subject, ExpectationSuite]]
 
 _BATCH = "changed_rows"
@@ -42,12 +43,12 @@ _NUMBERS = 10_000
 
 
 def marks_of(pinned: PinnedTables) -> Marks:
-    """Return which tables are pinned, and as of which versions."""
+    """Return the pinned tables and their versions."""
     return {name: (pinned.ids[name], version) for name, version in pinned.versions.items()}
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the part of a suite for which the whole table has to be looked at each time."""
+    """Return the part of a suite that needs the whole table each time."""
     rest = [
         one
         for one in suite.expectations
@@ -57,7 +58,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether steps can go on from tables that hold: what a step asks beyond its query holds as well."""
+    """Tell whether steps may continue from tables that hold: what a step requires beyond its query holds."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -68,10 +69,10 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell whether tables that held still do, as far as their suites have steps; false where nobody knows.
+    """Tell whether tables that held still do, as far as their suites have steps; false if unknown.
 
-    `held` are the marks of the tables as of which they did and `can_go_on` was true. `kept` are the tables of
-    gold by name, whose change feeds say what has changed.
+    `held` are the marks of the tables at which they held and `can_go_on` was true. `kept` are the gold tables
+    by name, whose change feeds say what has changed.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -82,7 +83,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
     try:
         with executing_for(pinned.spark, few=True):
             return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
-    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # such as a feed that is gone
+    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # for example, the feed is gone
         return False
     finally:
         since.forget()
@@ -90,14 +91,14 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
 
 @dataclass(frozen=True)
 class _Changed:
-    """The keys that a table's change feed has named, and the rows that have one of them now; persisted."""
+    """The keys in a table's change feed, and the current rows with one of them; persisted."""
 
     keys: DataFrame
     rows: DataFrame
 
 
 class _Since:
-    """Pinned tables, and what has changed in them since they had the versions `held`."""
+    """Pinned tables, and what has changed in them since the versions in `held`."""
 
     def __init__(
         self, pinned: PinnedTables, held: Mapping[str, int], kept: Mapping[str, MergedTable]
@@ -108,7 +109,7 @@ class _Since:
         self._found: dict[str, _Changed] = {}
 
     def lost_nothing(self, suites: Suites) -> bool:
-        """Tell whether the tables that steps name have all the rows that they had."""
+        """Tell whether the tables that steps name still have all their rows."""
         named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
         return all(
             self._has_all(subject)
@@ -117,7 +118,7 @@ class _Since:
         )
 
     def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
-        """Tell whether the rows that have changed meet the conditions, and the steps find nothing in them."""
+        """Tell whether the changed rows meet the conditions, and the steps find nothing in them."""
         if not self._has_changed(subject):
             return True
         steps = _steps(suite)
@@ -145,7 +146,7 @@ class _Since:
         )
 
     def forget(self) -> None:
-        """Let go of what is kept in memory."""
+        """Release what is kept in memory."""
         for found in self._found.values():
             found.rows.unpersist()
             found.keys.unpersist()
@@ -154,7 +155,7 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether every row of then is still there: as it was, or in gold as it has become."""
+        """Tell whether every former row is still there: unchanged, or in gold as it has become."""
         if not self._has_changed(subject):
             return True
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
@@ -172,13 +173,13 @@ class _Since:
             count, buckets = keys.agg(F.count(F.lit(1)), where).first() or (0, [])
             execute_for(self._pinned.spark, few=are_few(rows=count))
             rows = self._pinned.rows(subject)
-            if by is not None:  # a key that is null is a row's, too
+            if by is not None:  # a null key is the key of a row, too
                 rows = rows.where(_within(F.col(by), buckets, types[by]) | F.col(by).isNull())
             self._found[subject.name] = _Changed(keys, _with_keys(rows, keys, names, "left_semi").persist())
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return the rows of other tables that lie near those that have changed, by view."""
+        """Return the rows of other tables near those that have changed, by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -205,7 +206,7 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Run a step over these views, and over whole tables where it names others; `after` is since when."""
+    """Run a step over these views, and over whole tables for others that it names; `after`: since when."""
     step = str(one.step)
     named, shown = words(step), dict(views)
     for subject in pinned.subjects:
@@ -220,21 +221,21 @@ def _finds_nothing(
 
 
 def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:
-    """Join rows with those of the same keys, of which null is one like any other."""
+    """Join rows on these keys; nulls are equal to each other."""
     others = keyed.select(*(F.col(name).alias(f"_key_{name}") for name in names))
     same = (F.col(name).eqNullSafe(F.col(f"_key_{name}")) for name in names)
     return rows.join(others, reduce(Column.__and__, same), how)
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return how wide a bucket is of a column by which files are told apart, null where they are not."""
+    """Return the width of buckets of a column that separates files, null if it does not."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None
 
 
 def _buckets(first: Column, last: Column, type_: DataType) -> Column:
-    """Return the aggregate that says where the buckets begin in which rows begin and end."""
+    """Return the aggregate of the buckets in which the rows' ranges begin and end."""
     size = _size_of(type_)
     if size is None:
         raise TableError(
@@ -246,7 +247,7 @@ def _buckets(first: Column, last: Column, type_: DataType) -> Column:
 
 
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
-    """Return the condition that a column lies in one of the buckets, or between them where they are many."""
+    """Return the condition that a column lies in one of the buckets, or between them if they are many."""
     size = _size_of(type_) or 1
     spans = merged((first, last + size) for first, last in buckets)
     if len(spans) > MOST_SPANS:

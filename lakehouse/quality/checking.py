@@ -1,4 +1,4 @@
-"""A suite run over a table: each expectation, whether it holds, and the keys of some rows that break it."""
+"""A suite run on a table: each expectation, whether it holds, and the keys of some rows that break it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SEVERITIES: Mapping[Any, Severity] = {FailureSeverity.CRITICAL: "fail", Failure
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return the suite of a table, null where nobody has written one."""
+    """Return the suite of a table, null if there is none."""
     name = f"expectations.{subject.spec.layer}.{subject.spec.name}"
     try:
         module = import_module(name)
@@ -67,7 +67,7 @@ def check(
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite over a table as it is pinned; the rows are read once and kept meanwhile."""
+    """Run a suite on a pinned table; its rows are read once and cached meanwhile."""
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
     try:
@@ -83,14 +83,14 @@ def check(
                 batch_parameters={"dataframe": frame}, result_format=_RESULT_FORMAT, run_id=run
             )
             findings = tuple(map(_finding, done.results))
-    except (PySparkException, Py4JJavaError) as error:  # a file that is gone
+    except (PySparkException, Py4JJavaError) as error:  # a file is gone
         rows, findings = 0, (_unreadable(error),)
     return TableReport(subject.name, pinned.versions[subject.name], rows, findings, time.monotonic() - began)
 
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Have the rows in memory, and nothing of them in the session after that."""
+    """Cache the rows during the block, and remove all traces from the session afterwards."""
     frame.persist()
     try:
         yield frame
@@ -106,7 +106,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
-    """Write the pages of what was checked as of this time, UTC, and the index of all; older ones stay."""
+    """Write the pages of what was checked at this time, UTC, and the index of all; older pages stay."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     suites = [key.expectation_suite_identifier for key in runs]
@@ -114,7 +114,7 @@ def write_pages(context: AbstractDataContext, at: datetime) -> None:
 
 
 def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite without what is only a warning."""
+    """Return the suite without mere warnings."""
     kept = [one for one in suite.expectations if one.severity == FailureSeverity.CRITICAL]
     return ExpectationSuite(name=suite.name, expectations=kept)
 
@@ -145,7 +145,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return what an expectation raised; Great Expectations keeps one of it, or one for each metric."""
+    """Return an expectation's exception; Great Expectations keeps one per expectation or one per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((line.strip() for text in messages for line in text.splitlines() if line.strip()), None)

@@ -1,10 +1,9 @@
-"""What a suite is made of: expectations with a name, a severity and the key of the rows that break them.
+"""What a suite is made of: expectations with a name, a severity, and the key of the rows that break them.
 
-Three kinds, by what they cost. A condition on a row is a Spark expression; all of a suite's are counted in
-one pass over the table. A query is a pass of its own, for what one row cannot say: keys that are there twice,
-rows without their counterpart in another table, the age of the newest one. Only what fails is looked at once
-more, for examples. A severity is `fail`, which closes a gate and makes the command end with 1, or `warn`,
-which is only shown.
+There are three kinds, by cost. A condition on a row is a Spark expression; one pass over the table counts all
+of a suite's. A query is a pass of its own, for what a single row cannot say: duplicate keys, rows without a
+counterpart in another table, the age of the newest row. Only what fails is looked at again, for examples. A
+severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is only shown.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from lakehouse.render import Answer, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""What Great Expectations calls the rows of a query; it leaves the view behind."""
+"""Great Expectations' name for the rows of a query; it leaves the view behind."""
 
 _LEVELS = {"fail": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING}
 _UNMET = "table.rows_that_do_not_meet"
@@ -39,7 +38,7 @@ _FOUND = "unexpected_rows_query.row_count"
 
 
 class _RowsThatDoNotMeet(TableMetricProvider):
-    """The metric of a condition on a row; Great Expectations finds it by name and puts all into one pass."""
+    """The metric of a condition on rows; Great Expectations finds it by name and runs all in one pass."""
 
     metric_name = _UNMET
     value_keys = ("condition",)
@@ -61,9 +60,9 @@ class _RowsThatDoNotMeet(TableMetricProvider):
 
 
 class ExpectRowsToMeet(BatchExpectation):
-    """Every row meets a condition, as of a CHECK in SQL: one that is null is met.
+    """Every row meets a condition. As in a CHECK of SQL, null counts as met.
 
-    `key` are the columns that name the rows that do not.
+    `key` are the columns that identify the rows that break it.
     """
 
     key: list[str]
@@ -85,9 +84,9 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query over the table, `{batch}` in it, finds no row; what it finds says what is wrong.
+    """A query on the table, `{batch}` in it, finds no row; the rows it finds say what is wrong.
 
-    `step` and `near` are what a gate goes by once it has held, see `no_rows`.
+    A gate uses `step` and `near` once it has held; see `no_rows`.
     """
 
     step: str | None = None
@@ -115,20 +114,20 @@ def _batch(engine: SparkDFExecutionEngine) -> DataFrame:
 
 
 def _counts(rows: int, unexpected: int) -> dict[str, Any]:
-    """Return what the pages of Great Expectations ask of a result."""
+    """Return the counts that Great Expectations' pages need in a result."""
     percent = 100 * unexpected / max(rows, 1)
     return {"element_count": rows, "unexpected_count": unexpected, "unexpected_percent": percent}
 
 
 def _examples(rows: DataFrame) -> list[str]:
-    """Return the first rows as JSON in HTML: the pages of Great Expectations print what they get as it is."""
+    """Return the first rows as JSON in HTML: Great Expectations' pages print them without escaping."""
     found = Answer(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
     examples = (dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found))
     return [html.escape(json.dumps(one, ensure_ascii=False)) for one in examples]
 
 
 def read_example(text: str) -> dict[str, Any]:
-    """Return the columns of a row that breaks an expectation, as they stand in its result."""
+    """Return the columns of a row that breaks an expectation, from its result."""
     example: dict[str, Any] = json.loads(html.unescape(text))
     return example
 
@@ -139,7 +138,7 @@ def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
 
 
 def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = "fail") -> ExpectRowsToMeet:
-    """Expect a condition, in Spark SQL, of every row; null is met."""
+    """Expect a condition, in Spark SQL, of every row; null counts as met."""
     return ExpectRowsToMeet(key=list(key), condition=condition, description=name, severity=_LEVELS[severity])
 
 
@@ -149,7 +148,7 @@ def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
 
 
 def unique(key: Sequence[str]) -> ExpectNoRows:
-    """Expect no key twice."""
+    """Expect no duplicate key."""
     names = ", ".join(key)
     query = f"SELECT {names}, count(*) AS rows FROM {{batch}} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
     return no_rows("keys are unique", query, step=query)
@@ -163,19 +162,19 @@ def no_rows(
     step: str | None = None,
     near: Mapping[str, tuple[str, str, str]] | None = None,
 ) -> ExpectNoRows:
-    """Expect that a query, in Spark SQL, finds nothing.
+    """Expect that a query, in Spark SQL, finds no row.
 
-    `{batch}` stands for the table, `layer_name` for another one as of a version that belongs to it,
-    `gold_name_changes` for a gold table's change feed up to its version, and `limits` for one row of what
-    can be set: see `lakehouse.quality.subjects`.
+    `{batch}` stands for the table, `layer_name` for another table as of a version that matches,
+    `gold_name_changes` for a gold table's change feed up to its version, and `limits` for one row of
+    settings: see `lakehouse.quality.subjects`.
 
     A gate looks at the whole table again whenever it has changed, unless there is a `step`: a query that
-    finds a row wherever the expectation has held and does not hold any more. In it `{batch}` stands for the
-    rows whose keys are among those that have changed since, and `gold_name_changes` for the changes since;
-    the other tables may have got rows but lost none, and those of gold may have changed under their keys.
-    What it finds may be right after all: the whole table says so. `near` says which rows of another table a
-    step has to see beside a row of the batch, by its view: those of which a column lies between two
-    expressions over the row, in Spark SQL, all timestamps or longs.
+    finds a row whenever the expectation has held and no longer does. In it, `{batch}` stands for the rows
+    whose keys have changed since, and `gold_name_changes` for the changes since. Other tables may have new
+    rows but have lost none, and those of gold may have changed under their keys. A row that the step finds
+    may still be right: the whole table decides. `near` says which rows of another table a step must see
+    beside a row of the batch, by view: those whose column lies between two expressions over the row, in Spark
+    SQL, all timestamps or longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,
@@ -187,7 +186,7 @@ def no_rows(
 
 
 def fresh(column: str) -> ExpectNoRows:
-    """Expect a row of lately, by a column with a UTC time; an empty table is not fresh either."""
+    """Expect a recent row, by a column with a UTC time; an empty table is not fresh either."""
     query = (
         f"SELECT max({column}) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
         f"HAVING coalesce(max({column}) < (SELECT fresh_since FROM limits), true)"

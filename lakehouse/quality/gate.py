@@ -1,8 +1,9 @@
-"""The gate between gold and what leaves: a stream's rows go out only while its gold tables are as they must.
+"""The gate between gold and the export: a stream's rows are sent only while its gold tables are right.
 
-Only expectations of severity `fail` count. An expectation that cannot be looked at keeps the gate shut. The
-whole tables are looked at first, and again while they do not hold; once they hold, what has changed since
-(`lakehouse.quality.changes`), and the whole tables only where that does not say that they still do.
+Only expectations of severity `fail` count. An expectation that cannot be evaluated keeps the gate closed. The
+whole tables are checked first, and again as long as they do not hold. Once they hold, the changes since are
+checked (`lakehouse.quality.changes`), and the whole tables only if the changes do not show that they still
+hold.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lakehouse.tables import Lake
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found of a stream as of these tables, and whether the next look can go on from there."""
+    """What was found for a stream as of these tables, and whether the next check can continue from there."""
 
     marks: Marks
     is_open: bool
@@ -35,7 +36,7 @@ class _Found:
 
 
 class SuiteGate:
-    """Says of each stream whether its gold may leave, and notes in ops.gates when that changes."""
+    """Decides for each stream whether its gold may be exported, and notes changes in ops.gates."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class SuiteGate:
         self._found: dict[str, _Found] = {}
 
     def is_open(self, stream: Stream, now: datetime) -> bool:
-        """Check the stream's gold tables as they are and tell whether they may leave.
+        """Check the stream's current gold tables and tell whether they may be exported.
 
-        What has been found of the same versions is not looked for again.
+        The same versions are not checked twice.
         """
         suites = self._suites_of(stream)
         pinned = PinnedTables(self._lake, self._named_by(suites), self._settings, now)
@@ -82,7 +83,7 @@ class SuiteGate:
         return holds and not self._broken(rest, pinned)
 
     def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
-        """Return which expectations of whole tables do not hold, and how that shows."""
+        """Return the expectations of whole tables that do not hold, and the evidence."""
         self._context = self._context or make_context()
         reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
@@ -92,7 +93,7 @@ class SuiteGate:
         }
 
     def _suites_of(self, stream: Stream) -> Suites:
-        """Return the stream's gold tables that have a suite, with what in it closes a gate."""
+        """Return the stream's gold tables that have a suite, with the expectations that close a gate."""
         if stream.name not in self._suites:
             own = {table.name for table in stream.tables}
             gold = [one for one in self._every if one.spec.layer == "gold" and one.spec.name in own]
@@ -101,7 +102,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the tables that the suites are of, and those that their queries name."""
+        """Return the tables of the suites, and those that their queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

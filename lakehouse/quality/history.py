@@ -1,4 +1,4 @@
-"""The history of expectations: what the last runs said of each."""
+"""The history of expectations: what the last runs found for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakehouse.quality.results import Run
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation over the runs: what each run said, null where it did not look."""
+    """An expectation over several runs: each run's verdict, null if it was not checked."""
 
     table: str
     expectation: str
@@ -18,17 +18,17 @@ class Trend:
 
     @property
     def checked(self) -> int:
-        """How many runs have looked."""
+        """The number of runs that checked it."""
         return sum(run is not None for run in self.runs)
 
     @property
     def held(self) -> int:
-        """In how many of them it held."""
+        """The number of runs in which it held."""
         return sum(run is not None and run.success for run in self.runs)
 
 
 def trends(found: Sequence[Run]) -> list[Trend]:
-    """Return the trend of every expectation, by table and name; the runs in the order of their time."""
+    """Return the trend of every expectation, by table and name, with the runs in order of time."""
     order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
     by_place = {(run.table, run.expectation, run.run_id): run for run in found}
     names = sorted({(run.table, run.expectation) for run in found})

@@ -1,4 +1,4 @@
-"""What a check says: a finding for every expectation of a table."""
+"""A check's report: a finding for every expectation of a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Severity = Literal["fail", "warn"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One expectation of a table: whether it holds, and if not, what was seen, with some rows' keys.
+    """One expectation of a table: whether it holds and, if not, what was seen, with the keys of some rows.
 
-    `unexpected` counts the rows that break it, or that its query has found. `error` says why it could not be
-    looked at; such a one does not hold.
+    `unexpected` counts the rows that break it, or that its query found. `error` says why it could not be
+    evaluated; then it does not hold.
     """
 
     expectation: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What came of a table's suite, as of a version; `rows` were checked."""
+    """The result of a table's suite as of a version; `rows` were checked."""
 
     table: str
     version: int
@@ -43,16 +43,16 @@ class TableReport:
 
     @property
     def has_errors(self) -> bool:
-        """Tell whether an expectation could not be looked at."""
+        """Tell whether an expectation could not be evaluated."""
         return any(one.error for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON knows."""
+        """Return the report as values for JSON."""
         return {**asdict(self), "success": not self.failed}
 
 
 def summary(reports: Sequence[TableReport]) -> str:
-    """Return in a few words what came of a check: what does not hold, by how much that matters."""
+    """Return a short summary: what does not hold, by severity."""
     broken = [one for report in reports for one in report.findings if not one.success]
     looked = [one for one in broken if not one.error]
     counts = {

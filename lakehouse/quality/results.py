@@ -1,12 +1,12 @@
-"""What checks have found, kept: ops.expectation_results and ops.gates.
+"""What checks have found, kept in ops.expectation_results and ops.gates.
 
 Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
 `checked_at` is UTC and the same for all of a run; `version` is the table's, `rows` how many were checked.
 `unexpected` counts the rows that break the expectation, `examples` are keys of some as JSON, `error` is null
-unless it could not be looked at. Runs only append.
+unless it could not be evaluated. Runs only append.
 
 Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` are
-the expectations that did not hold, empty where it has opened.
+the expectations that did not hold, empty when it opened.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class GateState:
-    """A stream's gate since `changed_at`, UTC, and what has closed it."""
+    """A stream's gate since `changed_at`, UTC, and what closed it."""
 
     stream: str
     changed_at: datetime
@@ -75,7 +75,7 @@ class GateState:
 
 
 def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
-    """Append what a run has found."""
+    """Append a run's findings."""
     rows = [
         (
             run_id,
@@ -103,7 +103,7 @@ def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) 
 
 
 def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[Run]:
-    """Return what the last runs have found of the tables of these names, the oldest first."""
+    """Return what the last runs found for the tables of these names, the oldest first."""
     results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
     last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
     rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
@@ -128,7 +128,7 @@ def note_gate(lake: Lake, state: GateState) -> None:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the last state of each stream's gate that has ever been asked."""
+    """Return the last state of each stream's gate that has ever been checked."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
@@ -137,7 +137,7 @@ def gates(lake: Lake) -> Mapping[str, GateState]:
 
 
 def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
-    """Return the last change of each stream's gate, whoever has read them."""
+    """Return the last change of each stream's gate, from rows that any reader has read."""
     last: dict[str, GateState] = {}
     for one in changes:
         if one.stream not in last or last[one.stream].changed_at < one.changed_at:

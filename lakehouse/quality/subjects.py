@@ -1,4 +1,4 @@
-"""What is checked: tables as of versions that belong together, and the views that a suite's queries name."""
+"""What is checked: tables as of consistent versions, and the views that a suite's queries name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LIMITS_VIEW = "limits"
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec, the time of its rows, and its change feed where it has one."""
+    """A table that can have a suite: its spec, its rows' time column, and its change feed if it has one."""
 
     spec: TableSpec
     time: str
@@ -52,12 +52,12 @@ class Subject:
 
     @property
     def view(self) -> str:
-        """The name under which a suite's queries find it."""
+        """Its name in a suite's queries."""
         return f"{self.spec.layer}_{self.spec.name}"
 
 
 def subjects(streams: Sequence[Stream], settings: Settings) -> list[Subject]:
-    """Return the tables of these streams, and the dead letters, in the order of the data."""
+    """Return the tables of these streams, and the dead letters, in the order of the data flow."""
     sources = [source for stream in streams for source in stream.sources]
     kept = [table for stream in streams for table in stream.tables]
     return [
@@ -73,10 +73,10 @@ def _time_of(table: MergedTable) -> str:
 
 
 class PinnedTables:
-    """The tables of a lake as of one version each, so that what one check reads belongs together.
+    """The tables of a lake as of one version each, so that everything a check reads is consistent.
 
-    A table further from Kafka is looked at before those that it is made from: its rows are all there in them.
-    A table that has not been made yet is an empty view.
+    Tables further from Kafka are pinned before those that they are made from, which then have all their rows.
+    A table that does not exist yet is an empty view.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Take a table as it is now, or as of a version; one that has not been made yet is left out."""
+        """Pin a table as it is now, or as of a version; one that does not exist yet is left out."""
         found = tables.snapshot(self.spark, self._path(subject))
         if int(found.version()) >= 0:
             self.versions[subject.name] = int(found.version()) if version is None else version
@@ -109,13 +109,13 @@ class PinnedTables:
 
     @property
     def subjects(self) -> list[Subject]:
-        """The tables that are looked at, whether they have been made yet or not."""
+        """The tables to check, whether they exist yet or not."""
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows as of its version, of lately where `since` is given.
+        """Return the table's rows as of its version; recent ones if `since` is given.
 
-        Raises TableError where there is no such version any more.
+        Raises TableError if that version no longer exists.
         """
         version = self.versions[subject.name]
         try:
@@ -135,13 +135,13 @@ class PinnedTables:
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Execute what is planned inside the block as suits the size of the tables."""
+        """Choose execution settings for the size of the tables during the block."""
         with executing_for(self.spark, few=self.is_small):
             yield
 
     @contextmanager
     def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
-        """Have the views that the text of queries names, and drop them after that."""
+        """Register the views that the queries' text names, and drop them afterwards."""
         names, views = words(queries), dict[str, DataFrame]()
         for subject in self._every.values():
             if subject.view in names:
@@ -154,7 +154,7 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows as of its version, none where it has not been made yet."""
+        """Return the table's rows as of its version, none if it does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)
@@ -168,12 +168,12 @@ class PinnedTables:
         return tables.read_changes(self.spark, self._path(subject), after + 1, version)
 
     def commits(self, subject: Subject, after: int) -> Iterator[list[dict[str, Any]]]:
-        """Yield what each of the versions after one has done, up to the table's version."""
+        """Yield the actions of each version after one, up to the table's version."""
         for version in range(after + 1, self.versions[subject.name] + 1):
             yield tables.read_commit(self.spark, self._path(subject), version)
 
     def _changes_since(self, subject: Subject, since: datetime) -> DataFrame:
-        """Return the change feed of lately, up to the table's version."""
+        """Return the recent change feed, up to the table's version."""
         if subject.name not in self.versions:
             return self.changes(subject, 0)
         feed = tables.read_changes_since(self.spark, self._path(subject), since)
@@ -181,7 +181,7 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """The row of what can be set."""
+        """The row of settings."""
         settings = self._settings
         row = (
             self.now,
@@ -197,13 +197,13 @@ class PinnedTables:
 
 
 def words(queries: str) -> set[str]:
-    """Return the words of a text of queries, the names of views among them."""
+    """Return the words in the queries' text, which include the names of views."""
     return set(re.findall(r"\w+", queries))
 
 
 @contextmanager
 def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Have views by name inside the block."""
+    """Register views by name during the block."""
     for name, frame in views.items():
         frame.createOrReplaceTempView(name)
     try:
@@ -214,9 +214,9 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables of these names, each a layer, a table or layer.table; all of them for no name.
+    """Yield the tables of these names, each a layer, a table or layer.table; without names, all of them.
 
-    Raises TableError that lists the known names for one that is not known.
+    Raises TableError, which lists the known names, for an unknown one.
     """
     known = {*LAYERS, *(one.name for one in every), *(one.spec.name for one in every)}
     unknown = [name for name in names if name not in known]

@@ -1,7 +1,7 @@
-"""Where gold rows go: a Kafka topic, in transactions, and Redis, never back to an older version.
+"""Where gold rows are sent: a Kafka topic, transactionally, and Redis, where old never overwrites new.
 
 A change is a row's newest state in a micro-batch of gold's change feed. Both sinks take a micro-batch's
-changes whole and may be given the same micro-batch again.
+changes as a whole, and may be given the same micro-batch again.
 """
 
 from lakehouse.sinks.change import Change

@@ -1,4 +1,4 @@
-"""A gold row on its way out."""
+"""A gold row to be sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row as it leaves: Kafka key, JSON (null: deleted), version, and its places in Redis.
+    """A gold row as it is sent: Kafka key, JSON (null: deleted), version, and its places in Redis.
 
-    Rows of one `partition_by` go to one partition, that of a record with this key; null: the key itself.
+    Rows of the same `partition_by` go to one partition, that of a record with this key; null: of the key
+    itself.
     """
 
     key: str

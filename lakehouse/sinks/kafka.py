@@ -26,10 +26,10 @@ _REQUEST_BYTES = 1024 * 1024
 class Exporter:
     """Transactions of one exporter of a table to a topic.
 
-    Rows and progress are committed in one Kafka transaction: progress as the offset and metadata that the
-    consumer group has in partition 0 of the topic. The group's name is the transactional id, too, so a second
-    exporter with the same group fences the first. The broker ends a transaction that is open for more than
-    `transaction_timeout_s`, or for more than it allows, and what it had sent is never seen.
+    Rows and progress are committed in one Kafka transaction. Progress is the offset and metadata of the
+    consumer group in partition 0 of the topic. The group's name is also the transactional id, so a second
+    exporter with the same group fences the first. The broker aborts a transaction that is open for longer
+    than `transaction_timeout_s`, or than it allows; its messages are never seen.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Exporter:
         self._producer: KafkaProducer | None = None
 
     def close(self) -> None:
-        """Close the producer, however the broker is.
+        """Close the producer, whatever state the broker is in.
 
-        A transaction left open is invisible to read-committed consumers, which wait at its first row; it is
-        aborted by the next exporter's start, or by the broker when its time is over.
+        Read-committed consumers do not see an open transaction and wait at its first row. The next exporter's
+        start aborts it, or the broker when its time is up.
         """
         producer, self._producer = self._producer, None
         let_go(producer)
@@ -67,7 +67,7 @@ class Exporter:
             transactional_id=self._group,
             transaction_timeout_ms=min(self._timeout_ms, limits.transaction_ms),
             linger_ms=20,
-            # A batch of several records is never larger than the topic takes; a record that is larger than a
+            # A batch of several records is never larger than the topic allows; a record that is larger than a
             # batch gets one of its own.
             batch_size=min(_BATCH_BYTES, limits.record_bytes),
             max_request_size=max(_REQUEST_BYTES, limits.record_bytes),
@@ -78,7 +78,7 @@ class Exporter:
     def _commit(
         self, producer: KafkaProducer, changes: Iterable[Change], progress: OffsetAndMetadata
     ) -> None:
-        """Send the changes in their order and commit them together with the progress."""
+        """Send the changes in order and commit them together with the progress."""
         partitions = sorted(producer.partitions_for(self.topic))
         producer.begin_transaction()
         records = [
@@ -90,7 +90,7 @@ class Exporter:
             )
             for change in changes
         ]
-        # A commit that waits for a refused record is not woken before the next look at the topic, in minutes.
+        # A commit that waits for a refused record is only woken by the next look at the topic, minutes later.
         for record in records:
             record.get()
         producer.send_offsets_to_transaction({TopicPartition(self.topic, 0): progress}, self._group)
@@ -100,9 +100,9 @@ class Exporter:
 class KafkaSink(Exporter):
     """Writes a micro-batch's rows to one topic exactly once, in one transaction.
 
-    Progress is the micro-batch's number as the offset of the group `lakehouse-export-<table>-to-<topic>`,
-    with the query's identity as its metadata. A micro-batch that has been committed is not sent again.
-    `noted` is the progress that the lake knows of, for when Kafka has forgotten its own.
+    Progress is the micro-batch's number, as the offset of the group `lakehouse-export-<table>-to-<topic>`,
+    with the query's identity as its metadata. A committed micro-batch is not sent again. `noted` is the
+    progress noted in the lake, for when Kafka has dropped its own.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class KafkaSink(Exporter):
         self._sent: Transaction | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Part the changes by whether the topic takes them; where it does not, its limit is looked up again.
+        """Split the changes by whether the topic accepts them; if not, its limit is looked up again.
 
         Raises ServiceError as `write` does.
         """
@@ -133,15 +133,15 @@ class KafkaSink(Exporter):
         return weighed
 
     def write(self, changes: Sequence[Change], transaction: Transaction) -> int:
-        """Send the changes in their order and return how many were sent; 0 where they had been sent before.
+        """Send the changes in order and return how many were sent; 0 if they had been sent before.
 
-        Raises ServiceError where the broker refuses or another exporter has taken over.
+        Raises ServiceError if the broker refuses or another exporter has taken over.
         """
         with self._reported():
             return self._write(changes, transaction)
 
     def take_over(self) -> Limits:
-        """Fence every exporter that came before and return what the topic lets a producer do now.
+        """Fence every earlier exporter and return the topic's current limits for producers.
 
         Raises ServiceError as `write` does.
         """
@@ -153,15 +153,15 @@ class KafkaSink(Exporter):
     def refuse_other_progress(
         self, application: str | None, planned: int | None, *, allow_resend: bool = False
     ) -> None:
-        """Raise CheckpointError where the checkpoint and what Kafka says has left do not belong together.
+        """Raise CheckpointError if the checkpoint does not match what Kafka says has been sent.
 
         The checkpoint is of `application` (null: there is none) and has begun micro-batches up to `planned`.
-        One that knows nothing of rows that have left would send them again, which `allow_resend` permits; one
-        that was put back to an earlier state would begin micro-batches whose numbers are taken, so that their
-        rows would never leave. Raises ServiceError where the broker does not answer.
+        If it knows nothing of the rows sent, it would send them again, which `allow_resend` permits. If it
+        was put back to an earlier state, its next micro-batches would have numbers that are taken, so their
+        rows would never be sent. Raises ServiceError if the broker does not answer.
         """
         try:
-            # A transaction that a crash has left open would be waited for; it has not moved the progress.
+            # An open transaction after a crash would be waited for; it has not moved the progress.
             sent = read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
         except KafkaError as error:
             raise ServiceError(f"export to topic {self.topic} failed: {what_of(error)}") from error
@@ -202,7 +202,7 @@ class KafkaSink(Exporter):
         return self._producer
 
     def _look_again(self) -> bool:
-        """Look the topic's limits up and tell whether they are others; a new producer goes by them then."""
+        """Look up the topic's limits and tell whether they have changed; then a new producer uses them."""
         before = self._limits
         if limits_of(self._bootstrap_servers, self.topic) == before:
             return False
@@ -212,14 +212,14 @@ class KafkaSink(Exporter):
 
 
 def progress_group(table: str, topic: str, shard: int | None = None) -> str:
-    """Return the consumer group that keeps how far the export of a table to a topic has come."""
+    """Return the consumer group that holds the progress of a table's export to a topic."""
     return f"lakehouse-export-{table}-to-{topic}" + ("" if shard is None else f"-{shard}")
 
 
 def read_progress(
     bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Transaction | None:
-    """Return the last micro-batch that is noted as sent to the topic; null before the first."""
+    """Return the last micro-batch noted as sent to the topic; null before the first."""
     committed = read_group(bootstrap_servers, group, topic, isolation_level)
     return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
 
@@ -227,7 +227,7 @@ def read_progress(
 def read_group(
     bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> OffsetAndMetadata | None:
-    """Return what an exporter's group has as its progress in the topic; null before the first."""
+    """Return the progress that an exporter's group holds in the topic; null before the first."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers.split(","), group_id=group, isolation_level=isolation_level
     )
@@ -238,7 +238,7 @@ def read_group(
 
 
 def partition_of(change: Change, partitions: Sequence[int]) -> int:
-    """Return the partition that Kafka's default partitioner gives to a record with such a key."""
+    """Return the partition that Kafka's default partitioner gives to a record with this key."""
     text = change.key if change.partition_by is None else change.partition_by
     hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
     return partitions[hashed % len(partitions)]

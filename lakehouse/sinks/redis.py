@@ -1,4 +1,4 @@
-"""Gold rows in Redis: never back to an older version, and all of them again where Redis has lost them."""
+"""Gold rows in Redis: old never overwrites new, and if Redis has lost its rows it gets all of them again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakehouse.sinks.change import Change
 
 PIPELINE_ROWS = 1_000
 _ROW, _LATEST = (Path(__file__).with_name(f"redis_{name}.lua") for name in ("row", "latest"))
-_OLDER, _SAME, _NEW = range(3)  # what the first of the scripts says of a row
+_OLDER, _SAME, _NEW = range(3)  # answers of the first script
 _PURGED_AT_ONCE = 100
 _LAYOUT = "layout 2"
 _RETRIES = 8
@@ -28,31 +28,31 @@ _FILLING = "filling"
 
 @dataclass(frozen=True)
 class Put:
-    """What became of changes: how many were new, and the groups' members that are open.
+    """The result of putting changes: how many were new, and the groups' open members.
 
-    The latest row of an open member has been deleted, and one that was put long ago may be the latest now.
+    The latest row of an open member was deleted, and one that was put long ago may now be the latest.
     """
 
     rows: int = 0
     open: frozenset[tuple[str, str]] = frozenset()
 
     def __add__(self, other: Put) -> Put:
-        """Return both together, of changes that have no member in common."""
+        """Return the sum of both, for changes that share no member."""
         return Put(self.rows + other.rows, self.open | other.open)
 
 
 class RedisSink:
-    """Writes rows to Redis with a time to live; a row is replaced only by a newer version of itself.
+    """Writes rows to Redis with a time to live; only a newer version replaces a row.
 
     A version is that of the Delta commit that wrote the row, within the table's `generation`: its time of
-    creation in ms, because a table that is made anew counts its commits from zero. A newer generation
-    replaces whatever an older one has left. The layout is RedisView's. A row is put by one script call and
-    then, by another, into its group's hash: the keys of a script are in one slot. Redis being away is
-    retried with a growing pause, `retries` times: by default for half a minute.
+    creation in ms, because a recreated table counts its commits from zero. A newer generation replaces
+    everything of an older one. The layout is RedisView's. One script call puts a row, a second one puts it
+    into its group's hash: the keys of a script are in one slot. If Redis is away, calls are retried with a
+    growing pause, `retries` times: by default for half a minute.
 
-    The key `lakehouse:<table>:filled`, without a time to live, says which run of the server holds every
-    row that it should, and in which layout of the writer's own keys. Where it is gone, or says something
-    else, rows may have been lost.
+    The key `lakehouse:<table>:filled`, without a time to live, says which run of the server holds every row
+    that it should, and in which layout of the writer's own keys. If it is gone, or says something else, rows
+    may have been lost.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class RedisSink:
         self._rows_move = rows_move
 
     def write(self, changes: Iterable[Change], *, are_all: bool = False) -> Put:
-        """Put the rows, those of a member in the order of their versions; older ones than stand are left out.
+        """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
 
-        Where they `are_all` rows that stand of their members, these are closed: their latest row is known.
-        Raises ServiceError where Redis stays out of reach.
+        With `are_all`, these are all rows of their members, which are then closed: their latest row is known.
+        Raises ServiceError if Redis stays out of reach.
         """
         written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
@@ -95,7 +95,7 @@ class RedisSink:
             with _reported():
                 found = self._put_rows(chunk)
                 written += found.count(_NEW)
-                # One that stands may have come without its hash: a crash can lie between the two.
+                # A row may be there without its hash entry: a crash can come between the two.
                 standing = [change for change, how in zip(chunk, found, strict=True) if how != _OLDER]
                 are_open = self._put_into_hashes(standing, are_all=are_all)
                 for change, is_open in zip(standing, are_open, strict=True):
@@ -108,7 +108,7 @@ class RedisSink:
             return self._holds_all(self._client)
 
     def seems_filled(self) -> bool:
-        """Tell so at once, for when nothing is to be written: a Redis that does not answer is left alone."""
+        """Tell so without retries, for when nothing is to be written: an unreachable Redis is left alone."""
         try:
             return self._holds_all(self._impatient)
         except redis.RedisError:
@@ -116,7 +116,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Say that every row is there once the block has put them, unless Redis lost its keys meanwhile."""
+        """Note that every row is there after the block has put them, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
         with _reported():
             run = _place_of(self._client)
@@ -161,15 +161,15 @@ class RedisSink:
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON with generation and version as its last fields, where the script looks."""
+    """Return the row's JSON with generation and version as its last fields, where the script expects them."""
     row = change.value or '{"deleted":true}'
     return f'{row[:-1]},"generation":{generation},"version":{change.version}}}'
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return what Redis has under the rows' own keys, in their order; null for nothing.
+    """Return what Redis has under the rows' own keys, in order; null for nothing.
 
-    Raises ServiceError where Redis is out of reach.
+    Raises ServiceError if Redis is out of reach.
     """
     with _reported(), redis.Redis.from_url(url) as client:
         found = _get(client, [row_key(table, row) for row in row_keys])
@@ -177,9 +177,9 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield every row that Redis has of the table, by its own key; none is left out that stays meanwhile.
+    """Yield every row of the table in Redis, by its own key; a row that stays meanwhile is not missed.
 
-    Raises ServiceError where Redis is out of reach.
+    Raises ServiceError if Redis is out of reach.
     """
     prefix = row_key(table, "")
     with _reported(), redis.Redis.from_url(url) as client:
@@ -191,9 +191,9 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest rows of the groups' members, in their order; null for nothing.
+    """Return the latest rows of the groups' members, in order; null for nothing.
 
-    Raises ServiceError where Redis is out of reach.
+    Raises ServiceError if Redis is out of reach.
     """
     with _reported(), redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as pipeline:
         for group, member in members:
@@ -203,15 +203,15 @@ def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> lis
 
 
 def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the latest row of every member of every group that Redis has of the table.
+    """Yield the latest row of every member of every group of the table in Redis.
 
-    Raises ServiceError where Redis is out of reach.
+    Raises ServiceError if Redis is out of reach.
     """
     prefix = latest_key(table, "")
     with _reported(), redis.Redis.from_url(url) as client:
         for name in client.scan_iter(f"{prefix}*", count=PIPELINE_ROWS, _type="hash"):
             group = name.decode().removeprefix(prefix)
-            if ":" in group:  # of the writer's own keys in a former layout, which expire
+            if ":" in group:  # the writer's own keys in a former layout, which expire
                 continue
             for member, row in client.hscan_iter(name, count=PIPELINE_ROWS):
                 yield (group, member.decode()), row.decode()
@@ -228,12 +228,12 @@ def latest_key(table: str, group: str) -> str:
 
 
 def filled_key(table: str) -> str:
-    """Return the Redis key that stands as long as no row of the table has been lost."""
+    """Return the Redis key that exists as long as no row of the table has been lost."""
     return f"lakehouse:{table}:filled"
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether every row that should be there is."""
+    """Tell from the filled key's value and the server's INFO whether every row is there that should be."""
     return filled is not None and filled.decode(errors="replace") == _place(server)
 
 
@@ -246,7 +246,7 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
 
 
 def _place_of(client: redis.Redis) -> str:
-    """Return what names the server's run and the layout; a server that tells nobody has one name for ever."""
+    """Return a name for the server's run and the layout; it is constant if a server does not tell its run."""
     try:
         return _place(client.info("server"))
     except redis.ResponseError:

@@ -1,4 +1,4 @@
-"""A client of Redis for a moment, and the check that there is one."""
+"""A short-lived Redis client, and the check that a server answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_redis(url: str, timeout_s: float = 15.0) -> None:
     """Raise ServiceError, naming the address but no password, unless a Redis answers at the URL."""
     try:
         client = connect(url, timeout_s=timeout_s)
-    except ValueError:  # says what it could not read, which may be of the password
+    except ValueError:  # the error quotes what it could not read, perhaps a part of the password
         raise ServiceError("LAKEHOUSE_REDIS_URL is not a Redis URL, like redis://127.0.0.1:6379/0") from None
     try:
         client.ping()
@@ -33,7 +33,7 @@ def require_redis(url: str, timeout_s: float = 15.0) -> None:
 
 
 def connect(url: str, *, timeout_s: float) -> redis.Redis:
-    """Return a client that asks once and waits no longer than this."""
+    """Return a client that tries once and waits no longer than this."""
     return redis.Redis.from_url(
         url,
         socket_timeout=timeout_s,

@@ -1,11 +1,11 @@
 """A large micro-batch's rows, sent in shards: tasks of one Spark job, each with connections of its own.
 
-A shard's rows leave in slices, each with the shard's progress in one Kafka transaction, and Redis gets them
-after it. When every shard has been sent the micro-batch's progress is committed as that of a small one is, so
-a micro-batch that a crash has cut leaves out the slices that were done when it comes again. For that its rows
-have to come to the same shards, in the same order. They do: a micro-batch's plan in the checkpoint says what
-it reads of the change feed, a row's shard follows from its key, its place from its version and its keys, and
-the number of shards is a constant, as is the size from which a micro-batch is sent in shards.
+A shard's rows are sent in slices, each together with the shard's progress in one Kafka transaction; then
+Redis gets them. Once every shard has been sent, the micro-batch's progress is committed as for a small one.
+If a crash interrupts a micro-batch, its retry skips the slices that were done. This requires that its rows
+come to the same shards in the same order. They do: a micro-batch's plan in the checkpoint says what it reads
+of the change feed, a row's shard follows from its key, its position from its version and its keys, and both
+the number of shards and the size from which a micro-batch is sharded are constants.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of rows: how many, those sent to Kafka, put in Redis, and too large for their topic.
+    """What became of rows: their number, and those sent to Kafka, put in Redis, or too large for their topic.
 
-    Seconds are those of all shards together, which work side by side.
+    Seconds are summed over all shards, which run concurrently.
     """
 
     rows: int = 0
@@ -46,7 +46,7 @@ class Sent:
     redis_s: float = 0.0
 
     def __add__(self, other: Sent) -> Sent:
-        """Return both together, of rows that have no member of a group in common."""
+        """Return the sum of both, for rows that share no member of a group."""
         return Sent(
             self.rows + other.rows,
             self.sent + other.sent,
@@ -59,7 +59,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class ShardSender:
-    """Sends the shards of one table's micro-batches; travels to the tasks. `topic` null: Redis only."""
+    """Sends the shards of a table's micro-batches; serialized to the tasks. Null `topic`: Redis only."""
 
     table: str
     bootstrap_servers: str
@@ -72,14 +72,14 @@ class ShardSender:
     transaction_timeout_s: int
 
     def send(self, shards: DataFrame, transaction: Transaction, limits: Limits) -> Sent:
-        """Send the partitions of the frame, each a shard, and return what came of them together.
+        """Send the partitions of the frame, each a shard, and return their combined result.
 
-        `limits` are what the topic lets a producer do. Raises ServiceError where a shard failed; the others
-        may have been sent, and slices of this one, which a second call finds out.
+        `limits` are the topic's limits for producers. Raises ServiceError if a shard failed; the others, and
+        slices of this one, may have been sent, which a second call detects.
         """
 
         def send_shard(shard: int, rows: Iterable[Row]) -> Iterator[Sent | str]:
-            # A failure is returned, because Spark would wrap it in the traces of three processes.
+            # A failure is returned, because Spark would wrap it in three processes' stack traces.
             try:
                 yield self._send(shard, (Change(**row.asDict()) for row in rows), transaction, limits)
             except ServiceError as error:
@@ -99,7 +99,7 @@ class ShardSender:
         changes = reading.over(changes)
 
         def gone(slices: Iterable[Slice]) -> Iterator[Change]:
-            """Yield the rows that are done with Kafka, the next slice's once it is."""
+            """Yield the rows that are done with Kafka; those of a slice once it is."""
             nonlocal rows, sent
             for one in slices:
                 rows += len(one.changes)
@@ -136,6 +136,6 @@ class ShardSender:
                 slices = sinks.enter_context(closing(kafka)).send(changes, transaction)
             with all_.running():
                 put = redis.write(gone(sending.over(slices)))
-        # Rows are read while they are sent, and sent while they are put.
+        # Rows are read while others are sent, and sent while others are put.
         kafka_s = 0.0 if self.topic is None else sending.seconds - reading.seconds
         return Sent(rows, sent, put, tuple(refused), kafka_s, all_.seconds - sending.seconds)

@@ -10,17 +10,17 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from lakehouse.sinks.change import Change
 
-_OVERHEAD = 128  # more than a record and its batch have beside key and value
+_OVERHEAD = 128  # upper bound of what a record and its batch need beside key and value
 _LONGEST_CHARACTER = 4
 
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A row's state that its topic does not take: which it is, its size and the limit, in bytes.
+    """A row's state that its topic does not accept: its identity, its size and the limit, in bytes.
 
-    The size is that of the record in a batch of its own as the client reckons it: key and value in UTF-8, and
-    up to 95 bytes, at most 20 of them more than the broker counts. `value_sha256` is of the message's value,
-    in hex, and empty for a delete.
+    The size is that of the record in a batch of its own, as the client computes it: key and value in UTF-8,
+    and up to 95 bytes, at most 20 of them more than the broker counts. `value_sha256` is of the message's
+    value, in hex, and empty for a delete.
     """
 
     key: str
@@ -33,14 +33,14 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Changes that their topic takes, in their order, and those that it does not."""
+    """Changes that their topic accepts, in order, and those that it does not."""
 
     fitting: list[Change]
     refused: tuple[TooLarge, ...]
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
-    """Part the changes by whether their records have more bytes than the topic takes."""
+    """Split the changes by whether their records exceed the topic's limit."""
     fitting, refused = [], []
     for change in changes:
         found = _too_large(change, limit_bytes)

@@ -1,8 +1,8 @@
 """One shard of a large micro-batch in a Kafka topic, a slice of its rows at a time.
 
-A transaction that is open for too long is ended by the broker. One with all rows of a shard takes the longer
-the more rows there are and the busier the machine is, and would be ended in every retry, for ever. So a shard
-leaves in slices of bounded size, each a transaction, and its rows are never all in memory.
+The broker aborts a transaction that is open for too long. With all rows of a shard in one, it takes longer
+the more rows there are and the busier the machine is; it could be aborted in every retry, for ever. So a
+shard is sent in slices of bounded size, each a transaction, and its rows are never all in memory.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Slice:
 
 @dataclass(frozen=True)
 class _Progress:
-    """How many rows of a shard are done, the refused ones among them, and the smallest limit they went by."""
+    """How many rows of a shard are done, including refused ones, and the smallest limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return how many rows may come next, so that no slice has both some that are done and others."""
+        """Return how many rows may come next, so that a slice never mixes rows that are done with others."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
 class SlicedSink(Exporter):
-    """Writes the rows of one shard to a topic exactly once, `slice_rows` at most in a transaction.
+    """Writes the rows of one shard to a topic exactly once, at most `slice_rows` in a transaction.
 
-    Progress is the number of rows that are done as the offset of the group
-    `lakehouse-export-<table>-to-<topic>-<shard>`, and as its metadata the micro-batch they are of. When the
-    micro-batch comes again so many rows are left out, so they have to come in the same order. Which rows are
-    refused stays the same, too: those done are judged by the limit that they were judged by.
+    Progress is the number of rows that are done, as the offset of the group
+    `lakehouse-export-<table>-to-<topic>-<shard>`, with the micro-batch they belong to as its metadata. A
+    retry of the micro-batch skips that many rows, so they have to come in the same order. Refused rows stay
+    the same, too: rows that are done are judged by the limit that applied then.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class SlicedSink(Exporter):
         self._slice_rows = slice_rows
 
     def send(self, changes: Iterable[Change], transaction: Transaction) -> Iterator[Slice]:
-        """Send the changes in their order and yield them, slice by slice, each after its commit.
+        """Send the changes in order and yield them, slice by slice, each after its commit.
 
-        Raises ServiceError where the broker refuses or another exporter has taken over.
+        Raises ServiceError if the broker refuses or another exporter has taken over.
         """
         remaining = iter(changes)
         first = next(remaining, None)
-        if first is None:  # so nothing is connected
+        if first is None:  # nothing to connect for
             return
         with self._reported():
             producer = self._start(self._limits)
@@ -102,7 +102,7 @@ class SlicedSink(Exporter):
         if committed is None:
             return nothing
         metadata = str(committed.metadata)
-        if not metadata.startswith("{"):  # of an earlier version: the number of a micro-batch that is done
+        if not metadata.startswith("{"):  # by an earlier version: the number of a finished micro-batch
             sent = Transaction(metadata, int(committed.offset))
             is_done = sent.application == transaction.application and sent.version >= transaction.version
             return everything if is_done else nothing
@@ -115,7 +115,7 @@ class SlicedSink(Exporter):
 
 
 def next_slice(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Take the next rows, so many at most, and fewer where they are long."""
+    """Take the next rows, at most this many, and fewer if they are long."""
     part, characters = list[Change](), 0
     for change in remaining:
         part.append(change)

@@ -1,4 +1,4 @@
-"""How long writing to each store takes, though rows pass from one to the other."""
+"""Measures how long writing to each store takes, while rows pass from one to the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """Adds up seconds. Not to be used by two threads at once."""
+    """Adds up seconds. For one thread at a time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -26,7 +26,7 @@ class Stopwatch:
             self.seconds += time.monotonic() - started
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items and count the time that it takes to make each."""
+        """Yield the items and count the time that it takes to produce each."""
         remaining = iter(items)
         while True:
             with self.running():

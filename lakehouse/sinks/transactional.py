@@ -1,4 +1,4 @@
-"""A transactional producer's end and its errors, for whatever leaves in transactions."""
+"""Closing a transactional producer, and its errors, for everything that is sent in transactions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lakehouse.spark.query_errors import what_of
 
 
 class FencedError(ServiceError):
-    """Another producer has the transactional id now."""
+    """Another producer now has the transactional id."""
 
 
 @contextmanager
 def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None]:
-    """Close the producer where the block fails, and say what a failure of Kafka's is.
+    """Close the producer if the block fails, and translate Kafka's failures.
 
-    Raises FencedError, which says `fenced`, where another producer has taken over, and ServiceError for what
-    else the broker does.
+    Raises FencedError with the text `fenced` if another producer has taken over, and ServiceError for other
+    failures of the broker.
     """
     try:
         yield
@@ -36,12 +36,12 @@ def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None
 
 
 def let_go(producer: KafkaProducer | None) -> None:
-    """Close a producer, however the broker is."""
+    """Close a producer, whatever state the broker is in."""
     if producer is not None:
         with suppress(KafkaError):
             producer.close(timeout=5)
 
 
 def _is_fenced(error: KafkaError) -> bool:
-    """Tell whether another producer has the transactional id now; a later call hides that in its text."""
+    """Tell whether another producer now has the transactional id; a later call hides that in its text."""
     return isinstance(error, ProducerFencedError) or ProducerFencedError.__name__ in str(error)

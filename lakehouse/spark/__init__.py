@@ -1,1 +1,1 @@
-"""Spark itself: sessions, its JVM, files by Hadoop's names, and what it says when it fails."""
+"""Spark itself: sessions, its JVM, files by Hadoop paths, and its error messages."""

@@ -1,7 +1,7 @@
-"""Columns that are made once and used in every micro-batch.
+"""Columns that are built once and used in every micro-batch.
 
-PySpark builds a column by calls to the JVM, one or more for each function in it, and hands a list of columns
-over element by element. A micro-batch would make thousands of calls, each time for the same columns.
+PySpark builds a column by calls to the JVM, one or more for each function in it, and passes a list of columns
+element by element. A micro-batch would make thousands of calls, always for the same columns.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pyspark.sql.utils import get_active_spark_context
 
 
 class Columns:
-    """Columns by their names, for any frame in which they can be resolved."""
+    """Columns by name, for any frame in which they can be resolved."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return a frame with these columns and no others."""
+        """Return a frame with only these columns."""
         return DataFrame(rows._jdf.select(self._named), rows.sparkSession)
 
     def added_to(self, rows: DataFrame) -> DataFrame:
-        """Return the frame with these columns, in place of those of the same names."""
+        """Return the frame with these columns added; existing ones of the same names are replaced."""
         return DataFrame(rows._jdf.withColumns(self._names, self._bare), rows.sparkSession)
 
     @cached_property

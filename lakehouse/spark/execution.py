@@ -1,10 +1,10 @@
-"""How a step is executed: with generated code where rows are many, without where they are few.
+"""How a step is executed: with generated code if rows are many, interpreted if they are few.
 
-Spark writes Java for each plan, compiles it, and leaves it to the JVM to become fast. That pays from some
-tens of thousands of rows on; below, and in everything that lives for seconds, it is most of the cost. Every
-step of a micro-batch knows about how many rows it will see before it runs, and chooses. Where they are few
+Spark writes Java for each plan, compiles it, and relies on the JVM to make it fast. That pays from some tens
+of thousands of rows on; below that, and in everything that lives for seconds, it is most of the cost. Every
+step of a micro-batch knows roughly how many rows it will see before it runs, and chooses. If they are few,
 their plans are not adapted between stages either, and they are gathered in one partition, so that nothing is
-shuffled: a stage costs more than what it would spare.
+shuffled: a stage costs more than it would save.
 
 `python -m benchmarks.fixed crossing` prints where the curves cross.
 """
@@ -26,26 +26,26 @@ _ADAPTS = "spark.sql.adaptive.enabled"
 
 
 def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
-    """Tell whether so many rows, in files of so many bytes, are better interpreted."""
+    """Tell whether this many rows, in files of this many bytes, are better interpreted."""
     return rows <= FEW_ROWS and size_bytes <= FEW_BYTES
 
 
 def size_of(rows: DataFrame) -> int:
-    """Return the bytes of the files that the rows of a micro-batch are read from; too many where unknown."""
+    """Return the size in bytes of the files that a micro-batch is read from; a huge number if unknown."""
     return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
 
 def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
-    """Return few rows in one partition, in which keys meet without a shuffle; many as they are."""
+    """Return few rows in one partition, where keys meet without a shuffle; many rows unchanged."""
     return rows.coalesce(1) if few else rows
 
 
 def by_reference(value: Column, row: Column) -> Column:
-    """Return a literal that generated code is handed and does not contain; `row` is any column of the frame.
+    """Return a literal that generated code receives by reference; `row` is any column of the frame.
 
-    A number or a time stands in the text of the code, so each new value would be a new class to compile
-    and to warm up. An array is handed over, and which of its elements is meant depends on the row, for all
-    that the optimizer knows.
+    A number or a time would be part of the code's text, so each new value would be a new class to compile and
+    warm up. An array is passed by reference. Which of its elements is used depends on the row, as far as the
+    optimizer can tell.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
 
@@ -53,8 +53,8 @@ def by_reference(value: Column, row: Column) -> Column:
 def execute_for(spark: SparkSession, *, few: bool) -> None:
     """Let the session execute what it plans from now on as suits few rows, or many.
 
-    A query's own session stays so for the source of its next micro-batch, which Spark plans before anybody
-    knows how many rows it has: most are like the one before.
+    A query's own session keeps this for the source of its next micro-batch, which Spark plans before its size
+    is known; most micro-batches are like the one before.
     """
     if (spark.conf.get(_GENERATES) == "false") == few:
         return
@@ -66,9 +66,9 @@ def execute_for(spark: SparkSession, *, few: bool) -> None:
 
 @contextlib.contextmanager
 def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
-    """Do so inside the block, and as before behind it.
+    """Do so during the block, and restore the former state afterwards.
 
-    What is persisted is planned when it is marked, so mark it inside.
+    A persisted frame is planned when it is marked, so mark it inside the block.
     """
     before = spark.conf.get(_GENERATES) == "false"
     execute_for(spark, few=few)

@@ -13,20 +13,20 @@ Configuration = Literal["spark", "kafka"]
 
 
 def jars_directory() -> Path:
-    """Where the jars are: one directory per configuration of ivy.xml, whether filled or not."""
+    """Return the jars' directory: it has one directory per configuration of ivy.xml, filled or not."""
     return Path(sys.prefix) / "share" / "lakehouse" / "jars"
 
 
 def class_archive() -> Path:
-    """Where the archive of Spark's classes is that `make setup` makes (`sandbox.class_archive`)."""
+    """Return the path of the archive of Spark's classes that `make setup` makes (`sandbox.class_archive`)."""
     return jars_directory().parent / "classes.jsa"
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
     """Return every jar of a configuration, sorted.
 
-    Raises ServiceError when a jar that jars.sha256 lists is not there. Contents are compared once, by
-    `make setup`; here only names, because this runs at every start.
+    Raises ServiceError if a jar that jars.sha256 lists is missing. `make setup` compares the contents once;
+    only names are checked here, because this runs at every start.
     """
     expected = [jars_directory() / name for name in _locked_names() if name.startswith(f"{configuration}/")]
     missing = [path for path in expected if not path.is_file()]

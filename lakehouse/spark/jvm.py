@@ -1,8 +1,8 @@
 """Names of the JVM's classes, looked up once.
 
-Python asks the JVM anew for each part of `org.apache.spark.sql.functions` whenever it stands in an
-expression, and for what turns out to be no class the JVM searches every jar. A name means the same as long as
-the JVM lives, so what it was found to be is kept.
+Python asks the JVM for each part of `org.apache.spark.sql.functions` whenever it occurs in an expression. For
+a name that is not a class, the JVM searches every jar. A name's meaning does not change while the JVM lives,
+so each answer is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def remember_names(spark: SparkSession) -> None:
-    """Let the session's JVM be asked only once for a name; a second call changes nothing."""
+    """Ask the session's JVM only once for each name; a second call changes nothing."""
     gateway: Any = SparkContext._gateway
     if not isinstance(gateway.jvm, _View):
         gateway.jvm = _View(gateway._gateway_client, gateway.jvm._jvm_name, id=gateway.jvm._id)
@@ -24,14 +24,14 @@ def remember_names(spark: SparkSession) -> None:
 
 
 class _View(JVMView):  # type: ignore[misc]
-    """What lies in no package of its own, and whole dotted names."""
+    """Names outside a package, and whole dotted names."""
 
     def __getattr__(self, name: str) -> Any:
         return _kept(self, name, super().__getattr__(name))
 
 
 class _Package(JavaPackage):  # type: ignore[misc]
-    """What lies in a package."""
+    """The contents of a package."""
 
     def __getattr__(self, name: str) -> Any:
         return _kept(self, name, super().__getattr__(name))

@@ -1,6 +1,6 @@
-"""Where a path of Hadoop's lies, for those who read it without Spark.
+"""Hadoop's paths for readers without Spark.
 
-Hadoop takes a path as it is: nothing in it stands for another character, as %20 does in a URL.
+Hadoop takes a path literally: nothing in it is an escape, as %20 is in a URL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _AS_S3 = ("s3a://", "s3n://")
 
 
 def location(path: str) -> str:
-    """Return a path as deltalake and pyarrow have it: of this machine a plain path, or a URL.
+    """Return a path in the form of deltalake and pyarrow: a plain path of this machine, or a URL.
 
     Spark's names of S3 become the usual one. Keys and endpoints are read from the environment (AWS_…), not
     from Spark's properties.
@@ -20,7 +20,7 @@ def location(path: str) -> str:
     if path.startswith(_OF_THIS_MACHINE):
         rest = path.removeprefix(_OF_THIS_MACHINE)
         if rest.startswith("//"):
-            rest = rest[2:].partition("/")[2]  # without the host, which is this one
+            rest = rest[2:].partition("/")[2]  # without the host, which is this machine
         return f"/{rest.lstrip('/')}"
     return f"s3://{path[len(_AS_S3[0]) :]}" if path.startswith(_AS_S3) else path
 
@@ -31,5 +31,5 @@ def is_local(path: str) -> bool:
 
 
 def local_path(path: str) -> Path | None:
-    """Return where a path lies on this machine; null where it lies elsewhere."""
+    """Return the path on this machine; null if it lies elsewhere."""
     return Path(location(path)) if is_local(path) else None

@@ -1,4 +1,4 @@
-"""What the errors of streaming queries say, and which of them are over once the query starts again."""
+"""The errors of streaming queries in words, and which of them a restart cures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import LakehouseError, first_line
 
-# A table was given a column, a wider type or another property while it was read or written.
+# A table got a column, a wider type or another property while it was read or written.
 _TABLE_CHANGED = re.compile(
     r"\[DELTA_(SCHEMA_CHANGED(_\w+)?|SCHEMA_CHANGE_SINCE_ANALYSIS|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
 )
@@ -21,12 +21,12 @@ _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
 def error_line(error: BaseException) -> str:
-    """Return what an error says, without the stack traces that Spark puts into messages."""
+    """Return an error's message, without the stack traces that Spark puts into messages."""
     return first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
 
 
 def what_of(error: BaseException) -> str:
-    """Return what an error says, with its class where it is not one that a user knows."""
+    """Return an error's message, with its class unless users know it."""
     return (
         error_line(error)
         if isinstance(error, LakehouseError)
@@ -35,7 +35,7 @@ def what_of(error: BaseException) -> str:
 
 
 def is_table_change(error: BaseException) -> bool:
-    """Tell whether the query stumbled over a table's new schema, with which it can start again."""
+    """Tell whether the query failed at a table's new schema, with which it can restart."""
     return _TABLE_CHANGED.search(str(error)) is not None
 
 
@@ -45,12 +45,12 @@ def are_files_gone(error: BaseException) -> bool:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Tell whether Kafka does not have what the query was to read."""
+    """Tell whether Kafka no longer has what the query was to read."""
     return _RECORDS_GONE.search(str(error)) is not None
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Tell whether Spark itself is over: its context has been stopped, or its JVM does not answer."""
+    """Tell whether Spark itself has ended: its context was stopped, or its JVM does not answer."""
     context: Any = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())

@@ -1,8 +1,8 @@
 """The only builder of a SparkSession.
 
-Under spark-submit the session is what its properties file and flags say. Elsewhere (`lakehouse run`,
-`lakehouse sql`, the demo, the tests) the same `spark.properties` is read here, with the paths and sizes of
-this machine over it.
+Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
+sql`, the demo, the tests), the same `spark.properties` is read here, with this machine's paths and sizes on
+top.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _LOGGING = Path(__file__).parents[1] / "log4j2.properties"
 def build_session(
     settings: Settings, name: str, *, brief: bool = False, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session for the tables of this project; `options` go over everything else.
+    """Return a session for the tables of this project; `options` override everything else.
 
-    `brief`: it will not live long enough for the JVM's optimizing compiler to pay.
-    The second call in a process returns the session of the first. Raises ServiceError where the runtime
-    jars are not in place, or the JVM does not come up in two minutes.
+    `brief`: it will not live long enough for the JVM's optimizing compiler to pay. The second call in a
+    process returns the session of the first. Raises ServiceError if the runtime jars are missing, or if the
+    JVM does not start within two minutes.
     """
-    # PySpark would print a failure itself before it raises it, as JSON with a stack trace.
+    # PySpark would print a failure itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     builder = SparkSession.Builder().appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Outside spark-submit tasks are run by what this names, whatever spark.pyspark.python says.
+        # Outside spark-submit this decides how tasks run Python, whatever spark.pyspark.python says.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for key, value in (_launch_options(settings, brief=brief) | dict(options or {})).items():
             builder = builder.config(key, value)
@@ -58,10 +58,10 @@ def build_session(
 
 @contextlib.contextmanager
 def _impatient() -> Iterator[None]:
-    """Give a JVM up that does not come up.
+    """Kill a JVM that does not come up.
 
-    It tells PySpark its port by a file, which PySpark waits for while the JVM lives; where it could not be
-    written, because the disk was full for a moment, that is for ever.
+    It tells PySpark its port through a file, which PySpark waits for as long as the JVM lives. If the file
+    could not be written, because the disk was full for a moment, that would be for ever.
     """
     here = psutil.Process()
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
@@ -70,8 +70,8 @@ def _impatient() -> Iterator[None]:
         if over.wait(_JVM_TIMEOUT_S) or SparkContext._gateway is not None:
             return
         given_up.set()
-        while not over.wait(_KILL_AGAIN_S):  # shells go on starting processes until they are gone
-            # Parents first, so that no shell is left that would say something of its child's end.
+        while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are gone
+            # Parents first, so that no shell is left to report a child's end.
             for child in here.children(recursive=True):
                 if child not in before:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -95,7 +95,7 @@ def _impatient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
-    """Build a session and stop it at the end; by default it is a brief one where the lake is small."""
+    """Build a session and stop it after the block; by default a brief one if the lake is small."""
     spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
     try:
         yield spark
@@ -104,7 +104,7 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
 
 
 def is_small(lake: str) -> bool:
-    """Tell whether a lake lies on this machine and has so few bytes that every command is over soon."""
+    """Tell whether a lake lies on this machine and is so small that every command is short."""
     scheme, is_url, rest = lake.partition(":/")
     if is_url and scheme != "file":
         return False
@@ -123,7 +123,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     options = _read_properties(PROPERTIES)
-    del options["spark.driver.defaultJavaOptions"]  # the archive by its path in the checkout
+    del options["spark.driver.defaultJavaOptions"]  # it names the archive by its path in the checkout
     options["spark.driver.extraJavaOptions"] += (
         f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
     )
@@ -138,7 +138,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.jars": ",".join(map(str, jars)),
-        # As a wildcard, which puts them into the same order under spark-submit; the archive is of one order.
+        # As a wildcard, to get the same order as under spark-submit; the archive depends on the order.
         "spark.driver.extraClassPath": str(jars_directory() / "spark" / "*"),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),

@@ -1,4 +1,4 @@
-"""Small files and directories of the lake, on whatever file system it lies."""
+"""Small files and directories of the lake, on any file system."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOCAL = "file:"
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether there is such a file or directory."""
+    """Tell whether a file or directory exists."""
     return bool(_file_system(spark, path).exists(_path(spark, path)))
 
 
 def names(spark: SparkSession, directory: str) -> list[str]:
-    """Return the names of what lies in a directory; none where there is no such directory."""
+    """Return the names in a directory; none if it does not exist."""
     if not exists(spark, directory):
         return []
     jvm: Any = spark._jvm
     system, path = _file_system(spark, directory), _path(spark, directory)
     paths = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(path))
-    # As one text, "{a,b}": a checkpoint's directory has a hundred files, each of which would be three calls.
+    # As one text, "{a,b}": the hundred files of a checkpoint's directory would be three calls each.
     text = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(paths))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
@@ -43,9 +43,9 @@ def read_text(spark: SparkSession, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False) -> None:
-    """Write a file as Spark writes those of its checkpoints: whole, in place of the one that may be there.
+    """Write a file as Spark writes checkpoint files: as a whole, replacing an existing one.
 
-    With `anew` there must be none: raises FileExistsError where there is one.
+    With `anew` it must not exist: raises FileExistsError if it does.
     """
     here = _on_this_machine(spark, path)
     if here is not None:
@@ -60,7 +60,7 @@ def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False)
 
 
 def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
-    """Return where a path lies on a file system of this machine, null where Hadoop has it elsewhere."""
+    """Return the path on this machine's file system, null if Hadoop has it elsewhere."""
     context: Any = spark.sparkContext._jsc
     if path.startswith(_LOCAL) or context.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL):
         return local_path(path)
@@ -68,12 +68,12 @@ def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
 
 
 def _write_here(path: Path, text: str, *, anew: bool) -> None:
-    """Write a file without Hadoop, which starts five processes (readlink, chmod) for each that it renames."""
+    """Write a file without Hadoop, which starts five processes (readlink, chmod) for each rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
     try:
         draft.write_bytes(text.encode())
-        # Hadoop's checksum of another file of that name, which this one would be compared with.
+        # Hadoop's checksum of a former file of that name, which this one would be compared with.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         if anew:
             os.link(draft, path)
@@ -100,7 +100,7 @@ def _write_there(spark: SparkSession, path: str, text: str, *, anew: bool) -> No
 
 
 def delete(spark: SparkSession, path: str) -> None:
-    """Remove a file, or a directory with all that lies in it."""
+    """Remove a file, or a directory with everything in it."""
     _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
 
 
