@@ -1,9 +1,9 @@
 """Whether tables meet their expectations: suites, their results, and the gate before the export.
 
-    expectations/<layer>/<table>.py ── suite() ─┐
-    a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history
-                                                          ├─ Data Docs
-                                                          └─ gate ── export
+expectations/<layer>/<table>.py ── suite() ─┐
+a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history
+                                                      ├─ Data Docs
+                                                      └─ gate ── export
 """
 
 import os
