@@ -1,13 +1,13 @@
-"""Rules over facts: what fires, and what has resolved. Pure.
+"""Rules applied to facts: what fires, and what has resolved. Pure.
 
-        so      so      so      not so   unknown   not so
-    ────●───────●───────●───────●────────●─────────●────
-        pending         firing  resolved           (for_s = two ticks)
+            so      so      so      not so   unknown   not so
+        ────●───────●───────●───────●────────●─────────●────
+            pending         firing  resolved           (for_s = two ticks)
 
-An alert is a rule with labels. It is pending from when it is first so, fires once that has lasted `for_s`
-without a break, and resolves once when it is no longer so, or when its labels or its rule are gone. What is
-not known changes nothing. Its id is made of the rule, the labels and when it began to be so, which the state
-keeps: whoever goes on from a state gives the same ids.
+An alert is a rule with labels. It becomes pending when its condition is first true, and fires once that has
+lasted `for_s` without interruption. It resolves once when the condition is no longer true, or when its labels
+or its rule are gone. Unknown values change nothing. Its id is made of the rule, the labels and the time when
+the condition became true, which the state keeps: whoever continues from a state gives the same ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str, Labels]
 
 
 class Status(StrEnum):
-    """What a notification tells."""
+    """The content of a notification."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -37,7 +37,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """What a rule finds of one thing: whether it is so, null where that cannot be known, and in words."""
+    """A rule's finding for one thing: whether its condition is true, null if unknown, and in words."""
 
     labels: Labels
     is_so: bool | None
@@ -47,7 +47,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert that is pending or fires: since when it is so without a break, UTC, and whether it fires."""
+    """A pending or firing alert: since when its condition has been true (UTC), and whether it fires."""
 
     rule: str
     labels: Labels
@@ -58,12 +58,12 @@ class Alert:
 
     @property
     def key(self) -> Key:
-        """What tells it from others of the same time."""
+        """Its identity among alerts of the same time."""
         return self.rule, self.labels
 
     @property
     def id(self) -> str:
-        """The same for firing and resolved, another each time that it fires anew."""
+        """The same for firing and resolved; another one each time that the alert fires anew."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -73,7 +73,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """An alert that has begun to fire, or has resolved, at a time, UTC."""
+    """An alert that began to fire, or resolved, at a time, UTC."""
 
     alert: Alert
     status: Status
@@ -82,17 +82,17 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """Differs from that of any other notification; a repetition has the same."""
+        """Unique for each notification; a repetition has the same id."""
         return f"{self.alert.id}-{self.status.value}"
 
 
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state after `now` and what is to be told, resolved alerts first.
+    """Return the state after `now` and the notifications, resolved alerts first.
 
-    `judged` is what each rule has found, by its name, null where nothing can be known; of a clock that goes
-    backwards nothing fires early.
+    `judged` is what each rule found, by its name; null where nothing can be known. If a clock goes backwards,
+    nothing fires early.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()
@@ -140,7 +140,7 @@ def _step(
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification as it leaves: times are ISO 8601 in UTC; `event_id` tells repetitions."""
+    """Return a notification as it is sent: times are ISO 8601 in UTC; `event_id` identifies repetitions."""
     return {
         "event_id": one.id,
         "alert_id": one.alert.id,
@@ -160,7 +160,7 @@ def _iso(moment: datetime) -> str:
 
 
 def state_as_json(alerts: Sequence[Alert]) -> str:
-    """Return alerts as text that `state_from_json` reads."""
+    """Return alerts as text for `state_from_json`."""
     rows = [
         [one.rule, list(one.labels), one.since.isoformat(), one.fires, one.severity, one.what]
         for one in alerts
@@ -169,7 +169,7 @@ def state_as_json(alerts: Sequence[Alert]) -> str:
 
 
 def state_from_json(text: str) -> dict[Key, Alert]:
-    """Return the alerts of such a text."""
+    """Return the alerts in such a text."""
     found = (
         Alert(
             rule,

@@ -1,9 +1,9 @@
-"""What rules on metrics are judged on, as OpenMetrics: only for the services and metrics that rules name.
+"""The values that metric rules use, as OpenMetrics: only for the services and metrics that rules name.
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
-It is what each of the last windows that the rule looks at has reached, so that the threshold is all that
-Prometheus has to know. What is not known, or too old to be judged, has no sample.
+It is the value that each of the last windows of the rule has reached, so Prometheus only needs the threshold.
+Values that are unknown, or too old to be judged, have no sample.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """Makes a metric of the facts that were found last, null before the first."""
+    """Makes a metric of the latest facts, null before the first."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]
         self._facts = facts
 
     def describe(self) -> list[Metric]:
-        """Say nothing of names, as the other collectors of telemetry."""
+        """Return no names, like the other collectors of telemetry."""
         return []
 
     def collect(self) -> Iterator[Metric]:

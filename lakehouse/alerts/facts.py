@@ -1,6 +1,6 @@
-"""What rules are judged on, and what each rule finds of it. Pure.
+"""What rules are evaluated on, and what each rule finds. Pure.
 
-Null stands for what cannot be known; what is known to be absent is not there.
+Null stands for the unknown; what is known to be absent is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WINDOW = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Window:
-    """A statistic of a minute of a series that is over; `start` is UTC."""
+    """A statistic of a series in a past minute; `start` is UTC."""
 
     service: str
     start: datetime
@@ -39,7 +39,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Landed:
-    """Records of a stream that landed within a time, and dead letters that were first seen in it."""
+    """Records of a stream that landed within a time, and dead letters first seen in it."""
 
     records: int
     letters: int
@@ -57,7 +57,7 @@ class Audit:
 class Facts:
     """What is known at a moment.
 
-    `windows` are the newest ones of each metric rule, by the rule's name, and `landed` the counts of each
+    `windows` are the newest ones of each metric rule, by the rule's name. `landed` are the counts of each
     dead letter rule, by its name and then by stream.
     """
 
@@ -70,12 +70,12 @@ class Facts:
 def step(
     facts: Facts, rules: Sequence[Rule], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state after `now`, and what is to be told."""
+    """Return the state after `now`, and the notifications."""
     return evaluate(rules, {rule.name: find(rule, facts, now) for rule in rules}, state, now)
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return what a rule finds, null where nothing can be known."""
+    """Return a rule's findings, null where nothing can be known."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -113,7 +113,7 @@ def _of_stream(
 def _of_health(rule: HealthRule, state: StreamState) -> Judged:
     health = state.health
     what = f"{state.name} is {health.word}: {health.reason}"
-    # Of a stream of which nothing is known it is not known either, unless that is what is asked for.
+    # A stream about which nothing is known is unknown here, too, unless the rule asks for that.
     is_known = health.word is not Word.UNKNOWN or Word.UNKNOWN in rule.words
     return _judged({"stream": state.name}, health.word in rule.words if is_known else None, what)
 
@@ -148,7 +148,7 @@ def _of_lag(rule: LagRule, state: StreamState) -> Judged:
     value = sum(values) if rule.records is not None else max(values)
     limit = rule.records if rule.records is not None else rule.seconds
     is_over = value > (limit or 0)
-    if len(values) < len(found) and not is_over:  # what is not known may be more
+    if len(values) < len(found) and not is_over:  # the unknown part may be larger
         return _judged(labels, None, "the lag is not known of everything")
     what = (
         f"{value:,.0f} records wait" if rule.records is not None else f"the oldest waits for {value:,.0f} s"
@@ -188,10 +188,10 @@ def _of_audit(
 
 
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
-    """Return what every one of the last windows that the rule looks at has reached, by service.
+    """Return, by service, the value that all of the last windows of the rule have reached.
 
-    That is their least value for a threshold from below, and their greatest for one from above; a service
-    that lacks one of the windows, or has been silent for too long, is left out.
+    For an upper threshold that is their least value, for a lower one their greatest. A service that lacks one
+    of the windows, or has been silent for too long, is left out.
     """
     choose = min if rule.over is not None else max
     return {

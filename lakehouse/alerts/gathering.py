@@ -1,6 +1,6 @@
-"""The facts that rules are judged on, from the lake and the broker, without a JVM.
+"""The facts for rules, from the lake and the broker, without a JVM.
 
-What cannot be read is left out with a reason, so that a rule that needs it neither fires nor resolves.
+What cannot be read is left out with a reason, so a rule that needs it neither fires nor resolves.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Observation
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
-_DELAY = timedelta(hours=1)  # events are appended a little late, by clocks that may differ
+_DELAY = timedelta(hours=1)  # events are appended a little late, and clocks may differ
 _Found = TypeVar("_Found")
 
 
 class Audits:
     """The last audit of each stream.
 
-    Read from all of ops.events once, and then from what has been noted since the last look.
+    All of ops.events is read once; later looks read what has been added.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return them by stream, as of `now` (UTC); raises TableError where the table cannot be read."""
+        """Return them by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
         since = None if self._looked is None else self._looked - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             if one.stream is not None and one.details is not None:
@@ -62,7 +62,7 @@ def gather(
     audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
-    """Return what is known at the observation's time; `warn` is told what could not be read."""
+    """Return what is known at the observation's time; `warn` gets what could not be read."""
     now = observation.at
 
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:
@@ -91,7 +91,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the windows that are over, of the metric's series, as far back as the rule looks."""
+    """Return the past windows of the metric's series, as far back as the rule looks."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

@@ -1,8 +1,8 @@
-"""The same rules for Prometheus, over the metrics that lakehouse.telemetry exposes. Pure.
+"""The same rules for Prometheus, on the metrics that lakehouse.telemetry exposes. Pure.
 
-Beside them: how fast the budget of "in gold within X seconds" burns, by two windows each, so that an alert
-comes soon and goes soon. Every process exposes what is seen of the lake and the broker, so each of these
-values counts once, however many say it. What rules on metrics are judged on comes from `lakehouse alert
+In addition, how fast the budget of "in gold within X seconds" burns, each over two windows, so that an alert
+starts and ends soon. Every process exposes what it sees of the lake and the broker, so each of these values
+counts once, however many processes expose it. The values for metric rules come from `lakehouse alert
 --telemetry-port`.
 """
 
@@ -28,12 +28,12 @@ from lakehouse.alerts.rules import (
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
 _LATE = "lakehouse:in_gold_late"
-# How many times the budget of a month is spent too fast, in the long window and in the short one.
+# How many times too fast a month's budget is spent, in the long window and in the short one.
 _BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
 
 
 def rules_file(rules: Rules) -> str:
-    """Return a rules file: YAML, written as the JSON that is part of it, a line for each value."""
+    """Return a rules file: YAML, written as its subset JSON, with a line for each value."""
     groups = [
         {"name": "lakehouse", "rules": [_rule(rule) for rule in rules.rules]},
         {"name": "lakehouse in gold", "rules": _in_gold(rules.in_gold)},

@@ -1,8 +1,8 @@
-"""Notifications in a Kafka topic, exactly once for a read-committed consumer, with the state behind them.
+"""Notifications in a Kafka topic, exactly once for a read-committed consumer, and the state behind them.
 
-The state is a topic of its own, `<topic>-state`: compacted, of one partition, a record for each rule with its
-alerts. What a look at the pipeline changes of the state and what it tells leave in one transaction. A process
-that is killed anywhere has therefore told what its state says and nothing else; the next one goes on from it.
+The state is a topic of its own, `<topic>-state`: compacted, with one partition, and a record of its alerts
+for each rule. The changes of the state at one look, and its notifications, are sent in one transaction. So a
+process that is killed at any point has sent exactly what its state says, and the next one continues from it.
 The transactional id is that of the topic: a second process fences the first.
 """
 
@@ -30,19 +30,19 @@ from lakehouse.topics import create_topics, ends_of, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
 _REQUEST_MS = 10_000
-_DELIVERY_MS = 20_000  # by default a record is waited for two minutes, though the broker is back
+_DELIVERY_MS = 20_000  # by default a record is waited for two minutes, even if the broker is back
 _POLL_MS = 1000
 
 
 def state_topic(topic: str) -> str:
-    """Return the topic that keeps the state."""
+    """Return the topic that holds the state."""
     return f"{topic}-state"
 
 
 class Publisher:
-    """Keeps the state and tells what follows from it.
+    """Keeps the state and sends its notifications.
 
-    Raises ServiceError where the broker does not take it: a FencedError where another process has taken over.
+    Raises ServiceError if the broker does not accept them: a FencedError if another process has taken over.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
@@ -51,7 +51,7 @@ class Publisher:
         self._producer: KafkaProducer | None = None
 
     def start(self) -> dict[Key, Alert]:
-        """Fence whoever published here before, and return the state to go on from."""
+        """Fence any earlier publisher, and return the state to continue from."""
         create_topics(self._servers, {self.topic: 1})
         create_topics(self._servers, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
         with self._reported():
@@ -63,11 +63,11 @@ class Publisher:
                 delivery_timeout_ms=_DELIVERY_MS,
                 max_block_ms=_DELIVERY_MS,
             )
-            producer.init_transactions()  # ends what a killed process has begun
+            producer.init_transactions()  # ends the transaction of a killed process
             return read_state(self._servers, self.topic)
 
     def publish(self, before: State, after: State, told: Sequence[Notification]) -> None:
-        """Commit what differs of the state, by rule, together with what is told; nothing where neither is."""
+        """Commit the changed state, by rule, together with the notifications; does nothing without either."""
         changed = _by_rule(after)
         old = _by_rule(before)
         records = {
@@ -81,7 +81,7 @@ class Publisher:
         if producer is None:
             raise ServiceError(f"alerts to topic {self.topic} have not been started")
         with self._reported():
-            require_listening(self._servers)  # a broker that has left is not waited for
+            require_listening(self._servers)  # does not wait for a broker that is gone
             producer.begin_transaction()
             sent = [
                 producer.send(
@@ -106,7 +106,7 @@ class Publisher:
             producer.commit_transaction()
 
     def close(self) -> None:
-        """Let go of the broker, however it is."""
+        """Disconnect, whatever state the broker is in."""
         producer, self._producer = self._producer, None
         let_go(producer)
 
@@ -120,7 +120,7 @@ class Publisher:
 
 
 def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
-    """Return the alerts that the state topic has, those that are pending included."""
+    """Return the alerts in the state topic, including pending ones."""
     texts: dict[str, str | None] = {}
     partition = TopicPartition(state_topic(topic), 0)
     consumer = KafkaConsumer(

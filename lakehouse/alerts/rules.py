@@ -1,7 +1,7 @@
 """Alerting rules, from one TOML file.
 
-A rule says what is wrong of a stream, or of a service's metric. The file is validated as a whole: unknown
-keys and kinds are refused by name, with those that are known.
+A rule describes a problem of a stream, or of a service's metric. The file is validated as a whole: unknown
+keys and kinds are refused by name, and the known ones are listed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Part(BaseModel):
 
 
 class _Rule(_Part):
-    """What every rule has: the alert fires once it has been so for `for_s` seconds without a break."""
+    """What every rule has: the alert fires once its condition has been true for `for_s` seconds."""
 
     name: _Name
     for_s: float = Field(default=0, ge=0, allow_inf_nan=False)
@@ -48,7 +48,7 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream, null for each of them."""
+    """A rule on one stream; null: on each of them."""
 
     stream: str | None = None
 
@@ -56,8 +56,8 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """A statistic of gold.metrics_1m is over or under a threshold in each of the last `windows` minutes.
 
-    `service` null: judged for each service that has the metric. A series whose newest window ended more than
-    `stale_s` seconds ago is not judged.
+    `service` null: evaluated for each service that has the metric. A series whose newest window ended more
+    than `stale_s` seconds ago is not evaluated.
     """
 
     kind: Literal["metric"]
@@ -75,7 +75,7 @@ class MetricRule(_Rule):
 
 
 class LagRule(_OfStream):
-    """More records or seconds wait before a layer than may."""
+    """More records or seconds wait before a layer than allowed."""
 
     kind: Literal["lag"]
     layer: LayerName
@@ -115,14 +115,14 @@ class AuditFailedRule(_OfStream):
 
 
 class AuditOldRule(_OfStream):
-    """The newest audit of the stream is more than `seconds` ago, or there was none."""
+    """The newest audit of the stream is older than `seconds`, or there was none."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
 
 
 class HealthRule(_OfStream):
-    """The stream's health is one of these words."""
+    """The stream's health is one of these values."""
 
     kind: Literal["health"]
     words: tuple[Word, ...] = Field(min_length=1)
@@ -136,14 +136,14 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """How soon a record has to be in gold, and in which share of the time that has to be so."""
+    """How soon a record has to be in gold, and for which share of the time this must hold."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)
 
 
 class Rules(_Part):
-    """The file."""
+    """The rules file."""
 
     in_gold: InGold = InGold()
     rules: tuple[Annotated[Rule, Field(discriminator="kind")], ...] = ()
@@ -158,9 +158,9 @@ class Rules(_Part):
 
 
 def load_rules(path: Path | None, streams: Sequence[str]) -> Rules:
-    """Read the file, null for the default one.
+    """Read the file; null: the default one.
 
-    Raises SettingsError that names everything that is wrong with it, streams that are not known included.
+    Raises SettingsError, which names everything that is wrong with it, unknown streams included.
     """
     path = path or DEFAULT_RULES
     try:

@@ -1,4 +1,4 @@
-"""What fires now and what was told last, read from the broker: for those who look, not for who judges."""
+"""What fires now and the last notifications, read from the broker: for readers, not for the alert process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _POLL_MS = 1_000
 
 @dataclass(frozen=True)
 class Standing:
-    """The alerts that fire, the longest first, and the last notifications as they left, the newest first."""
+    """The firing alerts, the longest first, and the last notifications as sent, the newest first."""
 
     firing: tuple[Alert, ...] = ()
     told: tuple[Mapping[str, Any], ...] = ()
 
 
 def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
-    """Return what the alert process has left, and of its notifications the last `most`.
+    """Return what the alert process has written, and of its notifications the last `most`.
 
-    Nothing where there was never one. Raises ServiceError where the broker does not answer.
+    Empty if there never was one. Raises ServiceError if the broker does not answer.
     """
     require_listening(bootstrap_servers)
     try:
@@ -50,7 +50,7 @@ def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return the number that a rule compares with, null where it has none."""
+    """Return the number that a rule compares with, null if it has none."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 

@@ -1,4 +1,4 @@
-"""Looks at the pipeline again and again and tells what has begun and what is over."""
+"""Looks at the pipeline repeatedly, and reports what has begun and what has ended."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lakehouse.telemetry.server import Readiness
 
 
 class Watch:
-    """Judges the rules; where the broker is away it goes on from what the broker has, once it is back.
+    """Evaluates the rules. If the broker is away, it continues from the broker's state once it is back.
 
-    `warn` is told each new trouble once.
+    `warn` gets each new problem once.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Watch:
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
         self.facts: Facts | None = None
-        """What was found at the last look."""
+        """The findings of the last look."""
 
     @property
     def firing(self) -> list[Alert]:
@@ -52,13 +52,13 @@ class Watch:
         return sorted((one for one in alerts if one.fires), key=lambda one: (one.since, one.key))
 
     def start(self) -> None:
-        """Take over from whoever watched before. Raises ServiceError where the broker does not answer."""
+        """Take over from any earlier watcher. Raises ServiceError if the broker does not answer."""
         self._state = self._publisher.start()
 
     def look(self, now: datetime) -> list[Notification]:
-        """Judge every rule, and return what has been told. Raises ServiceError as `start` does.
+        """Evaluate every rule, and return the notifications sent. Raises ServiceError as `start` does.
 
-        After an error the state is read anew, because nobody knows whether its transaction is committed.
+        After an error the state is read again, because it is unknown whether its transaction was committed.
         """
         try:
             told = self._look(now)
@@ -69,11 +69,11 @@ class Watch:
         return told
 
     def observation(self) -> Observation:
-        """Return how the streams are, as seen less than a second ago."""
+        """Return the state of the streams, as seen less than a second ago."""
         return self._observer.latest()
 
     def readiness(self) -> Readiness:
-        """Return whether alerts are judged and told, and what keeps them from it."""
+        """Return whether alerts are evaluated and sent, and what prevents it."""
         reasons = [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
         return Readiness(not reasons, tuple(reasons))
 
@@ -106,7 +106,7 @@ class Watch:
         return told
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Disconnect from the broker."""
         self._publisher.close()
         self._observer.close()
 
@@ -118,9 +118,9 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Look until `pause` says that it is to end; a broker that is away is told of once and asked again.
+    """Look until `pause` says to stop; a broker that is away is reported once and asked again.
 
-    Raises FencedError where another process has taken over.
+    Raises FencedError if another process has taken over.
     """
     is_away = False
     while True:

@@ -1,9 +1,9 @@
 """Notifications to a webhook, at least once and in order, by a thread that nothing waits for.
 
-What is sent is what the topic has: a consumer group of the webhook's own keeps how far it has come, and moves
-on when the webhook has answered 2xx. Until then it is asked again with back-off, so a webhook that is away
-misses nothing and stops nothing. A notification that is repeated has the same event id, in the body and in
-the header `Idempotency-Key`. A webhook begins with what is told after it was first named.
+It sends what the topic has. A consumer group of the webhook's own holds its progress, and advances when the
+webhook has answered 2xx. Until then the request is retried with back-off. So a webhook that is away misses
+nothing and blocks nothing. A repeated notification has the same event id, in the body and in the header
+`Idempotency-Key`. A webhook begins with the notifications sent after it was first configured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMEOUT_S = 10.0
 
 
 class Webhook:
-    """Sends what the topic has to a URL. `warn` is told when it is away and when it is back."""
+    """Sends the topic's notifications to a URL; `warn` is told when the webhook is away, and back again."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Webhook:
         self._servers = bootstrap_servers
         self._topic = topic
         self._url = url
-        self._name = f"webhook at {urlsplit(url).hostname}"  # the rest of a URL may be a secret
+        self._name = f"webhook at {urlsplit(url).hostname}"  # the rest of a URL may be secret
         self._warn = warn
         self._first_pause_s = first_pause_s
         self._stopping = threading.Event()
@@ -53,11 +53,11 @@ class Webhook:
 
     @property
     def group(self) -> str:
-        """The consumer group that keeps how far it has come."""
+        """The consumer group that holds its progress."""
         return f"lakehouse-alerts-webhook-{hashlib.sha256(self._url.encode()).hexdigest()[:16]}"
 
     def start(self) -> None:
-        """Settle where to begin, and begin. Raises ServiceError where the broker does not answer."""
+        """Determine where to begin, and begin. Raises ServiceError if the broker does not answer."""
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
@@ -65,7 +65,7 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Send what the topic has, if it can be sent at once, and leave; the rest is sent next time."""
+        """Send what can be sent at once, and stop; the rest is sent next time."""
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -79,7 +79,7 @@ class Webhook:
         partitions = [
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
-        if not partitions:  # just after the broker's start; without partitions nothing would ever come
+        if not partitions:  # just after the broker's start; without partitions nothing would ever arrive
             consumer.close()
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
@@ -136,7 +136,7 @@ class Webhook:
 
 
 class _AwayError(Exception):
-    """The webhook has not taken a notification."""
+    """The webhook has not accepted a notification."""
 
 
 def _close(consumer: KafkaConsumer | None) -> None:

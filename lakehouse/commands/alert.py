@@ -1,4 +1,4 @@
-"""`lakehouse alert`: rules judged on gold and telemetry, told to Kafka and to webhooks, without Spark."""
+"""`lakehouse alert`: rules evaluated on gold and telemetry, sent to Kafka and to webhooks, without Spark."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def alert(
     ] = -1,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Judge the alerting rules until stopped; tell the alert topic and the webhooks what begins and ends.
+    """Evaluate the alerting rules until stopped, and notify the alert topic and the webhooks.
 
     One process at a time: a second one takes over from the first. `--format json` prints a line of JSON for
-    each notification. Its /metrics say how far behind the streams are though no job lives, and what rules on
-    metrics are judged on.
+    each notification. Its /metrics show how far behind the streams are, even if no job runs, and the values
+    that metric rules use.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in STREAMS])

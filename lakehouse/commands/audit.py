@@ -1,4 +1,4 @@
-"""`lakehouse audit`: nothing lost, nothing twice; jobs/audit.py is the same by spark-submit."""
+"""`lakehouse audit`: nothing lost, nothing twice; jobs/audit.py is the same for spark-submit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def audit_command(
     stream: StreamOption = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Compare every layer with the one before it, row by row, and what has left with gold.
+    """Compare every layer with the one before it, row by row, and the exports with gold.
 
-    Runs beside the streams and writes nothing but an event. Exit code 1 where anything differs.
+    Can run alongside the streams; writes nothing but an event. Exits with 1 if anything differs.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     progress = Console(stderr=True)
@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Note what was found of a stream, in so far as it was looked at."""
+    """Note the findings for a stream, as far as it was checked."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return

@@ -1,4 +1,4 @@
-"""`lakehouse dead-letters`: what was refused and why; to be let in after all, or given up."""
+"""`lakehouse dead-letters`: what was refused and why; replay it, or discard it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class _Filters:
-    """The options that say which letters are meant."""
+    """The options that select letters."""
 
     stream: StreamOption = None
     rule: Rule = None
@@ -74,7 +74,7 @@ class _Filters:
     id_: Id = None
 
     def selection(self) -> Selection:
-        """Return the letters that are meant; raises SettingsError for what is no stream or no time."""
+        """Return the selection; raises SettingsError for an unknown stream or an invalid time."""
         now = datetime.now(UTC)
         return Selection(
             streams=tuple(one.name for one in choose(self.stream)) if self.stream else (),
@@ -88,7 +88,7 @@ class _Filters:
         )
 
     def chosen(self, *, everything: bool) -> Selection:
-        """Return the same; raises SettingsError where --all and filters are both given or both missing."""
+        """Return the same; raises SettingsError if --all and filters are both given or both missing."""
         selection = self.selection()
         if not everything and selection.is_everything:
             raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
@@ -108,7 +108,7 @@ def list_(
 ) -> None:
     """Count letters by stream, rule and status, and show the newest ones.
 
-    Raw values are cut, and what does not print is escaped; what is not UTF-8 is hexadecimal.
+    Raw values are cut, and unprintable characters are escaped; values that are not UTF-8 are shown in hex.
     """
     selection = filters.selection()
     settings = read_settings()
@@ -152,10 +152,10 @@ def replay(
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Judge open letters again, under today's rules and settings, and let into silver what passes.
+    """Judge open letters again, under today's rules and settings, and accept those that pass into silver.
 
-    What still fails stays open, with today's reasons. May run at any time, beside the layers too, and again:
-    silver has a record once. Not beside a rebuild of silver.
+    Letters that still fail stay open, with today's reasons. You can run this at any time, beside the layers
+    too, and repeat it: silver has each record once. It does not run beside a rebuild of silver.
     """
     selection = filters.chosen(everything=all_)
     settings, streams = read_settings(), choose(filters.stream or [])
@@ -186,7 +186,7 @@ def discard(
     filters: _Filters,
     all_: All = False,
 ) -> None:
-    """Give open letters up: they stay in the table, as discarded, and are not replayed."""
+    """Give up open letters: they stay in the table as discarded, and are not replayed."""
     selection = filters.chosen(everything=all_)
     settings, streams = read_settings(), choose(filters.stream or [])
     name = "lakehouse dead-letters discard"

@@ -1,4 +1,4 @@
-"""How dead letters are printed: nothing that a record holds reaches the terminal unescaped."""
+"""How dead letters are printed: no content of a record reaches the terminal unescaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.messages.readable import readable
 from lakehouse.repair.replay import Discarded, Replayed, Tried
 
 VALUE_BYTES = 400
-"""How much of a raw value a list needs."""
+"""How much of a raw value a list shows."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
@@ -52,7 +52,7 @@ def letter_json(letter: Row) -> str:
 
 
 def print_letter(letter: Row) -> None:
-    """Print everything about a letter, a line for each of its columns, headers and reasons."""
+    """Print everything about a letter, one line for each column, header and reason."""
     whole = _whole(letter)
     headers, reasons = whole.pop("headers"), whole.pop("reasons")
     rows = [[name, value] for name, value in whole.items()]
@@ -74,7 +74,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
 
 
 def print_tried(tried: Tried, console: Console) -> None:
-    """Print what a replay would do, and by rule why it would not do more."""
+    """Print what a replay would do, and by rule why the rest would fail."""
     _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
     if tried.there_already:
         _say(console, f"{tried.there_already:,} are in silver already")

@@ -26,5 +26,5 @@ def demo(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve: the port; 0: a free one.")] = 8080,
 ) -> None:
-    """Run the demo; it stops what it started and can be run again."""
+    """Run the demo. It stops what it started and can be repeated."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -35,7 +35,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the newest ones.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show starts, stops, failures and whatever else has happened, the newest last.
+    """Show starts, stops, failures and other events, the newest last.
 
     `lakehouse sql "SELECT * FROM ops.events"` has the same rows.
     """
@@ -54,7 +54,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as values that JSON knows; `details` as what it stands for."""
+    """Return the event as values for JSON, with `details` decoded."""
     details = None if event.details is None else json.loads(event.details)
     at = event.at.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return asdict(event) | {"at": at, "details": details}

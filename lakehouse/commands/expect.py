@@ -1,4 +1,4 @@
-"""`lakehouse expect`: do the tables look as they must; jobs/expect.py is the same by spark-submit."""
+"""`lakehouse expect`: do the tables meet their expectations; jobs/expect.py is the same for spark-submit."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def expect(
 ) -> None:
     """Check tables against their suites of expectations.
 
-    Reads one version of each table and writes what it has found to ops.expectation_results and to pages
-    under LAKEHOUSE_HOME. Exit code 1 where an expectation of severity fail does not hold, 2 where one could
-    not be looked at.
+    Reads one version of each table, and writes the results to ops.expectation_results and to pages under
+    LAKEHOUSE_HOME. Exits with 1 if an expectation of severity fail does not hold, and with 2 if one could not
+    be evaluated.
     """
     settings, console = read_settings(), Console()
     now = utc_now()

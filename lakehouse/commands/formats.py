@@ -1,4 +1,4 @@
-"""How the commands that report something print it."""
+"""Output formats of the commands that report something."""
 
 from __future__ import annotations
 

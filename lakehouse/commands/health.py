@@ -1,4 +1,4 @@
-"""`lakehouse health`: whether anything stands still that should move."""
+"""`lakehouse health`: whether anything is blocked."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def health(format_: FormatOption = Format.TABLE) -> None:
-    """Say of each stream whether its gate is open, since when, and what has closed it.
+    """Show for each stream whether its gate is open, since when, and what closed it.
 
-    Gates are those of `lakehouse run all --gate`, as last noted. Exit code 1 where one is closed.
+    Gates are those of `lakehouse run all --gate`, as last noted. Exits with 1 if one is closed.
     """
     settings, console = read_settings(), Console()
     with open_lake(settings, "lakehouse health") as lake:

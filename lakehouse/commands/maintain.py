@@ -1,4 +1,4 @@
-"""`lakehouse maintain`: what keeps the tables small; jobs/maintain.py is the same by spark-submit."""
+"""`lakehouse maintain`: keeps the tables small; jobs/maintain.py is the same for spark-submit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def maintain(stream: StreamOption = None) -> None:
-    """Clear what only merging needs from gold rows that are too old to be updated.
+    """Clear columns that only merging needs from gold rows that are too old to be updated.
 
-    No column that users read changes. Where ops.events has many small files, they become few. May run at any
-    time, beside the layers too; a rerun finds nothing more.
+    No column that users read changes. If ops.events has many small files, they are merged. You can run this
+    at any time, beside the layers too; a rerun finds nothing to do.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:

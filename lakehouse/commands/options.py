@@ -1,4 +1,4 @@
-"""Options that several commands have: said once, as the fields of a dataclass."""
+"""Options that several commands share, declared once as the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that are fields of its dataclass parameters, and call it with these.
+    """Give a command the options in its dataclass parameters, and call it with these.
 
-    A field is what an option of typer's would be: annotated with it, its default the option's.
+    A field is declared like an option of typer's: annotated with it, and with the option's default.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
@@ -33,7 +33,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     ordered = sorted(options.values(), key=lambda one: one.kind)
     call.__dict__["__signature__"] = inspect.Signature(ordered)
     call.__annotations__ = {one.name: one.annotation for one in ordered}
-    del call.__dict__["__wrapped__"]  # typer would ask it for its hints
+    del call.__dict__["__wrapped__"]  # typer would ask it for its type hints
     return call
 
 

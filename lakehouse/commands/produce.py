@@ -81,7 +81,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How many events, and how fast: rate is None for as fast as possible."""
+    """How many events, and how fast; a rate of None is as fast as possible."""
 
     events: int
     rate: float | None
@@ -146,7 +146,7 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
         shape=shape,
     )
     settings = read_settings()
-    load.samples(settings)  # refuses shares that do not fit before anything is asked of the broker
+    load.samples(settings)  # refuses contradictory shares before the broker is contacted
     require_broker(settings.kafka_bootstrap_servers)
 
     errors = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""What `lakehouse produce` shows of a run: how far it is, and in the end what became of it."""
+"""What `lakehouse produce` shows: its progress, and at the end the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_S = 5.0
 
 @contextmanager
 def progress_on(console: Console, total: int) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on a terminal and a line every few seconds elsewhere, from the progress it is given."""
+    """Show a bar on a terminal, or a line every few seconds elsewhere, for the progress it is given."""
     if not console.is_terminal:
         yield _lines(console)
         return
@@ -42,7 +42,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[Progress], N
 
 
 def print_summary(summary: Summary, rate: float | None) -> None:
-    """Write what became of a run, as a table, to the standard output."""
+    """Write the result of a run, as a table, to the standard output."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

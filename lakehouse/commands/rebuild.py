@@ -1,4 +1,4 @@
-"""`lakehouse rebuild`: rows made anew from the layer below, while the streams run."""
+"""`lakehouse rebuild`: recompute rows from the layer below, while the streams run."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def rebuild(
         ),
     ] = False,
 ) -> None:
-    """Make rows anew from the layer below, and write those that differ; the streams may run meanwhile.
+    """Recompute rows from the layer below, and write those that differ. The streams may run meanwhile.
 
-    A row that is right is not touched. Silver judges every record again by today's rules and settings, and
-    gold follows where silver has changed. Killed in the middle it leaves whole commits; run it again.
+    Correct rows are not touched. Silver judges every record again under today's rules and settings, and gold
+    follows where silver has changed. If a rebuild is killed, completed commits remain; rerun it to finish.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     now = utc_now()
@@ -100,7 +100,7 @@ def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Return when gold has read what was appended to silver before the rebuild, which it reads as it was."""
+    """Return when gold has read what was appended to silver before the rebuild, in its former state."""
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):

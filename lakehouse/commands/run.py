@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
 
-    A query that fails is tried again while the others go on; the exit code says whether one still fails.
+    A query that fails is retried while the others continue; the exit code says whether one still fails.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")

@@ -14,7 +14,7 @@ import typer
 from lakehouse.errors import SettingsError
 from lakehouse.streams import STREAMS, read_settings
 
-_LEAVE_AFTER_S = 10  # what has not been answered by then is given up
+_LEAVE_AFTER_S = 10  # requests that take longer are aborted
 
 app = typer.Typer(add_completion=False)
 
@@ -43,10 +43,10 @@ def serve(
         ),
     ] = -1,
 ) -> None:
-    """Answer questions about gold over HTTP until stopped; /docs lists the endpoints.
+    """Serve gold over HTTP until stopped; /docs lists the endpoints.
 
-    Rows come from Redis, and from the Delta tables what Redis does not hold. On another address than this
-    machine's own a token is required (`lakehouse tokens add`), but not for /health/live and /health/ready.
+    Rows come from Redis, and from the Delta tables if Redis does not have them. On any address but this
+    machine's own, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
     """
     import uvicorn
 
@@ -57,7 +57,7 @@ def serve(
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("lakehouse").setLevel(logging.INFO)  # who has written what
+    logging.getLogger("lakehouse").setLevel(logging.INFO)  # names the user
     settings, tokens = read_settings(), None
     if require_token or not is_loopback(host):
         tokens = Tokens(settings.home)
@@ -73,7 +73,7 @@ def serve(
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            api.state.end()  # who listens to events would stay
+            api.state.end()  # clients that listen to events would stay
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(

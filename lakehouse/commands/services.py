@@ -28,11 +28,11 @@ app = typer.Typer(
 
 @app.command()
 def up() -> None:
-    """Start Kafka and Redis in the background, wait until both answer, and make the topics of every stream.
+    """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
-    Safe to repeat: what already runs is left as it is. Ports are LAKEHOUSE_KAFKA_PORT and
-    LAKEHOUSE_REDIS_PORT (0, the default: the last run's, else free ones); data and logs are under
-    LAKEHOUSE_HOME. Both listen on 127.0.0.1 only.
+    Safe to repeat: running services are left alone. Ports are LAKEHOUSE_KAFKA_PORT and LAKEHOUSE_REDIS_PORT
+    (0, the default: the last run's, else free ones). Data and logs are under LAKEHOUSE_HOME. Both listen on
+    127.0.0.1 only.
     """
     console, settings = _console(), read_settings()
     began = time.monotonic()
@@ -63,7 +63,7 @@ def down() -> None:
 
 @app.command()
 def status() -> None:
-    """Show what runs and where. Exit code 0 if everything runs, 3 if not."""
+    """Show what runs and where. Exits with 0 if everything runs, with 3 if not."""
     console = _console()
     found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)
@@ -82,7 +82,7 @@ def status() -> None:
 
 
 def _console() -> Console:
-    return Console(highlight=False)  # made per command, so that it writes to the stdout of that moment
+    return Console(highlight=False)  # made per command, so that it writes to the current stdout
 
 
 def _say(console: Console, message: str) -> None:
@@ -90,7 +90,7 @@ def _say(console: Console, message: str) -> None:
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
-    """Say so when the settings point the other commands elsewhere than to what was just started."""
+    """Warn if the settings point the other commands elsewhere than to what was just started."""
     settings = read_settings()
     if settings.kafka_bootstrap_servers != endpoints.kafka:
         _say(

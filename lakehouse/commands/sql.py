@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 class Format(StrEnum):
-    """How an answer is printed."""
+    """How a result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -37,8 +37,8 @@ def sql(
 ) -> None:
     """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
-    Times are printed in UTC. SHOW TABLES IN gold lists what is there. A statement that corrects a table needs
-    --write, and is run again where a running layer has written to the table in the meantime.
+    Times are printed in UTC. SHOW TABLES IN gold lists the tables. A statement that corrects a table needs
+    --write. It is retried if a running layer has written to the table in the meantime.
     """
     settings = read_settings()
     with open_lake(settings, "lakehouse sql") as lake:

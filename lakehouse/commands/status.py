@@ -1,4 +1,4 @@
-"""`lakehouse status`: what the pipeline does and how far behind it is, whether it runs or not."""
+"""`lakehouse status`: what the pipeline does and how far behind it is, running or not."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Print it once, and do not stay.")] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show how each stream is, who runs it, what waits before each layer, and how large its tables are.
+    """Show each stream's state, who runs it, what waits before each layer, and the size of its tables.
 
-    Refreshed each second until Ctrl-C; once with --format json. No job has to run, and none is asked. A
-    narrow terminal gets fewer columns.
+    Refreshed every second until Ctrl-C; with --format json, printed once. No job has to run. A narrow
+    terminal gets fewer columns.
     """
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or []), settings)

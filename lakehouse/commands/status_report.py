@@ -1,4 +1,4 @@
-"""What `lakehouse status` prints, with as many columns as the terminal is wide enough for."""
+"""What `lakehouse status` prints, with as many columns as the terminal can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from lakehouse.layers.query import LAYERS
 from lakehouse.telemetry import EventTimes, Observation, QueryState, Run, StreamState, TableState, Word
 
-_FULL, _WIDE, _USUAL = 160, 120, 80  # columns of a terminal from which more is shown
+_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal width from which more is shown
 _COLOURS = {
     Word.WELL: "green",
     Word.EMPTY: "dim",
@@ -31,7 +31,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class _Column(Generic[_Row]):
-    """A column, shown in terminals of so many characters and more."""
+    """A column, shown on terminals of this width and wider."""
 
     heading: str
     text: Callable[[_Row], str | Text]
@@ -53,14 +53,14 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A table, and how far its time has got where it is one of silver."""
+    """A table and, for silver, how far its event time has come."""
 
     table: TableState
     times: EventTimes | None
 
 
 def drawn(seen: Observation, width: int) -> RenderableType:
-    """Return what there is to see for a terminal of such a width, in characters."""
+    """Return the report for a terminal of this width, in characters."""
     reasons = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
     stored = [
         _Stored(table, next((one for one in state.event_times if one.table == table.name), None))
@@ -104,7 +104,7 @@ def _processes(states: Sequence[StreamState], width: int) -> Iterator[Renderable
 
 
 def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
-    """Yield what waits, partition by partition where there is room for it."""
+    """Yield what waits, partition by partition if there is room."""
     queries = {query.name: query for query in state.queries}
     for topic in dict.fromkeys(lag.topic for lag in state.partitions):
         lags = [lag for lag in state.partitions if lag.topic == topic]
