@@ -1,1 +1,1 @@
-"""What a laptop needs instead of a cluster: services of its own, sample events, the demo."""
+"""What a laptop has instead of a cluster: services of its own, sample events, the demo."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MAIN_CLASS = "kafka.Kafka"
 _NEVER = 2**31 - 1
 
-# Sizes and times that differ from Kafka's own, each for a reason of a broker that one person uses.
+# Settings that differ from Kafka's defaults, each for a broker that one person uses.
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -46,11 +46,11 @@ _SETTINGS = {
     # minutes after they were produced, and a replay of many weeks would cut a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
-    # How far an export got is kept as a group's offsets, which else expire after a week without it.
+    # Export progress is kept as a group's offsets, which would expire after an idle week.
     "offsets.retention.minutes": str(_NEVER),
 }
 
-# The path comes as a system property, so that no character of it can be taken for a pattern.
+# The path is passed as a system property, so that none of its characters is taken for a pattern.
 _LOG4J = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR">
@@ -76,10 +76,10 @@ _LOG4J = """\
 
 @dataclass(frozen=True)
 class Broker(Service):
-    """Kafka under HOME/kafka, its log rolling by size at HOME/logs/kafka.log.
+    """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
 
-    Beside it kafka-console.log has what the JVM itself says, and the errors, so that the end of it tells
-    why a start failed. A `brief` one runs for minutes with little to do, so its JVM optimizes little.
+    Beside it, kafka-console.log has the JVM's own output and the errors, so its end says why a start failed.
+    A `brief` broker runs for minutes with little to do, so its JVM optimizes little.
     """
 
     name: ClassVar[str] = "kafka"
@@ -88,7 +88,7 @@ class Broker(Service):
 
     @property
     def console(self) -> Path:
-        """Standard output and error; log4j has the log's own file to itself, to roll it."""
+        """File of standard output and error; log4j alone writes the log's own file, to roll it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -104,7 +104,7 @@ class Broker(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller's port is a new one at each start: nothing outside the JVM connects to it.
+        The controller gets a new port at each start: nothing outside the JVM connects to it.
         """
         controller = f"{LOOPBACK}:{free_port(other_than=port)}"
         settings = {
@@ -119,7 +119,7 @@ class Broker(Service):
         write_atomically(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage; meta.properties is the last file that writes."""
+        """Return the command that formats the storage; meta.properties is the last file it writes."""
         if (self.data / "meta.properties").exists():
             return []
         # A leading dash would be taken for an option.
@@ -169,7 +169,7 @@ class Broker(Service):
 
 
 def _java() -> str:
-    """Return the Java that pyspark takes too: that of JAVA_HOME, else the one on PATH."""
+    """Return the Java that pyspark uses: that of JAVA_HOME, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(Path(home, "bin", "java") if home else "java")
     if java is None:

@@ -1,10 +1,10 @@
-"""An archive of the classes that a start of Spark loads, made once, at set-up.
+"""An archive of the classes that a start of Spark loads, made once at set-up.
 
     python -m lakehouse.sandbox.class_archive
 
-A JVM reads, checks and links some twenty thousand classes before Spark does anything of use; from an archive
-of its own making (class data sharing) it maps them into memory instead. A JVM of another version, or with
-other jars, takes no notice of the archive.
+A JVM reads, checks and links some twenty thousand classes before Spark does anything useful. From an archive
+that it has made itself (class data sharing), it maps them into memory instead. A JVM of another version, or
+with other jars, ignores the archive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVENTS = 200
 
 
 def make_archive(archive: Path) -> None:
-    """Run silver and gold of every stream over a few samples, and archive the classes that took."""
+    """Run silver and gold of every stream on a few samples, and archive the classes that this loaded."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
         settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
         options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"}

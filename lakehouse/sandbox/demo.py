@@ -1,7 +1,7 @@
 """All four streams, end to end on embedded services: what `make demo` runs.
 
-Everything lies under `<home>/demo` and is made anew by each run. The services are stopped at the end, with
-`--serve` only once that is asked for; the tables stay, for `lakehouse sql` and `lakehouse serve`.
+Everything lies under `<home>/demo` and is recreated by each run. The services stop at the end; with
+`--serve`, once you ask for it. The tables stay, for `lakehouse sql` and `lakehouse serve`.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _STEPS = {
 
 
 def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
-    """Run every stream end to end and print what came out.
+    """Run every stream end to end and print the results.
 
-    `serve_at`: leave services, layers and a server at that port running until SIGTERM or Ctrl-C.
-    Raises LakehouseError for what a user can mend, and where the books do not balance.
+    `serve_at`: leave services, layers and a server at that port running until SIGTERM or Ctrl-C. Raises
+    LakehouseError for what a user can mend, and if the books do not balance.
     """
     home = settings.home / "demo"
     update = {
         "home": home,
         "lake": str(home / "lake"),
         "topics": {},
-        # Small micro-batches, so that there are several to see and later ones have a watermark.
+        # Small micro-batches: there are several to see, and later ones have a watermark.
         "max_records_per_batch": max(1, max(EVENTS.values()) // 4),
         "max_bytes_per_batch": "2m",
     }
     settings = settings.model_copy(update=update)
-    stop_services(settings)  # those of a run before, which would go on without their files
+    stop_services(settings)  # those of an earlier run would go on without their files
     shutil.rmtree(home, ignore_errors=True)
     console.rule("lakehouse demo: four streams from Kafka to gold and out again")
     console.print(f"everything lies under {home}", highlight=False, markup=False)
@@ -133,7 +133,7 @@ def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, st
             batches = done.batches[before:]
             rows = sum(batch.result.rows for batch in batches)
             progress.update(task, total=rows, completed=rows)
-            # What a layer passes on is the most that the next one can get.
+            # No layer can pass on more than it got.
             expected = sum(next(iter(batch.result.written.values()), 0) for batch in batches)
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows: the books of every stream, one table of each, what left, and what to try next."""
+"""The demo's report: the books of every stream, one table of each, what was sent, and what to try next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KAFKA_TIMEOUT_MS = 10_000
 
 @dataclass
 class Done:
-    """What a demo run did: what was produced of each stream, seconds and micro-batches of each layer."""
+    """The result of a demo run: events produced of each stream, seconds and micro-batches of each layer."""
 
     produced: dict[str, Summary] = field(default_factory=dict)
     layer_s: dict[LayerName, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is shown of a stream: how gold is compared with silver (two equal figures), and some rows."""
+    """What is shown of a stream: a comparison of gold with silver (two equal figures), and some rows."""
 
     what: str
     books: str
@@ -112,7 +112,7 @@ _BY_REASON = """
 
 
 def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> None:
-    """Print what a run of the demo did; raises LakehouseError where the books do not balance."""
+    """Print the result of a demo run; raises LakehouseError if the books do not balance."""
     spark = lake.spark
     register(lake, settings)
     console.print()
@@ -136,7 +136,7 @@ def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> N
 
 
 def what_next(settings: Settings, console: Console) -> None:
-    """Print commands to go on with."""
+    """Print commands to continue with."""
     lines: Sequence[str] = (
         f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home))}",
         '.venv/bin/lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',

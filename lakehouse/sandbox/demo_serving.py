@@ -1,7 +1,7 @@
 """What `lakehouse demo --serve` leaves running: all layers and the server, until it is asked to stop.
 
-Both are the ordinary commands, as processes of their own, with their output in files of the demo's home. One
-that ends by itself ends the other.
+Both are the ordinary commands, in processes of their own, with their output in files of the demo's home. If
+one ends by itself, the other is stopped.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from lakehouse.sandbox.processes import dying_with_parent
 from lakehouse.settings import Settings
 
 _POLL_S = 0.2
-_PATIENCE_S = 120.0  # a micro-batch is finished
+_PATIENCE_S = 120.0  # enough to finish a micro-batch
 _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 
 
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
     """Run every layer and the server until SIGTERM or Ctrl-C; both have ended when this returns.
 
-    `port` 0 takes a free one. Raises ServiceError where one of them ends by itself, with where it says why.
+    `port` 0 picks a free one. Raises ServiceError if one of them ends by itself, naming the file that says
+    why.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        # The server first, and so the last to be stopped.
+        # The server starts first, and so stops last.
         serve = ["serve", "--port", str(port), "--enable-produce"]
         server = stack.enter_context(_started("server", serve, settings))
         jobs = stack.enter_context(_started("jobs", ["run", "all"], settings))
@@ -58,7 +59,7 @@ class _Child:
         self.log = log
 
     def require(self) -> None:
-        """Raise ServiceError where it has ended."""
+        """Raise ServiceError if it has ended."""
         code = self.process.poll()
         if code is not None:
             raise ServiceError(f"the {self.name} ended with exit code {code}; {self.log} says why")
@@ -66,7 +67,7 @@ class _Child:
 
 @contextmanager
 def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
-    """Have a command running in the block, out of reach of the terminal's Ctrl-C."""
+    """Run a command during the block, out of reach of the terminal's Ctrl-C."""
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

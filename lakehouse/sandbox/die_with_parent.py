@@ -1,12 +1,12 @@
 """Become another program that the kernel kills when the parent ends: die_with_parent.py PARENT_PID COMMAND….
 
-Run as a script, by path, between fork and the real program. Doing this in subprocess's `preexec_fn` would
-run Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks
-at the fork. The signal is kept across exec. It is tied to the *thread* that forked; processes.py sees to
-that. The signal is SIGKILL: a polite one may be ignored, and there is no parent left to insist. Neither
-service loses acknowledged data by it, since what they wrote is in the kernel's page cache.
+It runs as a script, by path, between fork and the real program. Doing this in subprocess's `preexec_fn` would
+run Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at
+the fork. The signal is kept across exec. It is tied to the *thread* that forked; processes.py takes care of
+that. The signal is SIGKILL: a polite one may be ignored, and no parent is left to insist. Neither service
+loses acknowledged data, because what it has written is in the kernel's page cache.
 
-Only Linux has this; elsewhere the program is started without it.
+Only Linux has this; elsewhere the program starts without it.
 """
 
 from __future__ import annotations

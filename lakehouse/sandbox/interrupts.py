@@ -30,11 +30,11 @@ class DeferredInterrupts:
         self._previous: dict[int, Handler] = {}
 
     def check(self) -> None:
-        """Do what a signal that came meanwhile asks for; a safe place to be interrupted.
+        """Act on a signal that came meanwhile; a safe place to be interrupted.
 
-        The handler that was there before runs: Python's own for SIGINT raises KeyboardInterrupt, one of
-        the application may just set a flag. Where there was none, SystemExit is raised with the exit code
-        that a shell gives, so that `finally` blocks run.
+        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt, one of the application
+        may just set a flag. Without one, SystemExit is raised with the exit code that a shell gives, so that
+        `finally` blocks run.
         """
         while self._pending:
             number = self._pending.pop(0)

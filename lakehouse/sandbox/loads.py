@@ -22,7 +22,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """Where a stream's samples go and what makes them; `settings` are its arguments that settings decide."""
+    """Where a stream's samples go and what makes them; `settings`: its arguments that settings determine."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -39,11 +39,11 @@ GENERATORS: Mapping[str, Generator] = {
 
 @dataclass(frozen=True)
 class Load:
-    """Events of a stream to send, all at once (no `rate`) or so many a second.
+    """Events of a stream to send, all at once (no `rate`) or at a rate per second.
 
-    Without a rate event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
-    are shares of the events; `shape` are shares that only this stream's samples know. The same seed gives
-    the same events but for their times.
+    Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
+    are shares of the events; `shape` are shares that only this stream's samples know. The same seed gives the
+    same events except for their times.
     """
 
     stream: str
@@ -61,7 +61,7 @@ class Load:
         return tuple(map(settings.topic, GENERATORS[self.stream].topics))
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
-        """Return the events; raises SettingsError for shares that do not fit into one whole."""
+        """Return the events; raises SettingsError for shares that exceed one in total."""
         generator = GENERATORS[self.stream]
         if self.rate is None:
             times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
@@ -90,9 +90,9 @@ def send(
     on_progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Make the topics where they are missing, send the load and wait for the last acknowledgement.
+    """Create missing topics, send the load and wait for the last acknowledgement.
 
-    Raises what `producing.produce` raises, and SettingsError for shares that do not fit into one whole.
+    Raises what `producing.produce` raises, and SettingsError for shares that exceed one in total.
     """
     samples, topics = load.samples(settings), load.topics(settings)
     create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))

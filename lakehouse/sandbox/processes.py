@@ -1,8 +1,8 @@
 """Starting, recognising and stopping the processes of the local services.
 
-A process is recorded in a pid file before anything is waited for, so whoever comes next finds it even if
-the command that started it was killed. A pid alone proves nothing, since the kernel reuses them: a recorded
-process is ours only if it was created when the record says and its command line is the service's.
+A process is recorded in a pid file before anything is waited for, so the next command finds it even if the
+one that started it was killed. A pid alone proves nothing, because the kernel reuses them: a recorded process
+is ours only if it was created when the record says and its command line is the service's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Service(ABC):
-    """What a local service is to the code that starts and stops it."""
+    """A local service, for the code that starts and stops it."""
 
     name: ClassVar[str]
 
@@ -59,12 +59,12 @@ class Service(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where everything of the service is kept, but for the logs."""
+        """The directory of everything but the logs."""
         return self.home / self.name
 
     @property
     def data(self) -> Path:
-        """Where its data is kept."""
+        """The directory of its data."""
         return self.directory / "data"
 
     @property
@@ -74,17 +74,17 @@ class Service(ABC):
 
     @property
     def console(self) -> Path:
-        """Where its standard output and error go."""
+        """The file of its standard output and error."""
         return self.log
 
     @property
     def pid_file(self) -> Path:
-        """Where the record of the running process is."""
+        """The file that records the running process."""
         return self.directory / f"{self.name}.pid"
 
     @property
     def port_file(self) -> Path:
-        """Where the port of the last run is kept, so that the next one can have it again."""
+        """The file that keeps the port of the last run, so that the next one can have it again."""
         return self.directory / "port"
 
     @abstractmethod
@@ -93,11 +93,11 @@ class Service(ABC):
 
     @abstractmethod
     def configure(self, port: int) -> None:
-        """Write the configuration files for a start on the port."""
+        """Write the configuration files for a start on this port."""
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return the command to run to its end before the first start; empty when that was done."""
+        """Return the command to complete before the first start; empty if that was done."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -105,7 +105,7 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Whether a command line is of this service, under this home where the command line says so."""
+        """Whether a command line is this service's, under this home if the command line says so."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
@@ -117,7 +117,7 @@ class Service(ABC):
 
 
 def read_record(service: Service) -> Record | None:
-    """Return what the pid file says, or None when there is none that can be understood."""
+    """Return the pid file's content, or None if there is none that can be understood."""
     try:
         found = json.loads(service.pid_file.read_text(encoding="utf-8"))
         return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
@@ -132,7 +132,7 @@ def write_record(service: Service, record: Record) -> None:
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
-    """Return the recorded process if it still runs, and None if it ended or its pid is another's now."""
+    """Return the recorded process if it still runs, and None if it ended or another one has its pid now."""
     if record is None:
         return None
     try:
@@ -170,7 +170,7 @@ def choose_port(service: Service) -> int:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port of the loopback address now."""
     with socket.socket() as probe:
-        # As servers do it: what is left of closed connections does not count as use.
+        # As servers do it: remains of closed connections do not count as use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -191,7 +191,7 @@ def free_port(*, other_than: int = 0) -> int:
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """Return the command that the kernel kills when the thread that starts it ends, however that happens."""
+    """Return the command wrapped so that the kernel kills it when the starting thread ends."""
     return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
 
 
@@ -223,11 +223,11 @@ class Child:
         return self._popen.pid
 
     def exit_code(self) -> int | None:
-        """Return how it ended, None while it runs; minus the number of the signal that killed it."""
+        """Return its exit code, None while it runs; minus the signal's number if a signal killed it."""
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
-        """Return what to write to its pid file."""
+        """Return the record for its pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
         except psutil.Error:  # it ended at once, which the caller is about to notice
@@ -235,7 +235,7 @@ class Child:
         return Record(pid=self.pid, created=created, port=port)
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the last lines that it wrote to its console, indented and without Java stack frames."""
+        """Return the last lines of its console, indented and without Java stack frames."""
         with self.console.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._console_start, size - _TAIL_BYTES))
@@ -245,7 +245,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """End it, if it has not ended: with SIGTERM and, after the timeout, SIGKILL."""
+        """End it, unless it has ended: with SIGTERM and, after the timeout, SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -255,7 +255,7 @@ class Child:
 
 
 def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
-    """End a process with SIGTERM; return True if it took SIGKILL, after the timeout."""
+    """End a process with SIGTERM; return True if it needed SIGKILL, after the timeout."""
     try:
         process.terminate()
         if _ends(process, timeout_s):
@@ -274,7 +274,7 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader sees the old text or the new, never half of it."""
+    """Replace a file's content so that a reader sees the old or the new text, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

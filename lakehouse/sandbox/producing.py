@@ -57,7 +57,7 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come. `total` is None where it is not known."""
+    """A run's progress. `total` is None if unknown."""
 
     sent: int
     acknowledged: int
@@ -68,7 +68,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of a run: every sample sent is either acknowledged or failed.
+    """A run's result: every sample sent is either acknowledged or failed.
 
     `duration_s` is from the start to the last acknowledgement, `actual_rate` is sent / duration_s, and
     `kinds` counts the samples sent by Sample.kind. `stopped` says that `stop` ended the run.
@@ -158,7 +158,7 @@ def bursts(
 
 
 class _Deliveries:
-    """Counts what the broker says of each message."""
+    """Counts the broker's answers to each message."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
@@ -178,7 +178,7 @@ class _Deliveries:
 
 
 class _Run:
-    """One call of `produce`: what was sent so far, and the waiting for the rest."""
+    """One call of `produce`: what was sent so far, and the wait for the rest."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class _Run:
         self._report()
 
     def over(self) -> bool:
-        """Whether to send no more: asked to stop, or the client will not take another message."""
+        """Whether to send nothing more: asked to stop, or the client accepts no more messages."""
         self._stopped = self._stopped or self._stop()
         return self._stopped or self._broken
 

