@@ -1,1 +1,1 @@
-"""The REST API: what the tables say, read from Redis and from Delta without a JVM."""
+"""The REST API: gold read from Redis and from Delta, without a JVM."""

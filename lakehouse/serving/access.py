@@ -1,4 +1,4 @@
-"""Who may ask what: tokens and their scopes, names of this host, pages of other sites kept from writing."""
+"""Who may request what: tokens and their scopes, this host's names, and protection against other sites."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _READS = {"GET", "HEAD", "OPTIONS"}
 SESSION_PATH = "/api/v1/session"
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
-"""What everybody may ask: what looks after processes has no token, and is told nothing that needs one."""
+"""Paths open to everybody. Process monitors have no token, and get nothing that needs one."""
 _BEARER = "bearer "
 
 
 @dataclass(frozen=True)
 class Access:
-    """`tokens` are null where none is needed; `hosts` are the names by which this server is asked to write.
+    """`tokens` are null if none is needed; `hosts` are this server's names for requests that write.
 
-    Where no token is needed they are those by which it may be asked at all, so that no page of another site
-    gets at it under a name of its own.
+    Without tokens every request must use one of these names, so that no page of another site reaches the
+    server under a name of its own.
     """
 
     tokens: Tokens | None
@@ -46,12 +46,12 @@ class Access:
 
     @cached_property
     def sessions(self) -> Sessions | None:
-        """The sessions of those who have a token; null where none is needed."""
+        """The sessions of token holders; null if no token is needed."""
         return None if self.tokens is None else Sessions(self.tokens)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is heard on this machine only."""
+    """Tell whether an address is reachable from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -64,13 +64,13 @@ def may(request: Request, scope: Scope) -> bool:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who asks."""
+    """Return who makes the request."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
 
 def requires(scope: Scope) -> Callable[[Request], None]:
-    """Return a dependency that refuses who has not got the scope."""
+    """Return a dependency that refuses callers without the scope."""
 
     def check(request: Request) -> None:
         if not may(request, scope):
@@ -80,7 +80,7 @@ def requires(scope: Scope) -> Callable[[Request], None]:
 
 
 class Entrance:
-    """Lets a request in, or answers it with 401, 403 or 429."""
+    """Admits a request, or answers it with 401, 403 or 429."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -88,7 +88,7 @@ class Entrance:
         self._limiter = access.rate.limiter()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Pass on a request that may come in."""
+        """Pass on a request if it is admitted."""
         if scope["type"] == "http":
             try:
                 scope.setdefault("state", {})["caller"] = self._admit(scope)
@@ -117,7 +117,7 @@ class Entrance:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return the token that a request brings, null for none."""
+    """Return the token in a request, null for none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
@@ -142,7 +142,7 @@ def _check_host(headers: Headers, hosts: frozenset[str]) -> None:
 
 
 def _check_origin(headers: Headers) -> None:
-    """Refuse what a page of another origin sends; who is no browser names none."""
+    """Refuse pages of another origin; only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and _place(origin) != _place(f"//{headers.get('host', '')}"):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin} may not write here")
@@ -158,7 +158,7 @@ def _name(url: str) -> str | None:
 
 
 def _place(url: str) -> tuple[Any, ...] | None:
-    """Return host and port of an origin; null, which equals none, for what is none."""
+    """Return host and port of an origin; null, which equals none, if it is not an origin."""
     try:
         parts = urlsplit(url)
         return (parts.hostname, parts.port) if parts.hostname else (url, object())

@@ -1,8 +1,8 @@
-"""Commands of the command line, run as child processes for those who may operate: one at a time.
+"""Commands of the command line, run one at a time as child processes for callers with the scope `operate`.
 
-An action is the command that somebody would type, so it keeps every guarantee of that command; what it has
-printed is its progress. Actions are remembered as long as the server runs. One that is under way when the
-server ends gets SIGTERM, as the command itself would.
+An action is the ordinary command, so it keeps every guarantee of that command; its output is its progress.
+Actions are kept as long as the server runs. If the server stops, a running action gets SIGTERM, like the
+command itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Status(StrEnum):
-    """What has become of an action."""
+    """The state of an action."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -42,9 +42,9 @@ class Status(StrEnum):
 
 @dataclass
 class Action:
-    """One run of a command: who asked for it, when (UTC), what it has printed, how it ended.
+    """One run of a command: who started it, when (UTC), its output, and how it ended.
 
-    `result` is the JSON object that it has printed on standard output, null where that is none.
+    `result` is the JSON object that it printed on standard output, null if that is not one.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Action:
 
     @property
     def status(self) -> Status:
-        """Tell what has become of it."""
+        """Return its state."""
         if self.exit_code is None:
             return Status.RUNNING
         return Status.SUCCEEDED if self.exit_code == 0 else Status.FAILED
@@ -98,7 +98,7 @@ class Actions:
             return action
 
     def get(self, id_: str) -> Action | None:
-        """Return an action, null for one that is not known."""
+        """Return an action, null if it is unknown."""
         return self._actions.get(id_)
 
     def newest(self) -> list[Action]:
@@ -106,7 +106,7 @@ class Actions:
         return list(reversed(self._actions.values()))
 
     async def close(self) -> None:
-        """Ask the one that is running to leave, and kill it where it does not."""
+        """Ask a running action to stop, and kill it if it does not."""
         if self._running is None:
             return
         _, process, following = self._running
@@ -132,7 +132,7 @@ class Actions:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Take what is printed, a piece at a time, however long its lines are; return the end of it."""
+    """Collect the output piece by piece, however long its lines are; return its end."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]

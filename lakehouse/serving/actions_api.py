@@ -1,4 +1,4 @@
-"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain, for those who may operate."""
+"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain, for callers who may operate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRY = ("--dry-run", "--format=json")
 
 
 class Wanted(BaseModel):
-    """What to run: the options are those of the command of the same name."""
+    """What to run, with the options of the command of the same name."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -39,7 +39,7 @@ class Wanted(BaseModel):
     table: list[Name] = Field(default=[], max_length=50, description="Of expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments; raises Problem for options that it has not got."""
+        """Return the command's arguments; raises Problem for options that it does not have."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
@@ -75,12 +75,12 @@ def router(actions: Actions) -> APIRouter:
 
     @routes.get("")
     async def newest() -> Response:
-        """Return the actions since the server started, the newest first, without what they have printed."""
+        """Return the actions since the server started, the newest first, without their output."""
         return plain({"actions": [_said(one) for one in actions.newest()]})
 
     @routes.get("/{id}")
     async def one(id_: Annotated[str, Path(alias="id", max_length=100)]) -> Response:
-        """Return an action with the last thousand lines that it has printed."""
+        """Return an action with the last thousand lines of its output."""
         action = actions.get(id_)
         if action is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; a new start forgets them")

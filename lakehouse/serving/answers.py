@@ -1,4 +1,4 @@
-"""Answers as they leave: JSON with where it comes from, an ETag, and 304 where the reader has it already."""
+"""Responses: JSON with its source, an ETag, and 304 if the reader has it already."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _JSON = "application/json"
 
 
 def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
-    """Return a body, and what the answer says of itself; nothing where the reader has this very version."""
+    """Return a body with its origin; empty if the reader has this very version."""
     return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Return the same with `rows`, which is JSON, in between, as it is: numbers stay exact."""
+    """Return the same with `rows`, JSON that is inserted unchanged so that numbers stay exact."""
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
-    """Return a body that is of no one table."""
+    """Return a body that belongs to no single table."""
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
 def in_camel_case(value: Any) -> Any:
-    """Return values as JSON has them, with keys in camelCase and moments, which are UTC, in ISO 8601."""
+    """Return values for JSON, with keys in camelCase and moments (UTC) in ISO 8601."""
     if isinstance(value, Mapping):
         return {camel(name): in_camel_case(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -44,7 +44,7 @@ def in_camel_case(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return the name of a column or field as JSON has it."""
+    """Return a column's or field's name in JSON."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 

@@ -46,10 +46,10 @@ def make_app(
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
-    """Return the application over the lake and the Redis of the settings, for those whom `access` lets in.
+    """Return the application on the lake and the Redis of the settings, for callers that `access` admits.
 
-    `produces`: it sends sample events, too. A Redis that takes longer than `redis_timeout_s` counts as away.
-    `actions` run this installation's commands by default.
+    `produces`: it also sends sample events. A Redis that takes longer than `redis_timeout_s` counts as away.
+    By default, `actions` run this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
     live = Live(settings, redis_timeout_s)

@@ -1,8 +1,8 @@
-"""What has changed: new versions of tables, found by one poller for all who listen.
+"""Changes: new versions of tables, found by one poller for all listeners.
 
-A change has an id, `<run>-<number>`; a listener that has missed some names the last one that it got and is
-sent those that came since. One that names none, one of another run of the server, or one that is too old, is
-first told of every table's version as it stands.
+A change has an id, `<run>-<number>`. A listener that has missed some names its last one and gets those since
+then. If it names none, one of another run of the server, or one that is too old, it first gets every table's
+current version.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Changes:
         self._changed = asyncio.Condition()
 
     def admit(self) -> None:
-        """Raise Problem 429 where too many listen."""
+        """Raise Problem 429 if there are too many listeners."""
         if self._listeners >= _MOST_LISTENERS:
             why = f"{_MOST_LISTENERS} listen already; try again in a while"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "10"})
 
     def end(self) -> None:
-        """Let everybody who listens go at the next look; may be called by the handler of a signal."""
+        """Let all listeners go at the next look; a signal handler may call it."""
         self._is_over = True
 
     async def listen(self, last_id: str | None) -> AsyncGenerator[str, None]:
-        """Yield server-sent events, and a comment where nothing has changed for the heartbeat."""
+        """Yield server-sent events, and a comment if nothing has changed during the heartbeat."""
         self._listeners += 1
         try:
             async with self._starting:
@@ -91,7 +91,7 @@ class Changes:
                 self._poller = None
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number of the last change that a listener got, null where what followed is not known."""
+        """Return the number of a listener's last change, null if what followed is unknown."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -99,7 +99,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after that number; tell whether one came before the heartbeat was due."""
+        """Wait for a change after that number; tell whether one came before the next heartbeat."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

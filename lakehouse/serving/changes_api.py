@@ -1,4 +1,4 @@
-"""`/api/v1/events`: server-sent events of what has changed."""
+"""`/api/v1/events`: server-sent events of changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def router(changes: Changes) -> APIRouter:
     async def events(last_event_id: LastId = None) -> StreamingResponse:
         """Send an event for every new version of a table, after those since Last-Event-ID.
 
-        `standing` has the versions of all tables, `changed` one table's new one; a comment is the heartbeat.
+        `standing` has the versions of all tables, `changed` the new one of a table; a comment is the
+        heartbeat.
         """
         changes.admit()
         return StreamingResponse(

@@ -1,7 +1,7 @@
-"""Delta tables read without Spark: kept open, brought up to date by what has been committed since.
+"""Delta tables read without Spark: kept open, and updated by new commits.
 
-Rows come as mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout`
-takes them: a moment of any year is one.
+Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout` takes
+them; so a moment may be of any year.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MICROS = pa.timestamp("us", tz="UTC")
 
 
 class TableAwayError(Exception):
-    """A table cannot be read: what it said."""
+    """A table cannot be read, with the reader's message."""
 
 
 class NoTableError(TableAwayError):
@@ -39,14 +39,14 @@ class NoTableError(TableAwayError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of a table; `generation` is its time of creation in ms, as the export has it."""
+    """A version of a table; `generation` is its creation time in ms, as in the export."""
 
     generation: int
     version: int
     dataset: ds.Dataset
 
     def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
-        """Yield rows in parts of a bounded size; columns that the table has not got yet are null."""
+        """Yield rows in parts of bounded size; columns that the table lacks are null."""
         names = [name for name in columns if name in self.dataset.schema.names]
         try:
             scanner = self.dataset.scanner(
@@ -60,7 +60,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
-    """What was read of a version of a table; both numbers are null where there is no table."""
+    """What was read from a version of a table; both numbers are null if there is no table."""
 
     value: _T
     generation: int | None
@@ -68,7 +68,7 @@ class Found(Generic[_T]):
 
 
 class Table:
-    """A Delta table that is read again and again, by any thread."""
+    """A Delta table that any thread reads repeatedly."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -78,9 +78,9 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version; raises NoTableError where there is none, TableAwayError for the rest.
+        """Return the newest version; raises NoTableError if there is none, else TableAwayError.
 
-        It is opened anew every half a minute: one that was removed and made again has other commits.
+        It is opened again every half a minute: a recreated table has other commits.
         """
         with self._lock:
             now = time.monotonic()
@@ -98,7 +98,7 @@ class Table:
             return self._snapshot
 
     def forget(self) -> None:
-        """Open the table anew the next time: its files are no longer what they were."""
+        """Open the table again next time: its files have changed."""
         with self._lock:
             self._forget()
 
@@ -120,16 +120,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of pages, by columns that are never null and together name a row; `after` are a row's values.
+    """The order of pages, by columns that are never null and together identify a row.
 
-    Times among the values are in microseconds.
+    `after` are a row's values; times among them are in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
     after: tuple[Any, ...] | None = None
 
     def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
-        """Return the condition that a row comes after those values, none where there are none."""
+        """Return the condition that a row comes after those values, none without values."""
         if self.after is None:
             return []
         beyond: ds.Expression | None = None
@@ -151,7 +151,7 @@ def first_rows(
     most: int,
     keep: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> list[Row]:
-    """Return the first rows of an order, `most` at most; what `keep` drops of a part does not count."""
+    """Return the first rows of an order, at most `most`; rows that `keep` drops do not count."""
     conditions = [*where, *order.beyond(snapshot.dataset.schema)]
     best: pa.Table | None = None
     for part in snapshot.rows(columns, everything(conditions)):
@@ -162,7 +162,7 @@ def first_rows(
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
-    """Read the newest version; one whose files have gone meanwhile is given up for the next."""
+    """Read the newest version; if its files disappear meanwhile, read the next one."""
     try:
         return found(table.snapshot())
     except NoTableError:
@@ -173,7 +173,7 @@ def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
 
 
 def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
-    """Read the newest version, and say which it is; `nothing` of a table that has not been made yet."""
+    """Read the newest version, and say which; return `nothing` for a table that does not exist yet."""
     try:
         return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
     except NoTableError:
@@ -181,7 +181,7 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return generation and version of each table that can be read now, by its name here."""
+    """Return generation and version of each table that can be read, by its name."""
     found = {}
     for name, table in tables.items():
         with suppress(TableAwayError):
@@ -205,17 +205,17 @@ def equals(column: str, value: Any) -> ds.Expression:
 
 
 def since(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is that moment or a later one."""
+    """Return the condition that a column's time is this moment or later."""
     return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
 
 
 def before(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is an earlier one."""
+    """Return the condition that a column's time is earlier."""
     return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Return the condition that all of them are so, null for none."""
+    """Return the condition that all of these hold, null for none."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one
@@ -229,8 +229,8 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _local(path: str) -> fs.FileSystem | None:
-    """Return pyarrow's own way to a table of this machine, null for another's.
+    """Return pyarrow's own access to a table on this machine, null elsewhere.
 
-    deltalake's way leaves threads behind that may abort the process at its end.
+    deltalake's access leaves threads behind that may abort the process at its end.
     """
     return fs.SubTreeFileSystem(location(path), fs.LocalFileSystem()) if is_local(path) else None

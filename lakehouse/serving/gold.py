@@ -1,4 +1,4 @@
-"""Gold rows from the Delta tables: one by its key, the latest of a member, pages in order of time."""
+"""Gold rows from the Delta tables: one by key, the latest of a member, and pages in order of time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Which rows are meant: their time is in [start, end), epoch ms, null for open, and they have `where`.
+    """Which rows: their time is in [start, end), epoch ms, null for unbounded, and they have `where`.
 
-    `after` are the sort values of the row that the page before ended with. The oldest rows come first, unless
-    the newest are wanted.
+    `after` are the sort values of the last row of the page before. The oldest rows come first, unless the
+    newest are requested.
     """
 
     start: int | None = None
@@ -55,24 +55,24 @@ class Gold:
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
-        """Return the row of a key, whose times are those of the message: in milliseconds."""
+        """Return the row of a key, with times as in the message: in milliseconds."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
     def rows_of(self, table: MergedTable, keys: Row, start: int, end: int) -> GoldRows:
-        """Return every row that has these values, and whose time is in [start, end), epoch ms."""
+        """Return every row with these values whose time is in [start, end), epoch ms."""
         conditions = _matches(table, keys) + _between(table, start, end)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the row of the greatest order among those that have left and have these values."""
+        """Return the row of the greatest order among the exported ones with these values."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return that row of every member among those that have left and have these values."""
+        """Return that row of every member among the exported ones with these values."""
         return self._read(table, lambda snapshot: _latest_of_members(snapshot, table, keys))
 
     def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
-        """Return the first rows of a span, `most` at most, in the order of `sorted_by`."""
+        """Return the first rows of a span, at most `most`, in the order of `sorted_by`."""
         return self._read(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
@@ -83,7 +83,7 @@ class Gold:
 
 
 def columns_of(table: MergedTable) -> tuple[str, ...]:
-    """Return the columns that answers are made of."""
+    """Return the columns that responses are made of."""
     view, message = table.export.redis, table.export.value
     parts: list[Part] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
@@ -151,7 +151,7 @@ def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int)
 
 
 def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
-    """Return the conditions that a row has these values; a time is meant to the millisecond."""
+    """Return the conditions that a row has these values; times are compared in milliseconds."""
     conditions = []
     for column, value in keys.items():
         if is_time(table, column):
@@ -171,6 +171,6 @@ def _between(table: MergedTable, start: int | None, end: int | None) -> list[ds.
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:
-    """Return the condition that a row has left for Redis, where it is said as data."""
+    """Return the condition that a row was exported to Redis, if it is declared as data."""
     leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

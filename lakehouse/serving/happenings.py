@@ -1,4 +1,4 @@
-"""ops.events as the API tells them: the newest events, and the last audit of each stream."""
+"""ops.events in the API: the newest events, and the last audit of each stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Happenings:
         return delta.read_or(self._table, read, [])
 
     def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
-        """Return the last audit of each stream that has ever been audited."""
+        """Return the last audit of each audited stream."""
 
         def read(_snapshot: object) -> list[Event]:
             return [
@@ -49,18 +49,18 @@ class Happenings:
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event as JSON has it; `details` is what it stands for, with its own names."""
+    """Return an event for JSON, with `details` decoded under its own names."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
     return whole | {"details": details_of(event)}
 
 
 def details_of(event: Event) -> Any:
-    """Return what an event's details stand for; numbers that JSON has not got are text."""
+    """Return an event's decoded details; numbers that JSON lacks become text."""
     return None if event.details is None else json.loads(event.details, parse_constant=str)
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Return the last audits of streams as one; null where there was none."""
+    """Return the streams' last audits as one; null without any."""
     if not events:
         return None
     checks = [

@@ -1,4 +1,4 @@
-"""Dead letters read without Spark: counted, listed, one whole; none where nothing was ever refused."""
+"""Dead letters read without Spark: counts, lists, and single ones; empty if nothing was ever refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which letters are meant: all that is given applies to them; times are in microseconds, UTC."""
+    """Which letters: those that match everything given; times are in microseconds, UTC."""
 
     stream: str | None = None
     rule: str | None = None
@@ -34,7 +34,7 @@ class Wanted:
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return what the columns say of it, which is all but the rule."""
+        """Return the conditions on columns: all except the rule."""
         found = [] if self.stream is None else [delta.equals("stream", self.stream)]
         found += [] if self.status is None else [delta.equals("status", self.status)]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
@@ -55,11 +55,11 @@ class Letters:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the table's generation and version by its name in SQL, nothing where it cannot be read."""
+        """Return the table's generation and version by its name in SQL, empty if it cannot be read."""
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: Wanted) -> Found[list[dict[str, Any]]]:
-        """Return how many there are by stream, rule and status; one with two rules counts under both."""
+        """Return their number by stream, rule and status; one with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()
@@ -83,7 +83,7 @@ class Letters:
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter with everything, null where there is none."""
+        """Return one letter with everything, null if there is none."""
 
         def read(snapshot: Snapshot) -> Row | None:
             for part in snapshot.rows(SCHEMA.names, delta.equals("id", id_)):
@@ -95,7 +95,7 @@ class Letters:
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return a rule for each reason, and which letter of the part it belongs to."""
+    """Return a rule for each reason, with the index of its letter."""
     reasons = part["reasons"].combine_chunks()
     return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
 

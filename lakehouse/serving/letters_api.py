@@ -1,4 +1,4 @@
-"""`/api/v1/dead-letters`: what was refused and why; raw bytes only for who may see payloads."""
+"""`/api/v1/dead-letters`: what was refused and why; raw bytes only with the scope `payload`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered) -> Response:
-        """Return how many letters there are by stream, rule and status; with two rules under both."""
+        """Return the number of letters by stream, rule and status; with two rules under both."""
         found = await lookups.scan(lambda: letters.counts(wanted))
         origin = _origin(found, [one["status"] for one in found.value])
         return answered(request, origin, {"counts": found.value})
@@ -99,7 +99,7 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
 
 
 def _origin(found: Found[Any], statuses: Sequence[str], part: str = "") -> Origin:
-    """Return where letters come from; they are final once all are replayed or discarded."""
+    """Return the origin of letters; they are final once all are replayed or discarded."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final, part)
 
@@ -119,7 +119,7 @@ def _record(row: Row) -> str:
 
 
 def _bytes(data: bytes | None) -> str:
-    """Return JSON that says bytes as hex, as text where they are UTF-8, as JSON where they are that."""
+    """Return JSON with bytes as hex, as text if they are UTF-8, and as JSON if they are JSON."""
     if data is None:
         return "null"
     try:

@@ -1,4 +1,4 @@
-"""How much one client may ask: so many requests a second, after a burst."""
+"""Rate limits: how many requests a second a client may send, after a burst."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rate:
     burst: float = 4_000.0
 
     def limiter(self, clock: Callable[[], float] = time.monotonic) -> Limiter:
-        """Return what counts them."""
+        """Return the counter of requests."""
         return Limiter(self, clock)
 
 
@@ -30,15 +30,15 @@ RATE = Rate()
 
 
 class Limiter:
-    """Counts requests by client; of clients it knows the last ten thousand."""
+    """Counts requests by client; it remembers the last ten thousand clients."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._clock = clock
-        self._left = OrderedDict[str, tuple[float, float]]()  # how many are left, and when that was
+        self._left = OrderedDict[str, tuple[float, float]]()  # how many are left, as of when
 
     def take(self, client: str) -> None:
-        """Count one request; raises Problem 429 with the seconds to wait where none is left."""
+        """Count one request; raises Problem 429 with the seconds to wait if none is left."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)

@@ -1,4 +1,4 @@
-"""Rows as Redis has them, in one round trip; a Redis that does not answer is left alone for a moment."""
+"""Rows from Redis, in one round trip; a Redis that does not answer is not asked again for a moment."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DELETED = '{"deleted":true'
 
 
 class RedisAwayError(Exception):
-    """Redis does not answer: what it said."""
+    """Redis does not answer, with the client's message."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A row as it stands: the message's JSON, and the version that wrote it within its generation."""
+    """A row in Redis: the message's JSON, and the version that wrote it within its generation."""
 
     message: str
     generation: int
@@ -37,9 +37,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Found:
-    """Rows that were asked for, null for those that are not there.
+    """The requested rows, null for missing ones.
 
-    `holds_all`: Redis has lost none, so what is missing has not been changed within the time to live.
+    `holds_all`: Redis has lost none, so a missing row has not changed within the time to live.
     """
 
     rows: tuple[Stored | None, ...]
@@ -61,7 +61,7 @@ class Live:
         self._why = ""
 
     async def row(self, table: str, row: str) -> Stored | None:
-        """Return a row by its own key; raises RedisAwayError, as the others do."""
+        """Return a row by its own key; raises RedisAwayError, like the others."""
         return stored(await self._answer(self._client.get(row_key(table, row))))
 
     async def rows(self, table: str, rows: Sequence[str]) -> Found:
@@ -87,7 +87,7 @@ class Live:
         return {name: one for name, one in found.items() if one is not None}, is_place_of(filled, server)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def _answer(self, asked: Any) -> Any:
@@ -104,7 +104,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Return what stands under a key; null for nothing, for a deleted row and for what is no row."""
+    """Return the value under a key; null for nothing, a deleted row, or what is not a row."""
     text = "" if value is None else value.decode(errors="replace")
     found = _STAMPED.search(text)
     if found is None or text.startswith(_DELETED):

@@ -1,7 +1,7 @@
-"""Where an answer comes from: Redis first, and gold for what Redis does not hold or where it is away.
+"""The source of a response: Redis first, and gold for what Redis does not have or while it is away.
 
-Both say a row in the same words, those of the exported message. An answer says its source, the table's
-generation and a version: of one row from Redis that of the commit that wrote it, of gold the table's.
+Both give a row in the form of the exported message. A response names its source, the table's generation and a
+version: for one row from Redis that of the commit that wrote it, from gold the table's.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """One row: the message's JSON, whether it is final (null where no row of the table says so), its columns.
+    """One row: the message's JSON, whether it is final (null if rows do not say so), and its columns.
 
-    `row` is null of one that comes from Redis.
+    `row` is null for a row from Redis.
     """
 
     message: str
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and where they come from."""
+    """Rows and their source."""
 
     source: str
     generation: int
@@ -56,18 +56,18 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Tell whether all rows are final; null where one does not say so."""
+        """Tell whether all rows are final; null if one does not say so."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
     @property
     def origin(self) -> Origin:
-        """What the answer says of itself."""
+        """The origin that the response names."""
         return Origin(self.source, self.generation, self.version, self.is_final)
 
 
 class Lookups:
-    """Finds rows; raises Problem with 404 where neither store has them, and 503 where both are away."""
+    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are away."""
 
     def __init__(self, settings: Settings, tables: Iterable[MergedTable], gold: Gold, live: Live) -> None:
         self._settings = settings
@@ -114,9 +114,9 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest_of_members(table, keys), what)
 
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
-        """Return the last windows of a series up to its newest one, newest first; `keys` name the series.
+        """Return the last windows of a series up to its newest one, newest first; `keys` identify it.
 
-        A window without events is not there.
+        Windows without events are missing.
         """
         assert table.window_s is not None  # noqa: S101 - a series has windows
         column, step = table.keys[-1], table.window_s * 1000
@@ -146,7 +146,7 @@ class Lookups:
         return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
 
     async def scan(self, read: Callable[[], _T]) -> _T:
-        """Read tables in a thread, when its turn comes; raises Problem where the wait would be long."""
+        """Read tables in a thread, in turn; raises Problem if the wait would be long."""
         return await self._scan(read)
 
     async def _from_gold(
@@ -173,14 +173,14 @@ class Lookups:
 
 
 class Scans:
-    """Lets a few scans run at a time and some more wait; raises Problem 429 for the rest."""
+    """Runs a few scans at a time and queues some more; raises Problem 429 for the rest."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)
         self._waiting = waiting
 
     async def run(self, read: Callable[[], _T]) -> _T:
-        """Run a function that blocks in a thread."""
+        """Run a blocking function in a thread."""
         if self._limiter.statistics().tasks_waiting >= self._waiting:
             detail = "too many scans of tables are waiting; try again in a second"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "1"})
@@ -188,7 +188,7 @@ class Scans:
 
 
 def group_of(table: MergedTable, keys: Row) -> str:
-    """Return what the hash of a group is called."""
+    """Return the name of a group's hash."""
     return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
 
 
@@ -198,7 +198,7 @@ def _named(key: str | None) -> str:
 
 
 def _name_of(table: MergedTable, column: str) -> str:
-    """Return the message's name of a column."""
+    """Return a column's name in the message."""
     named: Mapping[str, Any] = table.export.value.values
     return next(name for name, value in named.items() if value.columns == (column,))
 
@@ -216,7 +216,7 @@ def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:
-    """Tell it of a row that has left: by its message, or by the condition under which rows leave."""
+    """Tell whether an exported row is final: by its message, or by the condition for exports."""
     if table.final is None:
         return None
     names = [
@@ -232,5 +232,5 @@ def _is_final_message(table: MergedTable, message: str) -> bool | None:
 
 
 def away(why: str) -> Problem:
-    """Return the error of what cannot be read now."""
+    """Return the error for what cannot be read now."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

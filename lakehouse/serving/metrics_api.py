@@ -1,4 +1,4 @@
-"""`/api/metrics`: the windowed service metrics, in the shapes that their readers know."""
+"""`/api/metrics`: the windowed service metrics, in the forms that existing readers expect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What checks have found, read without Spark: gates and the last results of the expectations.
+"""Results of checks, read without Spark: gates and the last results of the expectations.
 
-Tables that have not been made yet say nothing.
+Tables that do not exist yet are empty.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Ops:
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version of each table by its name in SQL, none of one that cannot be read."""
+        """Return generation and version of each readable table by its name in SQL."""
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:
-        """Return the last state of each stream's gate that has ever been asked."""
+        """Return the last state of each stream's gate that has ever been checked."""
         return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:
-        """Return what the last run of each table's suite has found."""
+        """Return the findings of each table's last run."""
         return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
 
 
@@ -43,7 +43,7 @@ def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:
 
 
 def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:
-    """Return the rows of each value of `by` that have its greatest `at`."""
+    """Return the rows with the greatest `at` for each value of `by`."""
     last = dict[Any, int]()
     for part in snapshot.rows((by, at), None):
         _note(last, delta.as_rows(_greatest(part, by, at), (by, at)), by, at)

@@ -1,4 +1,4 @@
-"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may leave, and what the suites have found."""
+"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may be exported, and the suites' findings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def router(lookups: Lookups, ops: Ops) -> APIRouter:
 
     @routes.get("/gates")
     async def gates(request: Request) -> Response:
-        """Return the last state of each stream's gate that has ever been asked; times are ISO 8601 UTC."""
+        """Return the last state of each stream's gate that has ever been checked; times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
         return answered(request, _origin(found), {"gates": [_gate(row) for row in found.value]})
 
     @routes.get("/expectations")
     async def expectations(request: Request, table: TableName = None) -> Response:
-        """Return what the last run of each table's suite has found."""
+        """Return the findings of each table's last run."""
         found = await lookups.scan(ops.results)
         results = [_result(row) for row in found.value if table in (None, row["table"])]
         return answered(request, _origin(found), {"expectations": results})

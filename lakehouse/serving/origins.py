@@ -1,4 +1,4 @@
-"""What every answer says of itself: its source, the version that it is of, and whether it is final."""
+"""The origin that every response names: source, version, and whether it is final."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an answer comes from; both numbers are null where the table has not been made yet.
+    """The source of a response; both numbers are null if the table does not exist yet.
 
-    `is_final`: nothing in it will change; null where nothing in it says so. `part` tells apart what the same
-    address answers those who may see more.
+    `is_final`: nothing in it will change; null if nothing in it says so. `part` distinguishes responses of
+    the same address for callers with more rights.
     """
 
     source: str
@@ -28,6 +28,6 @@ class Origin:
 
     @property
     def etag(self) -> str:
-        """What changes when the answer may."""
+        """Return the ETag, which changes whenever the response may."""
         known = (self.source, self.generation, self.version, self.part or None)
         return f'"{"-".join(str(one) for one in known if one is not None)}"'

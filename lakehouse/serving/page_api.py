@@ -1,7 +1,7 @@
-"""`/`: the live page, a few static files that come with the package.
+"""`/`: the live page, a few static files in the package.
 
-They hold no data, so everybody may have them, before the entrance: the page asks for a token itself where the
-server wants one. What it shows it asks `/api/v1` for, as any other reader does.
+They contain no data, so they are served to everybody, before any access check. The page itself asks for a
+token if the server needs one. It gets its data from `/api/v1`, like any other reader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for again each time, and answered with 304
+    "Cache-Control": "no-cache",  # requested again each time, and answered with 304
 }
 
 
@@ -47,7 +47,7 @@ class _File:
 
 
 class Page:
-    """Answers for the files of the page, and passes on every other request."""
+    """Serves the files of the page, and passes on every other request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Parameters of requests: moments as people write them, cursors that only mean where a page ended."""
+"""Parameters of requests: moments as people write them, and cursors that mark the end of a page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CHECKED = 8
 
 
 def micros(parameter: str, text: str) -> int:
-    """Return the moment that a text names, in microseconds: epoch milliseconds or ISO 8601 with an offset.
+    """Return the moment in a text, in microseconds: epoch milliseconds or ISO 8601 with an offset.
 
-    Raises Problem for anything else, and for moments that are not of the years 1 to 9999.
+    Raises Problem for anything else, and for moments outside the years 1 to 9999.
     """
     text = text.strip()
     if _MILLIS.fullmatch(text):
@@ -29,7 +29,7 @@ def micros(parameter: str, text: str) -> int:
         if -_MOST_MILLIS < millis < _MOST_MILLIS:
             return millis * 1000
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query is a blank
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query means a blank
         if moment.tzinfo is not None:
             return (moment - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
@@ -39,7 +39,7 @@ def micros(parameter: str, text: str) -> int:
 
 
 def iso(millis: int | None) -> str | None:
-    """Return epoch milliseconds as ISO 8601 UTC, or as digits beyond the calendar; null stays null."""
+    """Return epoch milliseconds as ISO 8601 UTC, or as digits outside the calendar; null stays null."""
     if millis is None:
         return None
     try:
@@ -50,16 +50,16 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque text that says where a page ended: the sort values of its last row.
+    """Return an opaque text that marks the end of a page: the sort values of its last row.
 
-    It holds nothing of a version, so the next page is of the newest one and repeats no row.
+    It names no version, so the next page is of the newest one and repeats no row.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.urlsafe_b64encode(_check(text) + text).rstrip(b"=").decode()
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return those values; raises Problem for a text that is none of this table's."""
+    """Return those values; raises Problem if the text is not one of this table's cursors."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
         check, content = packed[:_CHECKED], packed[_CHECKED:]

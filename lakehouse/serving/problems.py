@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): what happened, to what, and what to do; never a stack trace."""
+"""Errors as problem+json (RFC 9457): what happened, where, and what to do; never a stack trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's word
-    """An answer that is an error: its status, what happened, further members and headers."""
+    """An error response: its status, what happened, further members and headers."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -31,13 +31,13 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word
 
 
 def unprocessable(parameter: str, detail: str) -> Problem:
-    """Return the error of one parameter that cannot be what it is."""
+    """Return the error for one invalid parameter."""
     found = [{"parameter": parameter, "detail": detail}]
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{parameter}: {detail}", errors=found)
 
 
 def response(problem: Problem) -> Response:
-    """Return the error as it leaves."""
+    """Return the error as a response."""
     status = HTTPStatus(problem.status)
     body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem.detail}
     text = json.dumps(body | problem.members, ensure_ascii=False).encode(errors="replace")
@@ -45,7 +45,7 @@ def response(problem: Problem) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the app leave as a problem."""
+    """Return every error of the app as a problem."""
     app.exception_handler(Problem)(_of_ours)
     app.exception_handler(RequestValidationError)(_of_parameters)
     app.exception_handler(HTTPException)(_of_routing)

@@ -1,4 +1,4 @@
-"""`POST /produce`: sample events to try it out, only where the server was started with --enable-produce."""
+"""`POST /produce`: sample events for trying it out, only if the server was started with --enable-produce."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def router(settings: Settings) -> APIRouter:
 
     @routes.post("/produce")
     async def produce(request: Request, events: Events = 100, stream: str = sampled) -> Response:
-        """Send sample events of a stream to Kafka, their times within the last minute."""
+        """Send sample events of a stream to Kafka, with times within the last minute."""
         if stream not in known:
             raise unprocessable("stream", f"there are sample events of {', '.join(known)}")
         if one.available_tokens < 1:

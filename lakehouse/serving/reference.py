@@ -1,4 +1,4 @@
-"""`/docs`: the endpoints and their parameters as one page, made of the OpenAPI, without a script."""
+"""`/docs`: the endpoints and their parameters on one page, generated from the OpenAPI, without a script."""
 
 from __future__ import annotations
 

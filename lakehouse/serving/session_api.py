@@ -1,4 +1,4 @@
-"""`/api/v1/session`: a token becomes a cookie of this origin, and who it is that asks."""
+"""`/api/v1/session`: exchanges a token for a cookie of this origin, and tells who the caller is."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lakehouse.serving.sessions import COOKIE, LASTS_S, Sessions
 
 
 def router(sessions: Sessions | None) -> APIRouter:
-    """Return the routes; `sessions` are null where no token is needed, and then there is no cookie."""
+    """Return the routes; `sessions` are null if no token is needed, and then there is no cookie."""
     routes = APIRouter(tags=["session"])
 
     @routes.get(SESSION_PATH)
     async def who(request: Request) -> Response:
-        """Return who asks and with which scopes; `needsToken` is false where everybody has all."""
+        """Return the caller and its scopes; `needsToken` is false if everybody has all of them."""
         return plain(_said(request, sessions))
 
     @routes.post(SESSION_PATH)
     async def begin(request: Request) -> Response:
-        """Set a cookie that stands for the token of `Authorization`, for half a day on this origin."""
+        """Set a cookie that stands for the token in `Authorization`, for half a day on this origin."""
         answer = plain(_said(request, sessions))
         if sessions is not None:
             secret = bearer_of(request.headers)
@@ -35,7 +35,7 @@ def router(sessions: Sessions | None) -> APIRouter:
 
     @routes.delete(SESSION_PATH, status_code=HTTPStatus.NO_CONTENT)
     async def end(request: Request) -> Response:
-        """Forget the session of the cookie, and the cookie."""
+        """End the cookie's session, and delete the cookie."""
         answer = Response(status_code=HTTPStatus.NO_CONTENT)
         if sessions is not None:
             sessions.end(request.cookies.get(COOKIE, ""))

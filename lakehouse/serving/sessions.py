@@ -1,7 +1,7 @@
-"""Sessions of browsers: a cookie that stands for a token, for what can send no header, such as EventSource.
+"""Browser sessions: a cookie stands for a token, for clients that cannot send headers, such as EventSource.
 
-The cookie is a random id; what it stands for is known to this process alone and gone with it. It is good for
-as long as the token is, with the scopes that the token has at the time.
+The cookie is a random id. Only this process knows what it stands for, and forgets it when it ends. It is
+valid as long as the token, with the token's scopes at the time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _ID_BYTES = 32
 
 
 class Sessions:
-    """Who has a session; of more than ten thousand the oldest end."""
+    """The open sessions; beyond ten thousand the oldest end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
         self._clock = clock
-        self._begun = OrderedDict[str, tuple[str, float]]()  # the token's hash and when it ends, by the id's
+        self._begun = OrderedDict[str, tuple[str, float]]()  # by id: the token's hash and when it ends
 
     def begin(self, token: str) -> str:
-        """Return the id of a new session, for the holder of a token."""
+        """Return the id of a new session for the holder of a token."""
         id_ = secrets.token_urlsafe(_ID_BYTES)
         self._begun[hashed(id_)] = (hashed(token), self._clock() + LASTS_S)
         while len(self._begun) > _MOST:
@@ -36,7 +36,7 @@ class Sessions:
         return id_
 
     def caller(self, id_: str) -> Caller | None:
-        """Return whose session it is, null for one that is over or of a token that is gone."""
+        """Return whose session it is, null if it has ended or its token is gone."""
         known, ends = self._begun.get(hashed(id_), (None, 0.0))
         if known is None or self._clock() >= ends:
             self.end(id_)
@@ -44,5 +44,5 @@ class Sessions:
         return self._tokens.caller_of_hash(known)
 
     def end(self, id_: str) -> None:
-        """Forget a session."""
+        """End a session."""
         self._begun.pop(hashed(id_), None)

@@ -1,4 +1,4 @@
-"""What costs a moment to find out is found out once for all who ask at about the same time."""
+"""Slow lookups, done once for all who ask at about the same time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """Asks `look`, which blocks, in a thread, at most once in `every_s` seconds however many want to know.
+    """Calls `look`, which blocks, in a thread: at most once per `every_s` seconds, whoever asks.
 
-    A LakehouseError counts as an answer: it is raised to all who ask meanwhile.
+    A LakehouseError counts as a result: it is raised to everybody who asks meanwhile.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:
@@ -29,7 +29,7 @@ class Shared(Generic[_T]):
         self._found: _T | LakehouseError | None = None
 
     async def seen(self) -> _T:
-        """Return what was seen last, no more than that long ago; raises LakehouseError as `look` does."""
+        """Return the last result, if it is recent enough, or look; raises LakehouseError as `look` does."""
         async with self._asking:
             if self._found is None or time.monotonic() >= self._until:
                 self._found = await to_thread.run_sync(self._tried, limiter=self._thread)

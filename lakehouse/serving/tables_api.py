@@ -1,7 +1,7 @@
 """`/api/v1`: every gold table of every stream, from its declaration.
 
-A parameter is a column as SQL has it, a time in epoch milliseconds or ISO 8601; a row is the exported
-message, with its key where the message alone does not say it.
+Parameters are columns as in SQL; times are in epoch milliseconds or ISO 8601. A row is the exported message,
+with its key if the message does not contain it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> A
 
     @routes.get("/streams")
     async def list_streams() -> Response:
-        """Return the streams, their gold tables and what each is asked by."""
+        """Return the streams, their gold tables and the parameters of each."""
         return plain({"streams": described})
 
     for stream in streams:
@@ -131,12 +131,12 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return a row's key as it is asked for: by column, times in epoch ms."""
+    """Return a row's key as a request names it: by column, times in epoch ms."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 
 def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked for as values of the columns, times in microseconds; what is null is left out."""
+    """Return the parameters as values of columns, times in microseconds, without nulls."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
         for name, value in asked.items()
@@ -171,7 +171,7 @@ def _optional(table: MergedTable, column: str) -> tuple[Any, Any]:
 
 
 def _parameter(table: MergedTable, column: str, text: Any) -> Any:
-    """Return a column as the type of a parameter."""
+    """Return the type of the parameter for a column."""
     kind = table.schema[column].dataType
     optional = text is not str
     if isinstance(kind, LongType | IntegerType):
@@ -185,7 +185,7 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
 
 
 def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
-    """Give a function that takes anything the parameters of a table, which the framework reads."""
+    """Give a function the parameters of a table, which the framework reads."""
     request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
     named = [
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,4 +1,4 @@
-"""What a server says of itself: its requests as metrics, and whether it can answer at all."""
+"""A server's own telemetry: metrics of its requests, and whether it can answer at all."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Counts a server's requests, in a registry that has the numbers of `lakehouse status`, too.
+    """Counts a server's requests, in a registry that also has the numbers of `lakehouse status`.
 
-    Labels are methods, routes as they are declared and status codes, so there are never more of them than
-    the server has routes.
+    Labels are methods, declared routes and status codes, so their number is bounded by the server's routes.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -47,7 +46,7 @@ class ServerMetrics:
         )
 
     def count(self, scope: Scope, status: int, took_s: float) -> None:
-        """Count a request by its scope as it is once it was answered."""
+        """Count a request by its scope after the response."""
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         route = getattr(scope.get("route"), "path", _OTHER)
         self._requests.labels(method, route, status).inc()
@@ -55,7 +54,7 @@ class ServerMetrics:
 
 
 class Counted:
-    """Passes every request on, and counts it once its answer begins."""
+    """Passes every request on, and counts it when its response begins."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
@@ -78,17 +77,17 @@ class Counted:
         try:
             await self._app(scope, receive, counted)
         except Exception:
-            if not has_begun:  # the answer to a defect is given outside
+            if not has_begun:  # the response to a defect is made further out
                 took_s = time.perf_counter() - began
                 self._metrics.count(scope, HTTPStatus.INTERNAL_SERVER_ERROR, took_s)
             raise
 
 
 def look_of(settings: Settings, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return what tells whether rows can be had from Redis or from gold; it blocks.
+    """Return a check of whether rows can be had from Redis or from gold; it blocks.
 
-    With one of them the server is ready. The reasons name both that are away, without saying where they are:
-    whoever probes need not have a token.
+    The server is ready with one of them. The reasons name what is away, but not its address: probes need no
+    token.
     """
     url = settings.redis_url.get_secret_value()
     patience = {"socket_timeout": redis_timeout_s, "socket_connect_timeout": redis_timeout_s}

@@ -1,4 +1,4 @@
-"""`/metrics` and `/health`: what a server says of itself, as every process of the pipeline does."""
+"""`/metrics` and `/health`: a server's own telemetry, like that of every process of the pipeline."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRou
 
     @routes.get(LIVE_PATH)
     async def live() -> Response:
-        """Answer 200: the process does."""
+        """Answer 200: the process responds."""
         return _said(HTTPStatus.OK, "live", ())
 
     @routes.get(READY_PATH, responses={503: {"description": "Neither Redis nor gold can be read."}})
     async def ready() -> Response:
-        """Answer 200 while rows can be had from Redis or from gold, else 503; `reasons` are what is away."""
+        """Answer 200 if rows can be had from Redis or from gold, else 503; `reasons` name what is away."""
         found = await readiness.seen()
         code = HTTPStatus.OK if found.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _said(code, "ready" if found.is_ready else "not ready", found.reasons)
 
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Return OpenMetrics, or Prometheus' text where that is asked for."""
+        """Return OpenMetrics, or Prometheus' text format if the request asks for it."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         text = await to_thread.run_sync(encode, registry, limiter=one)
         return Response(text, headers={"Content-Type": content_type})

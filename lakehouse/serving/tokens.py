@@ -1,7 +1,7 @@
-"""API tokens: a name, its scopes and the SHA-256 of the secret, in a file that its owner alone reads.
+"""API tokens: a name, its scopes and the SHA-256 of the secret, in a file that only its owner can read.
 
 A secret is 256 random bits, so a plain hash is as good as a slow one: there is no list of likely secrets to
-try. Whoever reads the file cannot call the API with it.
+try. Reading the file does not allow anybody to call the API.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWNER_ONLY = 0o600
 
 
 class Scope(StrEnum):
-    """What a token lets its holder do: read rows, see raw bytes of records, run commands."""
+    """What a token allows: read rows, see raw bytes of records, run commands."""
 
     READ = "read"
     PAYLOAD = "payload"
@@ -36,7 +36,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the token's name, and what it may do."""
+    """Who calls: the token's name, and what it allows."""
 
     name: str
     scopes: frozenset[Scope]
@@ -50,7 +50,7 @@ class _Token:
 
 
 class Tokens:
-    """The tokens of a file; one that is added or removed counts at once."""
+    """The tokens in a file; added and removed ones take effect at once."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "tokens.json"
@@ -58,7 +58,7 @@ class Tokens:
         self._tokens: tuple[_Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope]) -> str:
-        """Add a token and return its secret, kept nowhere; raises SettingsError for a name in use."""
+        """Add a token and return its secret, kept nowhere; raises SettingsError if the name is in use."""
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         with self._changing():
             standing = self.read()
@@ -70,7 +70,7 @@ class Tokens:
         return secret
 
     def remove(self, name: str) -> None:
-        """Remove a token; raises SettingsError where there is none of that name."""
+        """Remove a token; raises SettingsError if there is none of that name."""
         with self._changing():
             standing = self.read()
             if not any(one.name == name for one in standing):
@@ -78,7 +78,7 @@ class Tokens:
             self._write(tuple(one for one in standing if one.name != name))
 
     def read(self) -> tuple[_Token, ...]:
-        """Return the tokens, none where there is no file; raises SettingsError where it cannot be read."""
+        """Return the tokens, none if there is no file; raises SettingsError if it cannot be read."""
         try:
             state = self.path.stat()
             stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
@@ -92,11 +92,11 @@ class Tokens:
         return self._tokens
 
     def caller(self, secret: str) -> Caller | None:
-        """Return whose secret it is, null for nobody's; how long that takes does not depend on the secret."""
+        """Return whose secret it is, null for nobody's, in a time that does not depend on the secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
-        """Return whose secret has that hash, as `caller` does."""
+        """Return whose secret has this hash, as `caller` does."""
         found = None
         for one in self.read():
             if hmac.compare_digest(one.sha256, sha256):
@@ -111,7 +111,7 @@ class Tokens:
             yield
 
     def _write(self, tokens: Sequence[_Token]) -> None:
-        """Replace the file in one step: a reader sees the one or the other."""
+        """Replace the file atomically."""
         text = json.dumps([vars(one) for one in tokens], indent=1)
         beside = self.path.with_suffix(f".{os.getpid()}.tmp")
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -121,7 +121,7 @@ class Tokens:
 
 
 def hashed(secret: str) -> str:
-    """Return what is kept of a secret."""
+    """Return the hash that is kept of a secret."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""`/api/v1/status`, `happenings`, `audit` and `alerts`: how the pipeline is, for those on call."""
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for people on call."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/status")
     async def status() -> Response:
-        """Return how each stream is and what waits before each of its layers, no older than a second."""
+        """Return each stream's state and what waits before each of its layers, at most a second old."""
         seen = await observed.seen()
         return plain(in_camel_case(asdict(seen)))
 
@@ -62,7 +62,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         stream: Streams = [],  # noqa: B006 - the same
         since: Since = None,
     ) -> Response:
-        """Return what has happened, the newest first: starts, stops, failures, refusals and the rest."""
+        """Return events, the newest first: starts, stops, failures, refusals and others."""
         moment = None if since is None else _moment(parameters.micros("since", since))
         found = await lookups.scan(
             lambda: happened.newest(limit=limit, since=moment, kinds=kind, streams=stream)
@@ -71,16 +71,16 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/audit")
     async def audit(request: Request) -> Response:
-        """Return the checks of each stream's last audit, null where there was none.
+        """Return the checks of each stream's last audit, null without one.
 
-        `at` and `actor` are those of the newest; a check has the time of its own.
+        `at` and `actor` are those of the newest audit; each check has its own time.
         """
         found = await lookups.scan(lambda: happened.audits(names))
         return answered(request, _origin(found), {"audit": audit_of(found.value)})
 
     @routes.get("/alerts")
     async def alerts() -> Response:
-        """Return what fires, the longest first, then what has resolved lately, the newest first."""
+        """Return firing alerts, the longest first, then recently resolved ones, the newest first."""
         try:
             return plain(await alerting.seen())
         except LakehouseError as error:
@@ -94,7 +94,7 @@ def _origin(found: Found[Any]) -> Origin:
 
 
 def _moment(micros: int) -> datetime:
-    """Return a moment; one before the calendar is its beginning."""
+    """Return a moment; one before the calendar becomes its beginning."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -111,7 +111,7 @@ def _alerts(settings: Settings, streams: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
-    """Return an alert that fires as it was told; `at` and `value` are null where that was long ago."""
+    """Return a firing alert as it was sent; `at` and `value` are null if that was long ago."""
     last = next((one for one in found.told if one["alert_id"] == alert.id), {})
     return {
         "alert_id": alert.id,
