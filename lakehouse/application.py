@@ -1,4 +1,4 @@
-"""A Spark application that runs layers: what `lakehouse run` and the spark-submit jobs have in common."""
+"""A Spark application that runs layers: what `lakehouse run` and the spark-submit jobs share."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def run_layers(
 ) -> None:
     """Run the layers of the named streams (none: all) with a line for every micro-batch.
 
-    On a terminal a run with an interval has a line for each stream instead, which is drawn anew.
+    On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
     The caller chooses `trigger`, `allow` and `trips`; the other options are set here. With `gated`, gold is
-    exported only while its suites hold.
-    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A query that fails
-    is told of in a line and tried again while others go on; raises LakehouseError for what fails to the end,
-    and for what a user can mend. Starts, stops and failures are kept in ops.events.
+    exported only while its suites hold. Returns after catching up, or after SIGTERM or Ctrl-C once the
+    micro-batch is finished. A query that fails is reported in a line and retried while others continue.
+    Raises LakehouseError for what still fails at the end, and for what a user can mend. Starts, stops and
+    failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names), options.trigger, _named(layers)
     check_trigger(trigger)
@@ -129,7 +129,7 @@ def _lines(
     *,
     is_live: bool,
 ) -> tuple[Lines, AbstractContextManager[None]]:
-    """Return who says what the run does, and a block in which that is shown."""
+    """Return the run's output, and a block during which it is shown."""
     console = Console()
     if settings.log_format == "json":
         return JsonLines(
@@ -152,9 +152,9 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Give what counts the run inside the block, and the port at which that is served: null for none.
+    """Yield the run's metrics, and the port that serves them: null for none.
 
-    How far behind the streams are is served beside it.
+    The streams' backlog is served there as well.
     """
     metrics, port = DriverMetrics(streams, settings), settings.telemetry_port
     if port < 0:
@@ -174,7 +174,7 @@ def _telemetry(
 def noted_run(
     streams: Sequence[Stream], layers: Sequence[LayerName], trigger: str, stop: Stop
 ) -> Iterator[None]:
-    """Note when the layers of each stream start and when they stop, and how the run has ended."""
+    """Note when the layers of each stream start and stop, and how the run ended."""
 
     def note_each(kind: Kind, text: str, ended: str | None = None) -> None:
         how = {"layers": list(layers), "trigger": trigger} | ({} if ended is None else {"ended": ended})
@@ -197,7 +197,7 @@ def _named(layers: Sequence[LayerName]) -> str:
 
 
 def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Tell whether Kafka has so few records, landed or not, that catching up is over soon."""
+    """Tell whether Kafka has so few records, landed or not, that catching up is short."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)
@@ -213,7 +213,7 @@ def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> G
 
 
 def job(layer: LayerName | None = None) -> None:
-    """Be the spark-submit job of a layer, or of all of them in trips: parse the arguments, run, exit."""
+    """Run the spark-submit job of a layer, or of all of them in trips: parse the arguments, run, exit."""
     layers = LAYERS if layer is None else [layer]
 
     def main(
@@ -232,16 +232,16 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError, or one of Spark, becomes one line on standard error."""
+    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error."""
     try:
         app()
     except LakehouseError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
-    except (PySparkException, Py4JError) as error:  # a disk that is full, a file system that is away
+    except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
         _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
         sys.exit(1)
-    except OSError as error:  # the same, met by Python
+    except OSError as error:  # the same, raised in Python
         _print_error(f"{type(error).__name__}: {error}")
         sys.exit(1)
     except KeyboardInterrupt:

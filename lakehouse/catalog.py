@@ -47,13 +47,13 @@ _READING = frozenset(
         "ShowViews",
     )
 )
-"""The commands that only say what there is; every other one is taken for a change."""
+"""Commands that only show what exists; every other command counts as a change."""
 _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""What is no command itself, but runs others."""
+"""Nodes that are not commands, but run others."""
 
 
 def specs(settings: Settings) -> tuple[TableSpec, ...]:
-    """Return every table of the lake, whether it has been made yet or not."""
+    """Return every table of the lake, whether it exists yet or not."""
     sources = [source for stream in STREAMS for source in stream.sources]
     merged = [table for stream in STREAMS for table in stream.tables]
     return (
@@ -70,10 +70,10 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
 
 
 def register(lake: Lake, settings: Settings, *, statement: str = "") -> list[str]:
-    """Make the lake's tables known to the session by name and return the names of those that exist.
+    """Register the lake's tables in the session by name, and return the names of those that exist.
 
-    Of a statement that names tables only these are made known: each takes a moment. Rows that are set aside
-    (a total that its type does not hold) are a view over their tables, ops.keys_set_aside.
+    Only those that the statement names are registered: each takes a moment. Rows that are set aside (a total
+    that its type does not hold) are a view over their tables, ops.keys_set_aside.
     """
     statement = statement.lower()
     all_specs = specs(settings)
@@ -107,17 +107,17 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
 
 
 class WriteRefusedError(QueryError):
-    """A statement that changes something was to be only read with."""
+    """A statement changes something, and only reading is allowed."""
 
 
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> Answer:
     """Run a SQL statement and return at most `limit` rows.
 
-    One that corrects a table is run only with `write`, and again where a layer that is running has written to
+    A statement that corrects a table runs only with `write`, and is retried if a running layer has written to
     the table in the meantime. Raises WriteRefusedError without `write`, and QueryError with Spark's
-    explanation where the statement is refused or fails.
+    explanation if the statement is refused or fails.
     """
-    # PySpark would print a refusal itself before it raises it, as JSON with a stack trace.
+    # PySpark would print a refusal itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
@@ -130,7 +130,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return what in the parsed statement is more than reading, null where all of it is."""
+    """Return what in the parsed statement is more than reading, null if nothing is."""
     parser: Any = spark._jsparkSession.sessionState().sqlParser()
     gateway = spark.sparkContext._gateway
     plans = [parser.parsePlan(statement)]
@@ -139,7 +139,7 @@ def _change_in(spark: SparkSession, statement: str) -> str | None:
         name = str(plan.getClass().getSimpleName())
         kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
         is_command = any(is_instance_of(gateway, plan, kind) for kind in kinds)
-        is_command |= name.endswith(("Command", "Statement"))  # as Delta calls its own
+        is_command |= name.endswith(("Command", "Statement"))  # Delta's name for its own
         if name in _RUNNING or (is_command and name not in _READING):
             return name
         children = plan.children()

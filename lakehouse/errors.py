@@ -53,6 +53,6 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that says something."""
+    """Return the first line of an error's text that is not empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), "no message")

@@ -1,11 +1,11 @@
-"""What happens to the pipeline, told from anywhere in the process and kept in ops.events.
+"""What happens to the pipeline, noted from anywhere in the process and kept in ops.events.
 
-`note` is cheap and never raises, so that whoever sees something happen can say so. What is noted within
-`noting` goes to an EventLog, whose thread appends what has gathered about once a second: no micro-batch waits
-for it and none fails because of it. Elsewhere nothing is kept.
+`note` is cheap and never raises, so any code that sees something happen can call it. Within `noting`, an
+EventLog collects the events; its thread appends them about once a second. No micro-batch waits for it or
+fails because of it. Outside `noting`, nothing is kept.
 
-What is lost: what gathered in the last second before a SIGKILL, and the oldest events where so many gather
-that cannot be written; these are counted and told of. What is written is there once.
+A SIGKILL loses the events of the last second. If so many gather that cannot be written, the oldest are lost,
+counted and reported. Written events are there once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # with its tables' layer
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # with its layer
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -61,9 +61,9 @@ class Kind(StrEnum):
 class Event:
     """One thing that happened, with the columns of ops.events.
 
-    `at` is UTC, and no two of a process have the same. `stream`, `layer` and `table` (layer.name) are null
-    where it does not concern one alone. `actor` is the command, which ran as process `pid` of `host`.
-    `details` is JSON, null for none; `code_version` is that of the package.
+    `at` is UTC, and unique within a process. `stream`, `layer` and `table` (layer.name) are null if it does
+    not concern a single one. `actor` is the command, which ran as process `pid` on `host`. `details` is JSON,
+    null for none; `code_version` is the package's.
     """
 
     id: str
@@ -81,18 +81,18 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""Appends events; true says that some of them may be there, from a call that failed."""
+"""Appends events; true says that a failed call may have written some of them."""
 
 
 class Place(TypedDict, total=False):
-    """What a query's name says of an event, as `note` takes it."""
+    """What a query's name says about an event, as `note` takes it."""
 
     layer: str | None
     table: str | None
 
 
 class About(Place, total=False):
-    """What an event concerns beside that, and what is kept of it, which becomes JSON."""
+    """Further subjects of an event, and its details, which become JSON."""
 
     stream: str | None
     details: Mapping[str, Any] | None
@@ -101,7 +101,7 @@ class About(Place, total=False):
 def place_of(query: str) -> Place:
     """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
 
-    Neither of anything else that has a name in a run, such as a gate.
+    Other names in a run, such as a gate's, have neither.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")
@@ -111,17 +111,17 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return what kind of event a failure is: a refusal says what is wrong before harm is done."""
+    """Return the kind of event for a failure: a refusal reports a problem before harm is done."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
 
 class EventLog:
-    """Takes events from every thread of a process and appends them in batches from one of its own.
+    """Collects events from every thread of a process and appends them in batches from its own thread.
 
-    `warn` is told in a line when appending begins to fail, when it works again, and what was lost. A batch
-    that fails is tried again every `pause_s` seconds, together with what has come; of more than `capacity`
-    events that wait the oldest go.
+    `warn` gets a line when appending begins to fail, when it works again, and what was lost. A failed batch
+    is retried every `pause_s` seconds, together with newer events. If more than `capacity` events wait, the
+    oldest are dropped.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
-        """Take an event, to be appended soon."""
+        """Collect an event, to be appended soon."""
         details = about.get("details")
         text = None if details is None else _as_json(details)
         with self._changed:
@@ -179,7 +179,7 @@ class EventLog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Append what waits, for `patience_s` at most, and say how many events that was not possible for."""
+        """Append what waits, for at most `patience_s`, and report how many events could not be appended."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -207,7 +207,7 @@ class EventLog:
                 self._is_written()
 
     def _gathered(self) -> list[Event]:
-        """Wait for events, and a moment for more; none where there are none and none will come."""
+        """Wait for events, and a moment for more; empty if none will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)
@@ -245,7 +245,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Let what is noted within the block go to the log, and close it at the end; one at a time."""
+    """Collect what is noted within the block in the log, and close it at the end; one log at a time."""
     global _log  # noqa: PLW0603 - of the process, as the root logger is
     before, _log = _log, log
     try:
@@ -256,7 +256,7 @@ def noting(log: EventLog) -> Iterator[None]:
 
 
 def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
-    """Say that something has happened; nothing is done with it unless the process keeps events."""
+    """Note that something has happened; without a log this does nothing."""
     if _log is not None:
         _log.note(kind, message, **about)
 

@@ -1,4 +1,4 @@
-"""Rows as people and programs read them: JSON, CSV, a table for the terminal."""
+"""Rows for people and programs: JSON, CSV, a table for the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Answer:
-    """The columns and rows of a query, with `truncated` where there were more than asked for."""
+    """The columns and rows of a query's result; `truncated` if there were more than requested."""
 
     schema: StructType
     rows: Sequence[Row]
@@ -28,10 +28,10 @@ class Answer:
 
 
 def plain_rows(answer: Answer) -> Iterator[list[Any]]:
-    """Yield each row as values that JSON knows.
+    """Yield each row as values for JSON.
 
-    Times become ISO 8601, in UTC with a Z where they are instants; bytes hex; decimals, NaN, infinities and
-    whatever else JSON has no word for become text.
+    Times become ISO 8601, in UTC with a Z if they are instants. Bytes become hex. Decimals, NaN, infinities
+    and other values that JSON lacks become text.
     """
     types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
@@ -39,14 +39,14 @@ def plain_rows(answer: Answer) -> Iterator[list[Any]]:
 
 
 def as_json(answer: Answer) -> str:
-    """Return the answer as a JSON array with one object a row and line."""
+    """Return the result as a JSON array with one object per row and line."""
     names = answer.schema.names
     lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in plain_rows(answer))
     return "[" + ",\n ".join(lines) + "]"
 
 
 def as_csv(answer: Answer) -> str:
-    """Return the answer as CSV with a header; null is an empty field."""
+    """Return the result as CSV with a header; null is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(answer.schema.names)
@@ -61,7 +61,7 @@ def as_csv(answer: Answer) -> str:
 
 
 def as_table(answer: Answer) -> Table:
-    """Return the answer as a table for the terminal."""
+    """Return the result as a table for the terminal."""
     table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
     for name in answer.schema.names:
         table.add_column(Text(name), overflow="fold")

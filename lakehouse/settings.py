@@ -1,8 +1,8 @@
 """Settings: environment variables (`LAKEHOUSE_…`) over an optional `lakehouse.toml` over defaults.
 
-Read once, by `load_settings`, validated and frozen. Unknown keys are refused by name in both places.
-Where neither names a broker or a Redis, the services that `lakehouse services up` has running under
-`home` are used, and after those the standard local ports.
+`load_settings` reads them once, validated and frozen. Unknown keys are refused by name in both places. If
+neither names a broker or a Redis, the services that `lakehouse services up` runs under `home` are used, and
+after those the standard local ports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_CONFIG = Path("lakehouse.toml")
 _CENTURY_S = 36_525 * 24 * 3600
 
 
-# What Kubernetes tells every container of a service that is called lakehouse or lakehouse-something.
+# What Kubernetes sets in every container for a service called lakehouse or lakehouse-something.
 _OF_KUBERNETES = re.compile(
     r"LAKEHOUSE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -40,7 +40,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _readable(url: SecretStr) -> SecretStr:
-    """Refuse a URL in which a password would be taken for something else, without saying any of it."""
+    """Refuse a URL whose password would be misread, without quoting any of it."""
     text = url.get_secret_value()
     try:
         parts = urlsplit(text)
@@ -57,7 +57,7 @@ def _readable(url: SecretStr) -> SecretStr:
 
 
 def _web(url: SecretStr) -> SecretStr:
-    """Refuse what is no URL of the web, without saying any of it."""
+    """Refuse what is not a web URL, without quoting any of it."""
     try:
         parts = urlsplit(url.get_secret_value())
         is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
@@ -247,7 +247,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over what `load_settings` passes in, which is the file."""
+        """The environment overrides what `load_settings` passes in, which is the file."""
         del settings_cls, dotenv_settings, file_secret_settings
         environment: Any = env_settings
         environment.env_vars = {
@@ -258,15 +258,15 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
     def topic(self, default_name: str) -> str:
-        """Return the topic that stands for a stream's default topic name."""
+        """Return the topic that replaces a stream's default topic name."""
         return self.topics.get(default_name, default_name)
 
 
 def load_settings() -> Settings:
     """Read the environment and the configuration file.
 
-    Raises SettingsError, naming every offending key, for unknown keys, values out of range and a file
-    that is missing (when named by LAKEHOUSE_CONFIG) or is not TOML.
+    Raises SettingsError, naming every offending key, for unknown keys, values out of range, and a file that
+    is missing (if LAKEHOUSE_CONFIG names it) or is not TOML.
     """
     _refuse_unknown_variables()
     path, values = _read_config()
@@ -351,4 +351,4 @@ def _running_services(home: Path) -> dict[str, str]:
         found = json.loads(services_file(home).read_text(encoding="utf-8"))
         return {name: entry["endpoint"] for name, entry in found.items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return {}  # nothing was started here, or by something that is not ours
+        return {}  # nothing was started here, or by another program

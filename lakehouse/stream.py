@@ -1,8 +1,8 @@
-"""What a stream is: values that the layers' engines read, with no engine in them.
+"""What a stream is: values that the layers' engines read, without any engine code.
 
-A Stream is one frozen value in one file of `lakehouse/streams/`. It has one or more sources (a topic with
-the contract of its records) and one or more gold tables (how clean rows become merged rows, and how those
-leave). A difference between two streams is a function on these values, never a branch in an engine.
+A Stream is one frozen value in one file of `lakehouse/streams/`. It has one or more sources (a topic with the
+contract of its records) and one or more gold tables (how clean rows become merged rows, and how those are
+exported). A difference between two streams is a function on these values, never a branch in an engine.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
@@ -26,15 +26,15 @@ from lakehouse.messages.layout import Equals, Key, Message, Part
 from lakehouse.settings import Settings
 
 DELETED = "_deleted"
-"""The boolean column by which a fold marks rows that are to leave their table; null and absent: they stay."""
+"""The boolean column by which a fold marks rows to delete; null or absent: they stay."""
 
 
 class FieldType(Enum):
-    """The JSON types that a contract can ask for; they are strict ("12.5" is not a number).
+    """The JSON types that a contract can require; they are strict ("12.5" is not a number).
 
     DECIMAL is a number that decimal(38,9) holds exactly; one with an exponent, or with more than 38 digits,
-    is taken as the shortest decimal that names the same double. JSON is any value: a string is kept as it
-    is, anything else, and a string that reads like JSON itself, as JSON text (`messages.json_text`).
+    is taken as the shortest decimal that names the same double. JSON is any value. A string is kept as it is;
+    anything else, and a string that itself reads like JSON, is kept as JSON text (`messages.json_text`).
     """
 
     STRING = "string"
@@ -59,11 +59,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Contract:
-    """The fields of a JSON record, and the field that carries its event time.
+    """The fields of a JSON record, and the field with its event time.
 
-    The event time is epoch milliseconds or an ISO 8601 string with an offset; where it is absent or null
-    the Kafka record's timestamp stands in. Where `tombstone` names a field, a Kafka record without a value
-    is accepted: a row with the record's key in that field and null in the others.
+    The event time is epoch milliseconds or an ISO 8601 string with an offset; if it is absent or null, the
+    Kafka record's timestamp is used. If `tombstone` names a field, a Kafka record without a value is
+    accepted, as a row with the record's key in that field and null in the others.
     """
 
     fields: tuple[Field, ...]
@@ -73,9 +73,9 @@ class Contract:
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition that a clean row must not meet, in the words of a dead letter's reason.
+    """A condition that a clean row must not meet, with the wording of a dead letter's reason.
 
-    `violated` is a Column over the parsed row that is true where the rule is broken; null counts as kept.
+    `violated` is a Column over the parsed row that is true if the rule is broken; null counts as not broken.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Source:
-    """A topic and the tables its records land in: bronze.`table` as they came, silver.`table` clean."""
+    """A topic and the tables for its records: bronze.`table` as they came, silver.`table` clean."""
 
     topic: str
     table: str
@@ -96,10 +96,10 @@ class Source:
 
 @dataclass(frozen=True)
 class EventTimeProgress:
-    """How far a gold table's time had got before a micro-batch (`before`) and has with it (`now`), UTC.
+    """How far a gold table's time had come before a micro-batch (`before`) and with it (`now`), UTC.
 
-    Of a table with an EventClock both are the greatest event time merged so far, `before` null for an empty
-    table. For the others `now` is the wall clock and `before` null.
+    With an EventClock both are the greatest event time merged so far, `before` null for an empty table.
+    Otherwise `now` is the wall clock and `before` is null.
     """
 
     before: datetime | None
@@ -108,9 +108,9 @@ class EventTimeProgress:
 
 @dataclass(frozen=True)
 class EventClock:
-    """Time is the greatest event time merged, the maximum of `column`; it moves with a micro-batch.
+    """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
-    `due(progress, settings)` is the condition on current rows which time alone may change.
+    `due(progress, settings)` is the condition on current rows that time alone may change.
     """
 
     column: str
@@ -119,10 +119,10 @@ class EventClock:
 
 @dataclass(frozen=True)
 class WallClock:
-    """Time is the wall clock; it moves though no record comes.
+    """Time is the wall clock; it advances without records.
 
-    It changes the rows for which `waits` is true, each when it has gone on for `after` from its `column`,
-    into what `set_columns` says of their columns; a fold that meets such rows does the same.
+    It changes each row for which `waits` is true when `after` has passed since its `column`: columns get the
+    values of `set_columns`. A fold that meets such rows does the same.
     """
 
     waits: Callable[[], Column]
@@ -133,15 +133,15 @@ class WallClock:
 
 @dataclass(frozen=True)
 class RedisView:
-    """How rows are laid out in Redis for readers that want one round trip.
+    """How rows are laid out in Redis, for readers that need one round trip.
 
     Every row has a key of its own, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. A hash per
-    `group`, `lakehouse:<table>:latest:<group>`, holds under each `member` its row with the greatest
-    `order`: the latest row is one HGET, a comparison across members one HGETALL. Values are JSON, the
-    exported message with the generation of the table and the version of the row in it. `order` is a whole
-    number. `rows_move`: a row may get another key and order, by a commit that deletes the one and puts the
-    other, and no row of its member lies between them. The row key is made of the table's keys, group and
-    member of some of them.
+    `group`, `lakehouse:<table>:latest:<group>`, holds for each `member` its row with the greatest `order`:
+    the latest row is one HGET, a comparison across members one HGETALL. Values are JSON: the exported
+    message, with the table's generation and the row's version. `order` is a whole number. `rows_move`: a row
+    may get another key and order, by a commit that deletes one row and puts the other, and no row of its
+    member lies between them. The row key is made of the table's keys; group and member are made of some of
+    them.
     """
 
     row_key: Key
@@ -153,16 +153,16 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """How a gold row leaves: as a message to a topic, and to Redis.
+    """How a gold row is exported: as a message to a topic, and to Redis.
 
     topic           where messages go; null: to Redis only
     key             the message's key
     value           the message, JSON
-    redis           how rows lie in Redis
-    partition_by    what the partition follows from; null: the key
-    identity        fields of a message that, with its key, say which row it is; null: none do
-    export_when     which of the new and changed rows leave
-    tombstone_when  which of the deleted rows leave, as tombstones
+    redis           the layout in Redis
+    partition_by    what determines the partition; null: the key
+    identity        fields of a message that, with its key, identify the row; null: none do
+    export_when     which of the new and changed rows are sent
+    tombstone_when  which of the deleted rows are sent, as tombstones
     """
 
     topic: str | None
@@ -176,7 +176,7 @@ class Export:
 
 
 def no_settings(_settings: Settings) -> Mapping[str, str]:
-    """Say that a table's content depends on no setting."""
+    """Return no settings: the table's content depends on none."""
     return {}
 
 
@@ -184,8 +184,8 @@ def no_settings(_settings: Settings) -> Mapping[str, str]:
 class Quantiles:
     """Columns that are estimated quantiles of `value`, each with its rank.
 
-    `keyed` gives clean rows the table's key. Up to `exact_to(settings)` values a group they are exact, beyond
-    that within `limit(settings)` of rank.
+    `keyed` gives clean rows the table's key. Quantiles are exact for groups of up to `exact_to(settings)`
+    values; beyond that, their rank error is at most `limit(settings)`.
     """
 
     value: str
@@ -197,10 +197,10 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a row is compared with one made anew from silver: column by column, to the last digit.
+    """How a row is compared with one recomputed from silver: column by column, to the last digit.
 
-    But `ignored` columns depend on more than the rows of silver, and doubles may differ by 1e-9 of their
-    size, those of `slack` by so much besides, a Column over the row made anew.
+    Except: `ignored` columns depend on more than the rows of silver. Doubles may differ by 1e-9 of their
+    size; those in `slack` by this much more, a Column over the recomputed row.
     """
 
     ignored: tuple[str, ...] = ()
@@ -210,20 +210,19 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """What every gold table has: its grain, how its rows lie in time, and how they leave.
+    """What every gold table has: its grain, its rows' times, and its export.
 
     name             the table's, in gold
-    keys             the columns that name a row
+    keys             the columns that identify a row
     schema           all of its columns
-    time_columns     the columns of a row's first and last time, which spare the files of other times; null:
-                     rows have none
-    window_s         the length of the windows whose rows it keeps, in seconds; null: they are no windows
+    time_columns     the columns of a row's first and last time, by which files are skipped; null: none
+    window_s         the length of its rows' windows, in seconds; null: they are not windows
     pinned_settings  settings that the content depends on; under others, and under other keys or windows, the
                      table is refused
-    stats            further columns whose minima and maxima spare files
-    comparison       how a row is compared with one made anew
-    final            true for a row that has its last value, as far as time goes; null: no row says so
-    export           how its rows leave
+    stats            further columns whose minima and maxima let files be skipped
+    comparison       how a row is compared with a recomputed one
+    final            true for a row that time no longer changes; null: rows do not say so
+    export           how its rows are exported
     """
 
     name: str
@@ -242,15 +241,15 @@ class MergedTable:
 class SideTable(MergedTable):
     """A table that is kept beside another one, in the same micro-batch.
 
-    `rows(folded)` are its new rows, read from what the other table's fold has returned, one a key. Its keys
-    are columns of the other table's partials.
+    `rows(folded)` are its new rows, one per key, made from the result of the other table's fold. Its keys are
+    columns of the other table's partials.
     """
 
     rows: Callable[[DataFrame], DataFrame]
 
 
 def only(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of a single silver table as they are."""
+    """Return the rows of a single silver table unchanged."""
     (frame,) = frames.values()
     return frame
 
@@ -260,9 +259,9 @@ class FoldState:
     """Columns that only the next fold of a row needs; null once they have been cleared.
 
     columns         their names
-    until           the column of a time: no record with an event time of it or later changes the row
-    settled         whether time alone changes the row no more; only settled rows are cleared
-    unsettled_from  of progress and settings: rows that begin later than this are not cleared; null: none is
+    until           a time column: records with this event time or a later one do not change the row
+    settled         whether time alone no longer changes the row; only settled rows are cleared
+    unsettled_from  of progress and settings: rows that begin later are not cleared; null: there are none
     """
 
     columns: tuple[str, ...]
@@ -277,19 +276,19 @@ class GoldTable(MergedTable):
 
     reads            the silver tables that it is made of
     combine          their rows as one frame
-    preaggregate     clean rows of a micro-batch, reduced as far as can be done without the table
-    counted          an aggregate over what `preaggregate` returns: how many clean rows that stands for
-    fold             of that, the current rows, progress and settings: the rows that are to stand, one a key;
-                     only those that are new or changed, and those to delete, marked by DELETED
+    preaggregate     a micro-batch's clean rows, reduced as far as possible without the table
+    counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
+    fold             of that result, the current rows, progress and settings: new, changed and deleted rows, one
+                     per key, the deleted ones marked by DELETED
     clock            what time alone changes; null: nothing
-    merge_radius     a fold gets the current rows whose times come so near to those of the micro-batch
-    needs_recompute  the keys of rows that a fold cannot keep up: they are made anew from all rows of silver
-                     up to the micro-batch, and what is preaggregated of these has a column `recomputed`
-    total            the column that is null where its type does not hold the sum: the row is set aside
-                     (ops.keys_set_aside) and the others go on
+    merge_radius     a fold gets the current rows within this distance in time of the micro-batch
+    needs_recompute  the keys of rows that a fold cannot maintain: they are recomputed from all rows of silver
+                     up to the micro-batch, whose partials have a column `recomputed`
+    total            the column that is null if its type does not hold the sum: then the row is set aside
+                     (ops.keys_set_aside), and the others continue
     sides            tables that are kept beside this one
-    state            what only a fold needs; maintenance clears it where no fold can come any more
-    merge_every_s    in a live run rows may wait in silver for so long, if it is read now and then
+    state            what only a fold needs; maintenance clears it when no fold can need it any more
+    merge_every_s    in a live run, rows may wait in silver this long, for a table that is read now and then
     """
 
     reads: tuple[str, ...]
@@ -308,11 +307,11 @@ class GoldTable(MergedTable):
 
 @dataclass(frozen=True)
 class Stream:
-    """One of the pipelines: what comes in, what is kept of it and what goes out.
+    """One of the pipelines: what it reads, what it keeps, and what it sends.
 
-    name     the stream's, as commands take it
-    sources  what it reads from Kafka, each into a table of bronze and one of silver
-    gold     the tables that are made of these
+    name     the stream's, in commands
+    sources  what it reads from Kafka, each into one table of bronze and one of silver
+    gold     the tables made from these
     """
 
     name: str
@@ -321,11 +320,11 @@ class Stream:
 
     @property
     def tables(self) -> tuple[MergedTable, ...]:
-        """Every gold table, each followed by those kept beside it."""
+        """Every gold table, each followed by its side tables."""
         return tuple(kept for table in self.gold for kept in (table, *table.sides))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Default names of every topic the stream reads or writes."""
+        """Default names of every topic that the stream reads or writes."""
         written = (table.export.topic for table in self.tables)
         return (*(source.topic for source in self.sources), *(topic for topic in written if topic))

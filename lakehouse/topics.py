@@ -1,4 +1,4 @@
-"""Kafka topics: is the broker there, does it have them, and what of their records."""
+"""Kafka topics: whether the broker answers, which topics it has, and their offsets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
-_REQUEST_OVERHEAD = 64 * 1024  # what a request has beside its one record, names of topics and all, is less
+_REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
 _POLL_S = 0.1
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
 def require_broker(bootstrap_servers: str, timeout_s: float = 15.0) -> None:
-    """Raise ServiceError unless a broker answers that is ready to hold topics."""
+    """Raise ServiceError unless a broker answers and is ready for topics."""
     with _admin(bootstrap_servers, timeout_s=timeout_s) as admin:
         brokers = admin.describe_cluster()["brokers"]
     if not brokers:
@@ -39,8 +39,8 @@ def require_broker(bootstrap_servers: str, timeout_s: float = 15.0) -> None:
 
 
 def require_listening(bootstrap_servers: str, timeout_s: float = 1.0) -> None:
-    """Raise ServiceError unless something listens at one of the addresses, which is known at once."""
-    # A client would retry a refused connection until its timeout, and keep at it after it gave up.
+    """Raise ServiceError at once unless something listens at one of the addresses."""
+    # A client retries a refused connection until its timeout, and goes on after giving up.
     if not any(accepts_connections(*address, timeout_s) for address in _addresses(bootstrap_servers)):
         raise _unreachable(bootstrap_servers, "nothing accepts connections there")
 
@@ -48,12 +48,12 @@ def require_listening(bootstrap_servers: str, timeout_s: float = 1.0) -> None:
 def create_topics(
     bootstrap_servers: str, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Create the topics that are missing, with the broker's replication factor; return their names.
+    """Create missing topics, with the broker's replication factor; return their names.
 
-    `configs` are properties that they get in place of the broker's.
+    `configs` are topic properties that override the broker's.
 
-    A topic that exists is left as it is, whatever its number of partitions. Safe to call at the same time
-    from several processes.
+    An existing topic is left alone, whatever its number of partitions. Several processes may call this at the
+    same time.
     """
     with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
         existing = set(admin.list_topics())
@@ -85,10 +85,10 @@ def create_topics(
 def ends_of(
     consumer: KafkaConsumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first offsets of partitions that are still there, and those after their last records.
+    """Return partitions' first existing offsets, and those after their last records.
 
-    A partition that has just been made has no leader for a moment, which the client's own questions answer
-    with a KeyError. Raises LeaderNotAvailableError where that goes on, and other KafkaErrors.
+    A new partition has no leader for a moment, which makes the client raise a KeyError. Raises
+    LeaderNotAvailableError if that lasts, and other KafkaErrors.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -101,9 +101,9 @@ def ends_of(
 
 
 def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Return for each partition the first offset that is still there and the one after the last committed.
+    """Return for each partition the first existing offset and the one after the last committed record.
 
-    Empty where there is no such topic.
+    Empty if there is no such topic.
     """
     require_broker(bootstrap_servers)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers.split(","), isolation_level="read_committed")
@@ -119,9 +119,9 @@ def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, in
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it: its id (null from a broker without), and the records of each partition.
+    """A topic on the broker: its id (null from brokers without ids), and each partition's records.
 
-    `earliest` is the offset of the first record that is still there, `ends` the one after the last.
+    `earliest` is the offset of the first existing record, `ends` the one after the last.
     """
 
     id: str | None
@@ -130,7 +130,7 @@ class Topic:
 
 
 def describe_topic(bootstrap_servers: str, name: str) -> Topic | None:
-    """Return what the broker has of the topic, null where it has none."""
+    """Return what the broker knows of the topic, null if it does not exist."""
     with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
         (found,) = admin.describe_topics([name])
         error = for_code(found["error_code"])
@@ -154,7 +154,7 @@ def describe_topic(bootstrap_servers: str, name: str) -> Topic | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a topic lets a producer do; the defaults are Kafka's own.
+    """A topic's limits for producers; the defaults are Kafka's own.
 
     `record_bytes` is the size of a record in a batch of its own, `transaction_ms` how long a transaction may
     be open.
@@ -165,10 +165,10 @@ class Limits:
 
 
 def limits_of(bootstrap_servers: str, topic: str) -> Limits:
-    """Return what the topic lets a producer do now.
+    """Return the topic's current limits for producers.
 
-    Where the broker does not say, because that takes a permission, Kafka's defaults stand. The brokers of a
-    cluster count as alike. Raises ServiceError where none answers.
+    If the broker does not tell, because that needs a permission, Kafka's defaults apply. The brokers of a
+    cluster are assumed to agree. Raises ServiceError if none answers.
     """
     with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
         brokers = [one for one in admin.describe_cluster()["brokers"] if not one.get("is_fenced")]
@@ -197,7 +197,7 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True
-    except (OSError, UnicodeError):  # the second is how a host name with an empty label fails
+    except (OSError, UnicodeError):  # the second is raised for a host name with an empty label
         return False
 
 

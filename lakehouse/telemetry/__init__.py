@@ -1,4 +1,4 @@
-"""What the pipeline does, how far behind it is and how it is, for terminals, Prometheus, the API and alerts.
+"""What the pipeline does, its backlog and its health, for terminals, Prometheus, the API and alerts.
 
 Observer ─ observe ── Observation ─┬─ lakehouse status
 (checkpoints, logs, broker)        ├─ ObservationCollector ── /metrics of any process

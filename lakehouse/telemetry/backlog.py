@@ -1,4 +1,4 @@
-"""What of a Delta table a query has not written on yet, by the table's log."""
+"""Which rows of a Delta table a query has not processed yet, from the table's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakehouse.telemetry.progress import Place
 
 @dataclass(frozen=True)
 class Unread:
-    """Rows that wait, null where unknown, since when, and in how many commits; the reason for a null."""
+    """Waiting rows (null if unknown), since when, and in how many commits; the reason for a null."""
 
     rows: int | None
     since_ms: int | None = None
@@ -20,21 +20,21 @@ class Unread:
 
 
 _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
-"""Returns the rows of each file of a commit that a reader gets."""
+"""Returns, for each file of a commit, the number of rows that a reader gets."""
 
 
 def unread_appends(log: Log, place: Place | None) -> Unread:
-    """Return what a reader of the table's appends has not read; commits that rewrite rows are passed over."""
+    """Return the unread appends; a reader of appends skips commits that rewrite rows."""
     return _unread(log, place, lambda commit: () if commit.rewrites else commit.added)
 
 
 def unread_changes(log: Log, place: Place | None) -> Unread:
-    """Return what a reader of the table's change feed has not read."""
+    """Return the unread part of the table's change feed."""
     return _unread(log, place, log.feed_rows)
 
 
 def _unread(log: Log, place: Place | None, rows_of: _RowsOf) -> Unread:
-    if place is None:  # a stream begins with the table as it stands
+    if place is None:  # a stream begins with the table's current rows
         return _of_files(sorted(log.files.values(), key=lambda file: file.modified_ms))
     if place.is_starting:
         files = log.files_at(place.version)

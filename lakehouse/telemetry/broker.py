@@ -1,4 +1,4 @@
-"""Where topics end and how old their first unread records are, by one connection that is kept."""
+"""The ends of topics and the age of their first unread records, over one lasting connection."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lakehouse.topics import ends_of, require_listening
 
 _REQUEST_MS = 2_000
 _FETCH_S = 0.5
-_FETCH_BYTES = 64 * 1024  # a record larger than that comes all the same
+_FETCH_BYTES = 64 * 1024  # a larger record still arrives
 
 Coordinate = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The first offset of a partition that is still there, and the one after the last committed record."""
+    """The first existing offset of a partition, and the one after the last committed record."""
 
     first: int
     end: int
 
 
 class Broker:
-    """Asks a broker about topics. Not to be used by two threads at once."""
+    """Asks a broker about topics. For one thread at a time."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._servers = bootstrap_servers
@@ -38,9 +38,9 @@ class Broker:
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
-        """Return the ends of every partition of the topics, for topics that there are.
+        """Return the ends of every partition of the existing ones among the topics.
 
-        Raises ServiceError where no broker answers within seconds.
+        Raises ServiceError if no broker answers within seconds.
         """
         try:
             consumer = self._connected()
@@ -63,9 +63,9 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return the timestamp in ms of the first record from each offset on, where one comes at once.
+        """Return the timestamp in ms of the first record from each offset on, if one arrives at once.
 
-        What has been found of an offset is not asked for again.
+        The answer for an offset is kept.
         """
         wanted = {(*place, offset) for place, offset in offsets.items()}
         self._times = {place: ms for place, ms in self._times.items() if place in wanted}
@@ -78,12 +78,12 @@ class Broker:
             try:
                 self._fetch(missing)
             except (KafkaError, OSError, ServiceError):
-                self.close()  # how many records wait is known all the same
+                self.close()  # the number of waiting records is known even so
         known = ((place, self._times.get((*place, offset))) for place, offset in offsets.items())
         return {place: ms for place, ms in known if ms is not None}
 
     def close(self) -> None:
-        """Let go of the connection, however the broker is."""
+        """Disconnect, whatever state the broker is in."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             with suppress(KafkaError, OSError):
@@ -103,7 +103,7 @@ class Broker:
         consumer.assign([])
 
     def _connected(self) -> KafkaConsumer:
-        # A client that a broker has left retries until a request is timed out; a look at its port does not.
+        # If a broker is gone, a client retries until its request times out; checking the port does not.
         require_listening(self._servers, timeout_s=0.5)
         if self._consumer is None:
             self._consumer = KafkaConsumer(

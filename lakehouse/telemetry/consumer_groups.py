@@ -1,7 +1,7 @@
-"""How far bronze has come, as the offsets of Kafka consumer groups, so that the usual lag tools see it.
+"""Bronze's progress as offsets of Kafka consumer groups, for the usual lag tools.
 
-Nothing is read from there: the checkpoints are what counts. A thread looks at them every two seconds and
-commits what has moved, beside the micro-batches; whatever it fails with is said once and tried again.
+Nothing is read from there: only the checkpoints count. A thread looks at them every two seconds and commits
+what has advanced, beside the micro-batches. A failure is reported once and retried.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def group_of(settings: Settings, table: str) -> str:
 def committing(
     streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep the groups up to date inside the block, and once more behind it.
+    """Keep the groups up to date during the block, and update them once more after it.
 
-    Does nothing where the settings name no group, or the lake is not on a file system of this machine.
+    Does nothing if the settings name no group, or if the lake is not on this machine's file system.
     """
     if not settings.consumer_group or local_path(settings.lake) is None:
         yield
@@ -74,7 +74,7 @@ def committing(
 
 
 def _commit(progress: GroupProgress) -> None:
-    """Commit, and again in a moment where the broker is not ready: a new one has no topic of groups yet."""
+    """Commit, and retry in a moment if the broker is not ready: a new one has no topic for groups yet."""
     for pause_s in _PAUSES_S:
         try:
             progress.commit()
@@ -88,7 +88,7 @@ def _commit(progress: GroupProgress) -> None:
 
 
 class GroupProgress:
-    """Commits the offsets that bronze's checkpoints note as done. To be used by one thread."""
+    """Commits the offsets that bronze's checkpoints note as done. For one thread."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._servers = settings.kafka_bootstrap_servers
@@ -102,9 +102,9 @@ class GroupProgress:
         self._admin: KafkaAdminClient | None = None
 
     def commit(self) -> None:
-        """Commit what has moved since the last time.
+        """Commit what has advanced since the last time.
 
-        Raises ServiceError or KafkaError where the broker does not take it; the next time it is tried again.
+        Raises ServiceError or KafkaError if the broker does not accept it; the next call tries again.
         """
         for group, topic, progress in self._sources:
             progress.refresh()
@@ -119,7 +119,7 @@ class GroupProgress:
                 self._committed[group, topic] = moved
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Disconnect."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()

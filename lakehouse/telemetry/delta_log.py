@@ -1,7 +1,7 @@
-"""A Delta table's log, read without a JVM and no commit twice.
+"""A Delta table's log, read without a JVM, each commit once.
 
-A look costs one question for a file while nothing is committed, and one file for each new commit. The first
-look begins at the newest checkpoint of the log.
+A look costs one check for a file while nothing is committed, and one file per new commit. The first look
+begins at the log's newest checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.tables.specs import EPOCH
 
 @dataclass(frozen=True)
 class File:
-    """A data file: its rows (null without statistics), bytes, when it was written, and its newest time."""
+    """A data file: its rows (null without statistics), bytes, time of writing, and newest time."""
 
     records: int | None
     size_bytes: int
@@ -34,9 +34,9 @@ class File:
 class CommitFacts:
     """What a commit has done to the rows of a table.
 
-    `added` are the rows of each file of new rows, in the order of the log, null without statistics;
-    `rewrites` says that rows that were there before are gone or changed. `feed` is its part of the change
-    feed: the paths of files of its own, or the rows of the files that it adds and removes.
+    `added` are the rows of each file with new rows, in the order of the log, null without statistics.
+    `rewrites` says that existing rows were removed or changed. `feed` is its part of the change feed: the
+    paths of its own files, or the rows of the files that it adds and removes.
     """
 
     version: int
@@ -49,7 +49,7 @@ class CommitFacts:
 class Log:
     """The log of the table at a path, as of the last `refresh`.
 
-    `version` is -1 where there is no table. `time_column` names a timestamp of which files keep statistics.
+    `version` is -1 if there is no table. `time_column` names a timestamp with statistics for each file.
     """
 
     def __init__(self, path: Path, time_column: str | None = None) -> None:
@@ -73,7 +73,7 @@ class Log:
 
     @property
     def rows(self) -> int | None:
-        """Rows of the table by its files' statistics, null where one has none."""
+        """The table's rows by its files' statistics, null if a file has none."""
         return total(file.records for file in self.files.values())
 
     @property
@@ -87,9 +87,9 @@ class Log:
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
-        """Read what has been committed since the last look and tell whether there is a table."""
+        """Read the commits since the last look, and tell whether there is a table."""
         if self.version >= 0 and self._identity != _identity(self._file(self.version)):
-            self._forget()  # the table was made anew
+            self._forget()  # the table was recreated
         self._let_go()
         if self.version < 0:
             self._begin()
@@ -101,7 +101,7 @@ class Log:
         return self.version >= 0
 
     def commit(self, version: int) -> CommitFacts | None:
-        """Return what a commit has done, null where the log does not have it any more."""
+        """Return what a commit has done, null if it is no longer in the log."""
         self._asked.add(version)
         if version not in self._commits:
             actions = self._actions(version)
@@ -111,7 +111,7 @@ class Log:
         return self._commits[version]
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the rows of each file of the commit's change feed, null where the file is gone."""
+        """Return the rows of each file of the commit's change feed, null if a file is gone."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -123,7 +123,7 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[File, ...] | None:
-        """Return the files of an earlier version, the oldest first; null where the log does not say."""
+        """Return the files of an earlier version, the oldest first; null if the log does not say."""
         self._asked.add(version)
         if version not in self._starts:
             earlier = Log(self.path)
@@ -140,7 +140,7 @@ class Log:
         return self._starts[version]
 
     def _let_go(self) -> None:
-        """Forget what nobody has asked for since the last refresh."""
+        """Drop what nobody has requested since the last refresh."""
         self._commits = {number: self._commits[number] for number in self._asked if number in self._commits}
         feeds = {path for facts in self._commits.values() for path in facts.feed}
         self._feed_rows = {path: rows for path, rows in self._feed_rows.items() if path in feeds}
@@ -171,7 +171,7 @@ class Log:
         try:
             lines = self._file(version).read_bytes().splitlines()
             return [json.loads(line) for line in lines if line.strip()]
-        except (OSError, ValueError):  # not there, or not whole yet
+        except (OSError, ValueError):  # missing or incomplete
             return None
 
     def _apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
@@ -210,7 +210,7 @@ class Log:
 
 
 def total(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum, null where a number is."""
+    """Return the sum, null if a number is null."""
     found = list(numbers)
     return None if None in found else sum(number or 0 for number in found)
 
@@ -235,7 +235,7 @@ def _time(text: object) -> datetime | None:
 
 
 def from_ms(ms: int) -> datetime:
-    """Return the UTC time that lies so many milliseconds after the epoch."""
+    """Return the UTC time this many milliseconds after the epoch."""
     return EPOCH + timedelta(milliseconds=ms)
 
 
@@ -248,7 +248,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _checkpoints(directory: Path) -> dict[int, list[Path]]:
-    """Return the log's checkpoints by version; those in several parts only where all parts are there."""
+    """Return the log's checkpoints by version; multi-part ones only if all parts exist."""
     found: dict[int, list[Path]] = {}
     for path in sorted(directory.glob("*.checkpoint*.parquet")):
         version, _, *part = path.stem.split(".")

@@ -1,6 +1,6 @@
-"""What a driver counts of itself: micro-batches, rows by what became of them, failures.
+"""A driver's own counters: micro-batches, rows by outcome, failures.
 
-Counters are moved once a micro-batch, by values that are there already.
+Counters are updated once per micro-batch, from values that exist anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUERY = ("stream", "layer", "table")
 
 
 class DriverMetrics(Watch):
-    """The counters of one run, in a registry, and what fails in it. May be used by several threads."""
+    """The counters of one run, in a registry, and its current failures. Several threads may use it."""
 
     wants_phases = True
 
@@ -73,9 +73,9 @@ class DriverMetrics(Watch):
             self._stores[store].labels(*labels).observe(took_s)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Count how long the phases of a micro-batch took, by Spark's names for them.
+        """Count the duration of a micro-batch's phases, by Spark's names for them.
 
-        Its addBatch is our `process` and the wait for a turn before it. The last micro-batch of a query is
+        Spark's addBatch is our `process` and the wait for a turn before it. A query's last micro-batch is
         counted when the next one begins.
         """
         labels = self._labels(name)
@@ -89,7 +89,7 @@ class DriverMetrics(Watch):
         self._failures.labels(*self._labels(name)).inc()
 
     def on_restart(self, name: str) -> None:
-        """Count a start of a query that was up before."""
+        """Count a restart of a query."""
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
@@ -110,7 +110,7 @@ class DriverMetrics(Watch):
         return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
 
     def _labels(self, name: str) -> tuple[str, str, str]:
-        """Return stream, layer and table of a query, whatever of it has a name; of a gate its stream."""
+        """Return a query's stream, layer and table, as far as its name has them; a gate's stream."""
         query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""

@@ -1,9 +1,9 @@
-"""An Observation as OpenMetrics: what any process exposes that can see the lake and the broker.
+"""An Observation as OpenMetrics: exposed by any process that can see the lake and the broker.
 
     registry.register(ObservationCollector(observer.latest))
 
 Units are base units. Labels are names of streams, layers, tables, topics and partitions, never users or keys.
-A number that is not known has no sample, so that nobody takes it for 0.
+An unknown number has no sample, so nobody takes it for 0.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _Samples = list[tuple[list[str], float]]
 
 
 class ObservationCollector(Collector):
-    """Makes metrics of what `look` returns whenever it is asked."""
+    """Makes metrics from what `look` returns, whenever it is asked."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:
-        """Say nothing of names: to look takes time, and a registry would look to learn them."""
+        """Return no names: a registry would look to learn them, and looking takes time."""
         return []
 
     def collect(self) -> Iterator[Metric]:

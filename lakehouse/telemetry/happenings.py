@@ -1,4 +1,4 @@
-"""What telemetry takes from ops.events: each stream's last audit, and when its layers were last stopped."""
+"""What telemetry reads from ops.events: each stream's last audit, and when its layers were last stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ["at", "kind", "stream", "details"]
 
 
 class Happenings:
-    """Reads the table's files, the newest first, and none twice."""
+    """Reads the table's files, the newest first, each once."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -27,15 +27,15 @@ class Happenings:
         self._stops: dict[tuple[str, str], datetime] = {}
 
     def audit_of(self, stream: str) -> Audit | None:
-        """Return a stream's last audit, null where none has been found."""
+        """Return a stream's last audit, null if none was found."""
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
-        """Return when each layer of a stream was last stopped, by a process that could still say so."""
+        """Return when each layer of a stream was last stopped, by a process that could still note it."""
         return {layer: at for (name, layer), at in self._stops.items() if name == stream}
 
     def refresh(self) -> None:
-        """Read what has been noted since."""
+        """Read what has been noted since the last look."""
         if not self._log.refresh():
             self._read, self._audits, self._stops = set(), {}, {}
             return
@@ -45,7 +45,7 @@ class Happenings:
             try:
                 with pq.ParquetFile(file_in(self._log, path), pre_buffer=False) as file:
                     rows = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
-            except OSError:  # compacted since the log was read: the next look has the file that has its rows
+            except OSError:  # compacted since the log was read: the next look finds its rows in another file
                 continue
             self._read.add(path)
             for row in rows:

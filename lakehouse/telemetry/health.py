@@ -1,4 +1,4 @@
-"""A stream's word of health, from what has been seen of it; pure."""
+"""A stream's health in one word, from observations; pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def health_of(
     now: datetime,
     settings: Settings,
 ) -> Health:
-    """Return the worst that can be said of a stream.
+    """Return the worst word that applies to a stream.
 
-    `unrun` are the layers that no process runs, and since when. Rows that wait before a closed gate are held,
-    and say nothing beyond that.
+    `unrun` are the layers that no process runs, and since when. Rows before a closed gate are held; they
+    count as nothing else.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -50,7 +50,7 @@ def health_of(
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Say which layers nothing runs, and since when all of them are so."""
+    """Return which layers nothing runs, and since when that is true of all of them."""
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
@@ -113,7 +113,7 @@ def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> 
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
-    """Say what waits for a query; one that has written nothing for longer than it may take stands still."""
+    """Return what waits for a query; a query that has written nothing for too long is stalled."""
     if last is None or now - last > limit:
         wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
         return Health(Word.STALLED, f"{what}, {wrote}", since)

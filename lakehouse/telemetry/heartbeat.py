@@ -1,7 +1,7 @@
-"""A sign of life of a process that runs streams, for whoever looks from outside (`lakehouse.telemetry.runs`).
+"""A process's sign of life while it runs streams, for outside observers (`lakehouse.telemetry.runs`).
 
-One thread writes the file every two seconds, beside the layers: none of them waits for it, and none fails
-because of it. A file that cannot be written is told of once, and tried again.
+One thread writes the file every two seconds, beside the layers: none of them waits for it or fails because of
+it. If the file cannot be written, that is reported once and retried.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERY_S = 2.0
 
 
 class Heartbeat(Watch):
-    """What this process does of its queries. May be used by several threads."""
+    """What this process does with its queries. Several threads may use it."""
 
     wants_phases = True
 
@@ -41,7 +41,7 @@ class Heartbeat(Watch):
         self._queries: dict[str, QueryRun] = {}
 
     def run(self) -> Run:
-        """Return what is so now."""
+        """Return the current state."""
         with self._lock:
             queries = tuple(self._queries.values())
         return Run(
@@ -56,7 +56,7 @@ class Heartbeat(Watch):
         )
 
     def on_batch(self, done: BatchDone) -> None:
-        """Note a micro-batch that has been written; what the wall clock made due is none."""
+        """Note a micro-batch that has been written; work done by the wall clock is not one."""
         if done.batch is not None:
             rows = done.result.rows
             per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
@@ -77,7 +77,7 @@ class Heartbeat(Watch):
         self._change(name, lambda _: {"error": None})
 
     def on_restart(self, name: str) -> None:
-        """Count a start again."""
+        """Count a restart."""
         self._change(name, lambda known: {"restarts": known.restarts + 1})
 
     def _change(self, name: str, changes: Callable[[QueryRun], Mapping[str, Any]]) -> None:
@@ -89,7 +89,7 @@ class Heartbeat(Watch):
 
 @contextmanager
 def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) -> Iterator[None]:
-    """Keep this process's file inside the block, and remove it behind it."""
+    """Keep this process's file up to date during the block, and remove it afterwards."""
     file, ended = file_of(home, socket.gethostname(), os.getpid()), threading.Event()
 
     def keep() -> None:

@@ -3,9 +3,9 @@
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
 
-It is true whether jobs run, idle or are dead, and reads 0 once every record has been processed. What is
-not there yet, or does not answer, is a reason in what is returned, never an exception. The lake has to lie on
-a file system of this machine; of one elsewhere only the topics' ends are known.
+The result is true whether jobs run, idle or are dead, and the backlog is 0 once every record has been
+processed. What does not exist yet, or does not answer, becomes a reason in the result, never an exception.
+The lake must be on this machine's file system; of a lake elsewhere, only the topics' ends are known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECENT = timedelta(seconds=0.5)
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
-    """Return what can be seen of the streams once; to look again and again, keep an Observer."""
+    """Return one observation of the streams; to look repeatedly, keep an Observer."""
     observer = Observer(streams, settings)
     try:
         return observer.observe(now)
@@ -49,7 +49,7 @@ def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Obs
 
 
 class Observer:
-    """Looks at streams again and again. May be called from several threads: one looks at a time."""
+    """Looks at streams repeatedly. Several threads may call it: one looks at a time."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._settings = settings
@@ -63,9 +63,9 @@ class Observer:
         self._happenings = Happenings(Log(lake / EVENTS.layer / EVENTS.name))
 
     def observe(self, now: datetime) -> Observation:
-        """Return what can be seen of the streams now, UTC."""
+        """Return an observation of the streams now, UTC."""
         with self._lock:
-            # The lake first: what lands meanwhile would be more than the topics had.
+            # The lake first: records that land meanwhile would otherwise exceed what the topics had.
             lake_reason = self._look_at_lake()
             ends, broker_reason = self._ends()
             found = runs.read_runs(self._settings.home, now)
@@ -84,13 +84,13 @@ class Observer:
             return self._latest
 
     def latest(self) -> Observation:
-        """Return what was seen last, no more than half a second ago; looks again where that is older."""
+        """Return the last observation; looks again if it is older than half a second."""
         now = datetime.now(UTC)
         seen = self._latest
         return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Disconnect from the broker."""
         with self._lock:
             self._broker.close()
 
@@ -101,7 +101,7 @@ class Observer:
             return {}, str(error)
 
     def _look_at_lake(self) -> str | None:
-        """Read what is new in the lake; return why nothing can be read, null where it can."""
+        """Read what is new in the lake; return why nothing can be read, null if it can."""
         lake = local_path(self._settings.lake)
         if lake is None:
             return f"the lake at {self._settings.lake} is not on a file system of this machine"
@@ -120,7 +120,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What has been seen beside the streams' own files: topics, letters, gates, events and processes."""
+    """What was seen besides the streams' own files: topics, letters, gates, events and processes."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -156,14 +156,14 @@ class _Watched:
 
     def refresh(self) -> None:
         """Read what is new."""
-        # In this order: what a query has read is in the log then.
+        # In this order: then the log has whatever a query has read.
         for progress in self._progress.values():
             progress.refresh()
         for log in self._logs.values():
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
-        """Return the stream as it is."""
+        """Return the stream's state."""
         has_lake, name = seen.lake_reason is None, self._stream.name
         partitions = [
             lag for one in self._readers if one.layer == "bronze" for lag in self._partitions(one, seen, now)
@@ -230,7 +230,7 @@ class _Watched:
         return measures.layer_lags(reader, progress, self._logs, self._sent(reader, progress), now)
 
     def _sent(self, reader: Reader, progress: Progress) -> int | None:
-        """Return the last micro-batch of an export that is noted as departed, null for none."""
+        """Return the last micro-batch of an export that is noted as sent, null for none."""
         if reader.name not in self._leaves:
             return None
         table, topic = self._leaves[reader.name]

@@ -1,8 +1,7 @@
-"""What a run says while it goes on: lines of text for people, or of JSON for a collector of logs.
+"""A run's output while it goes on: lines of text for people, or of JSON for log collectors.
 
-Each line of JSON has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`; that of a
-micro-batch has stream, layer, table, batch (null for what the wall clock made due), rows, written and seconds
-besides.
+Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
+also has stream, layer, table, batch (null for work by the wall clock), rows, written and seconds.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Lines(Protocol):
-    """Where a run says what it does. May be called by several threads."""
+    """Where a run reports what it does. Several threads may call it."""
 
     def say(self, text: str) -> None:
-        """Say how the run goes."""
+        """Report how the run goes."""
 
     def notice(self, text: str) -> None:
-        """Say what fails, works again or was let through."""
+        """Report what fails, recovers or was let through."""
 
     def batch(self, done: BatchDone) -> None:
-        """Say what a micro-batch has done."""
+        """Report what a micro-batch has done."""
 
 
 class TextLines:
@@ -42,20 +41,20 @@ class TextLines:
         self._console = console
 
     def say(self, text: str) -> None:
-        """Say how the run goes."""
+        """Report how the run goes."""
         self._console.print(text)
 
     def notice(self, text: str) -> None:
-        """Say what fails, works again or was let through."""
+        """Report what fails, recovers or was let through."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def batch(self, done: BatchDone) -> None:
-        """Say what a micro-batch has done."""
+        """Report what a micro-batch has done."""
         self._console.print(_text_of(done), highlight=False, soft_wrap=True)
 
 
 class JsonLines:
-    """Lines for a collector of logs; `write` gets each without its end."""
+    """Lines for a log collector; `write` gets each without its line end."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings, write: Callable[[str], None]) -> None:
         self._write = write
@@ -64,15 +63,15 @@ class JsonLines:
         }
 
     def say(self, text: str) -> None:
-        """Say how the run goes."""
+        """Report how the run goes."""
         self._line("said", text)
 
     def notice(self, text: str) -> None:
-        """Say what fails, works again or was let through."""
+        """Report what fails, recovers or was let through."""
         self._line("notice", text)
 
     def batch(self, done: BatchDone) -> None:
-        """Say what a micro-batch has done."""
+        """Report what a micro-batch has done."""
         layer, _, table = done.query.partition(".")
         facts = {
             "stream": self._stream_of.get(done.query),

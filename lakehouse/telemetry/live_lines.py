@@ -1,4 +1,4 @@
-"""What a live run says on a terminal: a line for each stream, drawn anew, and above it what goes wrong.
+"""A live run's output on a terminal: a line for each stream, redrawn, and problems above it.
 
 stream   health  records/s              bronze              silver …              waiting
 metrics  well        9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
@@ -29,25 +29,25 @@ from lakehouse.telemetry.values import Observation, StreamState
 if TYPE_CHECKING:
     from lakehouse.runtime.runner import BatchDone
 
-_A_SECOND = 1  # times that it is drawn
+_A_SECOND = 1  # redraws per second
 _RATE_OVER_S = 30.0
-_NARROW = 100  # columns of a terminal that has no room for how long ago rows were written
+_NARROW = 100  # below this width there is no room for how long ago rows were written
 
 
 @dataclass(frozen=True)
 class _Written:
-    """The last micro-batch of a layer that had rows: how long it took, and when it was done."""
+    """A layer's last micro-batch with rows: how long it took, and when it was done."""
 
     took_s: float
     at: float
 
 
 class LiveLines(TextLines):
-    """Lines for people on a terminal, of the `layers` that run; a micro-batch changes its stream's line.
+    """Lines for people on a terminal, for the running `layers`; a micro-batch updates its stream's line.
 
-    `look` returns how the streams are. Records a second are those that landed between the micro-batches of
-    the last half minute; beside each layer stand how long its last micro-batch with rows took and how long
-    ago it was written, of export: sent. What waits are records that have not landed, and the oldest's age.
+    `look` returns the streams' state. Records a second are those that landed between the micro-batches of the
+    last half minute. For each layer, a line shows how long its last micro-batch with rows took and how long
+    ago it was written (exports: sent). Waiting are records that have not landed, with the oldest one's age.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines inside the block; they stay as they were last."""
+        """Show the lines during the block; the last ones stay."""
         with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
             yield
 
@@ -89,7 +89,7 @@ class LiveLines(TextLines):
                 self._landed[stream].append((now, done.result.rows))
 
     def drawn(self) -> Table:
-        """Return the lines as they are now."""
+        """Return the current lines."""
         states = {state.name: state for state in self._look().streams}
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for heading in ("stream", "health"):
@@ -112,7 +112,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the records a second that have landed after the first of the micro-batches that count."""
+        """Return the records a second that have landed after the first counted micro-batch."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()

@@ -1,4 +1,4 @@
-"""What waits before a query, from what its checkpoint, its tables' logs and the broker say."""
+"""What waits before a query, from its checkpoint, its tables' logs and the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 def written_offsets(progress: Progress | None, log: Log | None, topic: str) -> Mapping[int, int]:
-    """Return for each partition the offset after the last one that bronze has written; none before that."""
+    """Return for each partition the offset after the last one that bronze has written; empty before that."""
     if progress is None:
         return {}
     written = progress.written(log.transactions if log is not None else _NOTHING)
@@ -27,9 +27,9 @@ def written_offsets(progress: Progress | None, log: Log | None, topic: str) -> M
 def partition_lags(
     topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
 ) -> list[PartitionLag]:
-    """Return what waits in each partition of a topic that the broker has."""
+    """Return what waits in each partition of a topic on the broker."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
-    # What the broker has let go is not there to be read; the guards see to that it is not passed over.
+    # Records that the broker has dropped cannot be read; the guards make sure that they are not skipped.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
     waiting = {
         (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
@@ -48,7 +48,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return what is known of the partitions where the broker does not say: how far bronze has come."""
+    """Return what is known without the broker's answer: how far bronze has read."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -60,7 +60,7 @@ def layer_lags(
 ) -> list[LayerLag]:
     """Return what waits before a query in each table that it reads.
 
-    `sent` is the last micro-batch that is noted as departed, of an export.
+    For an export, `sent` is the last micro-batch noted as sent.
     """
     transactions = _NOTHING if reader.target is None else logs[reader.target].transactions
     written = progress.written(transactions)
@@ -91,7 +91,7 @@ def _layer_lag(reader: Reader, source: str, log: Log, places: Mapping[str, Place
 
 
 def table_state(name: str, log: Log) -> TableState:
-    """Return a table as its newest commit has left it."""
+    """Return a table's state as of its newest commit."""
     at = None if log.committed_ms is None else from_ms(log.committed_ms)
     return TableState(name, log.version, at, len(log.files), log.size_bytes, log.rows)
 
@@ -104,7 +104,7 @@ def query_state(reader: Reader, progress: Progress) -> QueryState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return how far a silver table's time has got; null for no rows."""
+    """Return a silver table's event time and watermark; null without rows."""
     newest = log.newest
     if newest is None:
         return None

@@ -1,4 +1,4 @@
-"""How far queries have come, by the files of their checkpoints, without a JVM."""
+"""How far queries have come, from the files of their checkpoints, without a JVM."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Offsets = Mapping[str, Mapping[int, int]]
 class Place:
     """How far a Delta table has been read: each version before this one, and its files up to `index`.
 
-    It is -1 for none. While `is_starting` the files are all that the table had in this version, the oldest
-    first.
+    An `index` of -1 means no file. With `is_starting`, the files are all that the table had in this version,
+    the oldest first.
     """
 
     version: int
@@ -50,13 +50,13 @@ class Progress:
         if application != self.application:
             self._plans.clear()
         self.application = application
-        # In this order: what is done was planned before.
+        # In this order: what is done was planned earlier.
         self.done = _last(self._checkpoint / "commits")
         self.planned = _last(self._checkpoint / "offsets")
 
     @property
     def planned_at(self) -> datetime | None:
-        """When the last micro-batch was begun."""
+        """When the last micro-batch was planned."""
         plan = None if self.planned is None else self._plan(self.planned)
         return None if plan is None else plan[0]
 
@@ -70,14 +70,14 @@ class Progress:
         return from_ms(found.st_mtime_ns // 1_000_000)
 
     def written(self, transactions: Mapping[str, int]) -> int | None:
-        """Return the last micro-batch that is written: noted as done, or in the transactions of its table."""
+        """Return the last written micro-batch: noted as done, or in the transactions of its table."""
         noted = transactions.get(self.application or "")
         if noted is None or self.planned is None or not (self.done or -1) < noted <= self.planned:
             return self.done
         return noted
 
     def kafka_offsets(self, batch: int | None) -> Offsets:
-        """Return the offset after the last one that a micro-batch reads; no batch, where the first begins."""
+        """Return the offset after the last one that a micro-batch reads; without one, the first offset."""
         if batch is None:
             lines = _lines(self._checkpoint / "sources" / "0" / "0")
         else:
@@ -90,7 +90,7 @@ class Progress:
         }
 
     def places(self, batch: int | None) -> dict[str, Place]:
-        """Return how far a micro-batch reads each Delta table, by table id; no batch, nothing."""
+        """Return how far a micro-batch reads each Delta table, by table id; empty without one."""
         plan = None if batch is None else self._plan(batch)
         found = [json.loads(line) for line in (plan[1] if plan else ()) if line != "-"]
         return {
@@ -101,7 +101,7 @@ class Progress:
         }
 
     def _plan(self, batch: int) -> tuple[datetime, list[str]] | None:
-        # A plan stays what it is, but for the last one, in whose place a guard may write another.
+        # A plan does not change, except for the last one, which a guard may replace.
         if batch not in self._plans or batch == self.planned:
             lines = _lines(self._checkpoint / "offsets" / str(batch))
             if len(lines) < 3:  # noqa: PLR2004 - a version, a header, and a line for each source

@@ -1,4 +1,4 @@
-"""The queries of a stream, as they are seen from outside: what each reads, and what it fills."""
+"""The queries of a stream, seen from outside: what each reads and fills."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lakehouse.stream import Stream
 
 @dataclass(frozen=True)
 class Reader:
-    """A query by its name; what it reads are qualified names of tables, of a bronze query its topic.
+    """A query by its name. It reads qualified names of tables; a bronze query reads its topic.
 
-    `fills` is the table that keeps its transactions, null of an export.
+    `fills` is the table that keeps its transactions, null for an export.
     """
 
     layer: LayerName
@@ -23,7 +23,7 @@ class Reader:
 
 
 def readers_of(stream: Stream, settings: Settings) -> tuple[Reader, ...]:
-    """Return every query of a stream, those that read others' tables after them."""
+    """Return every query of a stream, readers after those whose tables they read."""
     topics = {source.table: settings.topic(source.topic) for source in stream.sources}
     return (
         *(Reader("bronze", f"bronze.{name}", (topic,), f"bronze.{name}") for name, topic in topics.items()),
@@ -47,10 +47,10 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query that a run speaks of by a name: its own, or that of what it does by the clock."""
+    """Return the query behind a name that a run uses: its own, or that of its work by the clock."""
     return name.removesuffix(" by the clock")
 
 
 def gate_of(stream: str) -> str:
-    """Return the name by which a run speaks of a stream's gate."""
+    """Return the name that a run uses for a stream's gate."""
     return f"gate of {stream}"

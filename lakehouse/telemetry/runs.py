@@ -1,10 +1,10 @@
-"""Which processes run streams, by the files that they keep in HOME/running while they live.
+"""Which processes run streams, from files that they keep in HOME/running while they live.
 
-    running/<host>-<pid>.json   written anew by its process every two seconds, removed at its end
+    running/<host>-<pid>.json   rewritten by its process every two seconds, removed at its end
 
-A process that was killed leaves its file. It counts as gone once the file has not been written for ten
-seconds, or at once where its host is this one and has no such process; whoever finds that clears the file
-away. Who looks and who runs have to share the home. Times are ISO 8601 in UTC.
+A killed process leaves its file. It counts as gone once the file is ten seconds old, or at once if its host
+is this one and has no such process; the next reader removes the file. Readers and runs must share the home.
+Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GONE = timedelta(seconds=10)
 
 
 def directory_of(home: Path) -> Path:
-    """Return where the files lie."""
+    """Return the directory of the files."""
     return home / "running"
 
 
@@ -37,12 +37,12 @@ def file_of(home: Path, host: str, pid: int) -> Path:
 
 
 def draft_of(file: Path) -> Path:
-    """Return where a file's next state is written before it takes its name."""
+    """Return the path of a file's next content before the rename."""
     return file.with_suffix(".draft")
 
 
 def read_runs(home: Path, now: datetime) -> list[Run]:
-    """Return the processes that live, the oldest first, and clear away the files of those that do not."""
+    """Return the living processes, the oldest first, and remove the files of the others."""
     found = []
     for file in directory_of(home).glob("*.json"):
         run = _read(file)
@@ -56,7 +56,7 @@ def read_runs(home: Path, now: datetime) -> list[Run]:
 
 
 def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[Run, ...]:
-    """Return the processes that run a stream, with its queries alone, which have these names."""
+    """Return the processes that run a stream, with only its queries, which have these names."""
     return tuple(
         replace(run, queries=tuple(one for one in run.queries if one.name in names))
         for run in runs
@@ -67,10 +67,10 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers of a stream that no process runs, and since when; null where nothing tells.
+    """Return the layers of a stream that no process runs, and since when; null if nothing tells.
 
     `stops` says when each layer was last stopped. A layer that has just written a micro-batch is run by
-    somebody, be it from another home.
+    somebody, perhaps from another home.
     """
     found: dict[str, datetime | None] = {}
     for layer in dict.fromkeys(query.layer for query in queries):
@@ -85,7 +85,7 @@ def unrun(
 
 
 def as_json(run: Run) -> str:
-    """Return a process's state as its file has it."""
+    """Return a process's state as its file contains it."""
     return json.dumps(
         {
             "host": run.host,
@@ -113,7 +113,7 @@ def as_json(run: Run) -> str:
 
 
 def from_json(text: str | bytes) -> Run:
-    """Return the state that a file has; raises ValueError, KeyError or TypeError where it has none."""
+    """Return the state in a file; raises ValueError, KeyError or TypeError if it has none."""
     found: dict[str, Any] = json.loads(text)
     return Run(
         str(found["host"]),
@@ -143,7 +143,7 @@ def _read(file: Path) -> Run | None:
     try:
         return from_json(file.read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it has just been removed, or is none of ours
+        return None  # just removed, or not one of these files
 
 
 def _lives(run: Run, now: datetime) -> bool:
@@ -155,7 +155,7 @@ def _is_alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # it is somebody else's
+    except psutil.Error:  # it belongs to another user
         return True
 
 

@@ -1,6 +1,6 @@
-"""A process's metrics and health over HTTP, in threads that stop no layer.
+"""A process's metrics and health over HTTP, in threads that block no layer.
 
-/metrics        OpenMetrics, or Prometheus' text where that is asked for
+/metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
 /health/ready   200 while it does its work, else 503; both say why as JSON
 """
@@ -22,14 +22,14 @@ from lakehouse.errors import ServiceError
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether a process does its work, and what keeps it from it."""
+    """Whether a process does its work, and what prevents it."""
 
     is_ready: bool
     reasons: tuple[str, ...] = ()
 
 
 def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
-    """Return what a probe is told."""
+    """Return the answer to a probe."""
     return json.dumps({"status": status, "reasons": list(reasons)}, ensure_ascii=False).encode()
 
 
@@ -37,9 +37,9 @@ def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
 def serving(
     registry: CollectorRegistry, ready: Callable[[], Readiness], port: int, host: str = "127.0.0.1"
 ) -> Iterator[int]:
-    """Serve inside the block and give the port, which is a free one for 0.
+    """Serve during the block and yield the port; 0 picks a free one.
 
-    Raises ServiceError where the port is taken.
+    Raises ServiceError if the port is taken.
     """
     handler = type("Handler", (_Handler,), {"registry": registry, "ready": staticmethod(ready)})
     try:
@@ -63,7 +63,7 @@ def serving(
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     ready: Callable[[], Readiness]
-    timeout = 10  # seconds in which a client has to ask
+    timeout = 10  # seconds within which a client must send its request
 
     def do_GET(self) -> None:
         """Answer a scrape or a probe."""

@@ -1,4 +1,4 @@
-"""What is read of tables' rows, file by file and no file twice: open dead letters, and gates."""
+"""Rows read from tables, file by file and each file once: open dead letters, and gates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.values import Gate
 
 FILES_A_LOOK = 200
-"""So that the first look at a table of many files takes no longer than a moment."""
+"""Limits the first look at a table of many files to a moment."""
 
 
 class OpenLetters:
-    """Counts dead letters that are open, by stream."""
+    """Counts open dead letters by stream."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -37,10 +37,10 @@ class OpenLetters:
         for path in missing[:FILES_A_LOOK]:
             try:
                 self._counts[path] = _open_letters(file_in(self._log, path))
-            except OSError:  # rewritten, and removed since the log was read: the next look has others
+            except OSError:  # rewritten, and removed since the log was read: the next look finds others
                 self.by_stream = None
                 return
-        # Of letters that are counted while a replay rewrites them the sum is one or the other.
+        # If a replay rewrites letters while they are counted, the sum is the old or the new one.
         complete = len(missing) <= FILES_A_LOOK
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -60,12 +60,12 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> Gate | None:
-        """Return a stream's gate, null where none has ever been asked."""
+        """Return a stream's gate, null if none has ever been checked."""
         last = self._last.get(stream)
         return None if last is None else Gate(last.is_open, last.changed_at, last.reasons)
 
     def refresh(self) -> None:
-        """Read the changes that have been noted since."""
+        """Read the changes since the last look."""
         if not self._log.refresh():
             self._read, self._last = set(), {}
             return
@@ -83,10 +83,10 @@ class Gates:
 
 
 def file_in(log: Log, path: str) -> Path:
-    """Return where a file of the table lies, by its path in the log."""
+    """Return a file's path from its path in the table's log."""
     return log.path / unquote(path)
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a moment as a file has it with its time zone, which is UTC."""
+    """Return a moment from a file with its time zone, UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

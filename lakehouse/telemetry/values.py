@@ -1,7 +1,7 @@
 """What is seen of the pipeline from outside its driver: plain values, without Spark.
 
-Times are UTC. A number is null where it cannot be known, and then what it belongs to has a `reason`. What has
-caught up has a backlog of exactly 0 records and 0 seconds.
+Times are UTC. A number is null if it is unknown; then its owner has a `reason`. After catching up, a backlog
+is exactly 0 records and 0 seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 
 class Word(StrEnum):
-    """How a stream is, in one word, the best first.
+    """A stream's state in one word, the best first.
 
-    EMPTY: nothing has landed yet. BEHIND: records wait for longer than they may, and micro-batches are
+    EMPTY: nothing has landed yet. BEHIND: records wait for longer than allowed, and micro-batches are
     written. STALE: all has been read, but the newest event is old. BLOCKED: its gate is closed. STALLED:
-    records wait for longer than they may, and the process that runs the layer has written no micro-batch for
+    records wait for longer than allowed, and the process that runs the layer has written no micro-batch for
     as long. STOPPED: records wait for a layer that no process runs. UNKNOWN: the lake or the broker does not
     say.
     """
@@ -35,7 +35,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's word, the reason for it, and since when it is so; null where nothing says since when."""
+    """A stream's word, the reason for it, and since when it applies; null if nothing says since when."""
 
     word: Word
     reason: str
@@ -61,11 +61,11 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LayerLag:
-    """Rows of a table that the query of a later layer has not written on.
+    """Rows of a table that a later layer's query has not processed.
 
-    `query` reads `source`; both are qualified names, silver.metrics_events and bronze.metrics_events. Of an
-    export rows are those of the change feed, an update being two. `seconds` is the age of the first commit
-    with unread rows, `commits` how many of those there are.
+    `query` reads `source`; both are qualified names, such as silver.metrics_events and bronze.metrics_events.
+    For an export, rows are those of the change feed, where an update is two. `seconds` is the age of the
+    first commit with unread rows, `commits` the number of such commits.
     """
 
     layer: str
@@ -79,7 +79,7 @@ class LayerLag:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as its newest commit has left it; `rows` is null where a file has no statistics."""
+    """A table as of its newest commit; `rows` is null if a file has no statistics."""
 
     name: str
     version: int
@@ -93,8 +93,8 @@ class TableState:
 class QueryState:
     """How far a query has come by its checkpoint.
 
-    `planned` is the number of the last micro-batch that was begun, at `planned_at`; `done` that of the last
-    one that is noted as done, at `done_at`. Null before the first.
+    `planned` is the number of the last planned micro-batch, at `planned_at`; `done` that of the last one
+    noted as done, at `done_at`. Null before the first.
     """
 
     name: str
@@ -107,7 +107,7 @@ class QueryState:
 
 @dataclass(frozen=True)
 class EventTimes:
-    """Of a silver table: its greatest event time to the millisecond, and the watermark that follows."""
+    """A silver table's greatest event time, to the millisecond, and the resulting watermark."""
 
     table: str
     newest: datetime
@@ -133,11 +133,11 @@ class Audit:
 
 @dataclass(frozen=True)
 class QueryRun:
-    """What a process has done of one query since it started: its last micro-batch, done at `at`.
+    """What a process has done with one query since it started: its last micro-batch, done at `at`.
 
     Null before the first. `phases_s` are seconds by Spark's names for the phases of the last micro-batch that
-    Spark has measured, which is the one before while the query waits. `error` is what fails now, null for
-    nothing.
+    Spark has measured, which is the one before while the query waits. `error` is what currently fails, null
+    for nothing.
     """
 
     name: str
@@ -154,7 +154,7 @@ class QueryRun:
 class Run:
     """A process that runs layers of streams, by its last sign of life.
 
-    `telemetry_port` is null where it serves no metrics.
+    `telemetry_port` is null if it serves no metrics.
     """
 
     host: str
@@ -169,12 +169,12 @@ class Run:
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream: how it is, what waits before each of its layers, its tables and its queries.
+    """A stream: its health, what waits before each of its layers, its tables and its queries.
 
     `open_letters` are its dead letters that are neither replayed nor discarded, null while they are counted
-    for the first time. `gate` is null where none has ever been asked. `newest_event` is the greatest event
-    time of all its silver tables, `freshness_s` how long ago that is. `runs` are the processes that run it
-    now, with its own queries. `audit` is null where none is noted.
+    for the first time. `gate` is null if none has ever been checked. `newest_event` is the greatest event
+    time in its silver tables, `freshness_s` its age. `runs` are the processes that run it now, with their
+    queries of this stream. `audit` is null if none is noted.
     """
 
     name: str
@@ -194,7 +194,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """Every stream at a moment; the reasons say why the lake or the broker could not be looked at."""
+    """Every stream at a moment; the reasons say why the lake or the broker could not be seen."""
 
     at: datetime
     streams: tuple[StreamState, ...]
@@ -202,7 +202,7 @@ class Observation:
     broker_reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as JSON has it, times in ISO 8601."""
+        """Return all of it for JSON, times in ISO 8601."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 
