@@ -247,7 +247,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment overrides what `load_settings` passes in, which is the file."""
+        """Let the environment override what `load_settings` passes in, which is the file."""
         del settings_cls, dotenv_settings, file_secret_settings
         environment: Any = env_settings
         environment.env_vars = {
