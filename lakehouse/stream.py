@@ -278,8 +278,8 @@ class GoldTable(MergedTable):
     combine          their rows as one frame
     preaggregate     a micro-batch's clean rows, reduced as far as possible without the table
     counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
-    fold             of that result, the current rows, progress and settings: new, changed and deleted rows, one
-                     per key, the deleted ones marked by DELETED
+    fold             of that result, the current rows, progress and settings: new, changed and deleted rows,
+                     one per key, the deleted ones marked by DELETED
     clock            what time alone changes; null: nothing
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  the keys of rows that a fold cannot maintain: they are recomputed from all rows of silver
