@@ -47,9 +47,9 @@ TriggerOption = Annotated[
 AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
-        help="Go on though this is so; may be given again. data-loss: Kafka let records go that had not "
-        "landed; they are noted in ops.data_losses. resend: rows that have left under another checkpoint "
-        "leave again."
+        help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
+        "landed; they are recorded in ops.data_losses. resend: rows sent under another checkpoint are "
+        "sent again."
     ),
 ]
 
@@ -85,7 +85,7 @@ def run_layers(
         stop = run_.enter_context(stopping_on_signals(lake.spark))
         run_.enter_context(noted_run(streams, layers, trigger, stop))
         if is_live:
-            lines.say("running; Ctrl-C finishes the micro-batch and leaves")
+            lines.say("running; Ctrl-C finishes the micro-batch and stops")
 
         run_.enter_context(shown)
         if "bronze" in layers:

@@ -121,7 +121,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
-            raise WriteRefusedError(f"this is not only reading ({what}); --write runs what changes tables")
+            raise WriteRefusedError(f"this statement does more than read ({what}); --write allows changes")
         frame = tables.retry_on_conflict(lambda: spark.sql(statement))
         rows = frame.limit(limit + 1).collect()
     except PySparkException as error:

@@ -221,14 +221,14 @@ class EventLog:
             self._forget_oldest()
             is_first, self._fails = not self._fails, True
         if is_first:
-            self._warn(f"ops.events cannot be written, which stops nothing else: {first_line(failure)}")
+            self._warn(f"ops.events cannot be written; everything else goes on: {first_line(failure)}")
 
     def _is_written(self) -> None:
         with self._changed:
             failed, self._fails = self._fails, False
             lost, self._lost = self._lost, 0
         if failed:
-            self._warn("ops.events is written again")
+            self._warn("ops.events is being written again")
         if lost:
             text = f"{lost:,} events were lost: the oldest where more than {self._capacity:,} waited"
             self._warn(text)

@@ -88,9 +88,7 @@ class Settings(BaseSettings):
     )
     lake_has_one_writer: bool = Field(
         default=False,
-        description=(
-            "Of a lake on s3a://, which is refused without it: one application alone ever writes there."
-        ),
+        description="Required for a lake on s3a://: only one application ever writes there.",
     )
     redis_url: Annotated[SecretStr, AfterValidator(_readable)] = Field(
         default=SecretStr(""),
@@ -104,7 +102,7 @@ class Settings(BaseSettings):
     )
     topics: dict[str, str] = Field(
         default_factory=dict,
-        description="Topics to use in place of the defaults, as {default: other}; JSON in the environment.",
+        description="Topics to use instead of the defaults, as {default: other}; JSON in the environment.",
     )
     topic_partitions: int = Field(
         default=4, ge=1, description="Partitions of the topics that are created here."
@@ -142,7 +140,7 @@ class Settings(BaseSettings):
         gt=0,
         max_digits=38,
         decimal_places=9,
-        description="The running total of a product's sales that is notified of.",
+        description="The running total of a product's sales from which notifications are sent.",
     )
     sales_notify: Literal["crossing", "every_update"] = Field(
         default="crossing",
@@ -189,7 +187,7 @@ class Settings(BaseSettings):
         description="Share of a topic's records that may be open dead letters before an expectation warns.",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="What `lakehouse run` says: lines of text, or of JSON."
+        default="text", description="Output of `lakehouse run`: lines of text, or of JSON."
     )
     consumer_group: str = Field(
         default="lakehouse-bronze-{table}",
@@ -203,17 +201,17 @@ class Settings(BaseSettings):
         le=65535,
         description="Port at which `lakehouse run` serves /metrics and /health; 0: a free one, -1: none.",
     )
-    telemetry_host: str = Field(default="127.0.0.1", description="Address at which it does so.")
+    telemetry_host: str = Field(default="127.0.0.1", description="Address for that.")
     lag_limit_s: int = Field(
         default=60,
         ge=1,
         le=_CENTURY_S,
-        description="How old the oldest record that waits before a layer may be before a stream is behind.",
+        description="How long a record may wait before a layer until the stream counts as behind.",
     )
     gate_interval_s: int = Field(
         default=30,
         ge=1,
-        description="How often `lakehouse run all --gate` asks whether gold may leave, and lets it.",
+        description="How often a live `lakehouse run all --gate` checks gold and exports it.",
     )
 
     alerts: Annotated[Path, AfterValidator(_absolute)] | None = Field(
@@ -223,11 +221,11 @@ class Settings(BaseSettings):
     alert_topic: str = Field(
         default="lakehouse-alerts",
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
-        description="Topic that `lakehouse alert` writes to; its state is in the one with -state at the end.",
+        description="Topic of `lakehouse alert`; its state is in the topic of this name plus -state.",
     )
     alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
         default=(),
-        description="URLs that alerts are sent to as well; JSON in the environment.",
+        description="Further URLs for alerts; JSON in the environment.",
     )
 
     spark_master: str = Field(

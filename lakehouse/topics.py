@@ -35,7 +35,7 @@ def require_broker(bootstrap_servers: str, timeout_s: float = 15.0) -> None:
     with _admin(bootstrap_servers, timeout_s=timeout_s) as admin:
         brokers = admin.describe_cluster()["brokers"]
     if not brokers:
-        raise _unreachable(bootstrap_servers, "it answers, but has no broker ready")
+        raise _unreachable(bootstrap_servers, "it answers, but no broker is ready")
 
 
 def require_listening(bootstrap_servers: str, timeout_s: float = 1.0) -> None:
@@ -211,9 +211,7 @@ def _admin(bootstrap_servers: str, *, timeout_s: float) -> Iterator[KafkaAdminCl
             request_timeout_ms=int(timeout_s * 1000),
         )
     except KafkaError as error:
-        raise _unreachable(
-            bootstrap_servers, f"what listens there does not answer as Kafka: {error}"
-        ) from error
+        raise _unreachable(bootstrap_servers, f"what listens there is not Kafka: {error}") from error
     try:
         yield admin
     except KafkaError as error:

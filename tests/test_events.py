@@ -158,8 +158,8 @@ def test_a_batch_that_fails_is_tried_again_with_what_has_come_and_both_are_said_
     assert write.messages == ["first", "second", "third"]
     assert write.agains == [False, True, True, True, False]
     assert said == [
-        "ops.events cannot be written, which stops nothing else: No space left on device",
-        "ops.events is written again",
+        "ops.events cannot be written; everything else goes on: No space left on device",
+        "ops.events is being written again",
     ]
 
 
@@ -176,7 +176,7 @@ def test_of_more_than_can_wait_the_oldest_go_and_are_counted() -> None:
     assert write.messages == ["3", "4", "5", lost]
     assert write.batches[-1][-1].kind == "events_lost"
     assert write.batches[-1][-1].details == '{"events": 3}'
-    assert said[1:] == ["ops.events is written again", lost]
+    assert said[1:] == ["ops.events is being written again", lost]
 
 
 def test_what_is_left_at_the_end_is_counted() -> None:
@@ -186,7 +186,7 @@ def test_what_is_left_at_the_end_is_counted() -> None:
             note(Kind.START, str(number))
 
     assert said == [
-        "ops.events cannot be written, which stops nothing else: No space left on device",
+        "ops.events cannot be written; everything else goes on: No space left on device",
         "5 events are not in ops.events",
     ]
 
@@ -403,12 +403,12 @@ def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
         ("failure", "b", "silver", "silver.u"),
     ]
     assert [event.message for event in events] == [
-        "gold.t by the clock failed and is tried again in 1 s: ValueError: no such thing",
-        "gold.t by the clock failed and is tried again in 2 s: ValueError: no such thing",
+        "gold.t by the clock failed; retrying in 1 s: ValueError: no such thing",
+        "gold.t by the clock failed; retrying in 2 s: ValueError: no such thing",
         "gold.t by the clock works again",
-        "export.t failed and is tried again in 1 s: put it back",
+        "export.t failed; retrying in 1 s: put it back",
         "gate of a failed and is left to the next run: OSError: disk",
-        "silver.u failed, and nothing is left to keep up: ValueError: no such thing",
+        "silver.u failed, and nothing is left to run: ValueError: no such thing",
     ]
     assert events[1].details == '{"name": "gold.t by the clock", "error": "ValueError", "failures": 2}'
 

@@ -134,7 +134,7 @@ def watch(
             raise
         except ServiceError as error:
             if not is_away:
-                warn(f"alerts cannot be told, and are judged again once they can: {error}")
+                warn(f"alerts cannot be sent; they are evaluated again once they can: {error}")
             is_away = True
         if pause():
             return

@@ -109,7 +109,7 @@ class Webhook:
                     break
             except (_AwayError, KafkaError, OSError) as error:
                 if pause_s == self._first_pause_s:
-                    self._warn(f"{self._name} is away; what is told is kept for it: {error}")
+                    self._warn(f"{self._name} is away; its notifications are kept: {error}")
                 _close(consumer)
                 consumer = None
                 if self._stopping.wait(pause_s):

@@ -42,7 +42,7 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
-            "open, {discarded:,} discarded; {in_flight:,} of a micro-batch that is not finished"
+            "open, {discarded:,} discarded; {in_flight:,} of an unfinished micro-batch"
         ).format(**totals)
         subject = Compared(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
         return [subject.compared(totals["bronze"], [wrong, strange], [note])]
@@ -81,11 +81,11 @@ def _what() -> Column:
         times(letters, "the dead letters"),
         F.when((F.col("silver") == 0) & (letters == 0), F.lit("neither in silver nor a dead letter")),
         F.when(
-            (F.col("silver") == 1) & (F.col("open") == 1), F.lit("in silver, and an open dead letter too")
+            (F.col("silver") == 1) & (F.col("open") == 1), F.lit("both in silver and an open dead letter")
         ),
         F.when(
             (F.col("silver") == 1) & (F.col("discarded") == 1),
-            F.lit("in silver, and a discarded dead letter too"),
+            F.lit("both in silver and a discarded dead letter"),
         ),
         F.when((F.col("silver") == 0) & (F.col("replayed") == 1), F.lit("replayed, but not in silver")),
     )

@@ -100,10 +100,10 @@ def _unknown_progress(
     if progress is not None:
         application = snapshots.application(lake, query)
         is_ours = progress.application == application
-        return None if is_ours else f"rows have left under another checkpoint, {progress.application}"
+        return None if is_ours else f"rows were sent under another checkpoint, {progress.application}"
     sent = any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values())
     if sent or snapshots.finished(lake, query) is not None:
-        return "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
+        return "rows were sent, but neither Kafka nor the lake knows up to which micro-batch"
     return None
 
 
@@ -129,7 +129,7 @@ def _sent(
     else:
         moving = gold.where(F.lit(False))
     names = ["key", *(table.export.identity or ())]
-    note = f"version {version} of gold, {newest - version} commits on their way"
+    note = f"version {version} of gold, {newest - version} commits in flight"
     expired = any(first for first, _ in ranges.values())
 
     first = tables.first_version(spark, path)
@@ -217,11 +217,11 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
         if not are_files_gone(error):
             raise
         gone = "VACUUM has removed files of gold's change feed"
-        return [], [f"{gone}: whether messages that are in the topic twice have left twice is not known"]
+        return [], [f"{gone}: it is unknown whether messages that are in the topic twice were sent twice"]
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"
-    unknown = f"{gone}: whether {count:,} messages have left more often than gold said is not known"
+    unknown = f"{gone}: whether {count:,} messages were sent more often than gold said is unknown"
     return [], [unknown] if count else []
 
 

@@ -34,7 +34,7 @@ def _check(spark: SparkSession, subject: Compared, path: str) -> Check:
     named = [unquote(file.path) for file in tables.files(spark, path)]
     lying = set(storage.names(spark, path))
     missing = [
-        Difference({"file": name}, "named by the table's log, but gone")
+        Difference({"file": name}, "named by the table's log, but missing")
         for name in named
         if name not in lying
     ]

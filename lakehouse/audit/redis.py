@@ -48,7 +48,7 @@ def check_redis(
     first = tables.first_version(spark, path)
     if first and tables.committed_at(spark, path, first) > since:
         notes.append(
-            f"gold's log begins at version {first}: rows that were changed before, though within the time to "
+            f"gold's log begins at version {first}: rows changed before that, even within the time to "
             "live, are not compared"
         )
     newest = newest_since(spark, path, table, since).persist()

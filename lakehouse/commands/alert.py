@@ -36,7 +36,7 @@ def alert(
     ] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print the rules as a rules file of Prometheus, and leave.")
+        bool, typer.Option("--prometheus", help="Print the rules as a Prometheus rules file, and exit.")
     ] = False,
     telemetry_port: Annotated[
         int,

@@ -38,14 +38,14 @@ Rule = Annotated[str | None, typer.Option(help="Only letters with this rule amon
 Since = Annotated[
     str | None,
     typer.Option(
-        help="Only letters first seen then or later: ISO 8601 with an offset, or 1h for an hour ago."
+        help="Only letters first seen at this time or later: ISO 8601 with an offset, or 1h for an hour ago."
     ),
 ]
-Until = Annotated[str | None, typer.Option(help="Only letters first seen before then; as --since.")]
+Until = Annotated[str | None, typer.Option(help="Only letters first seen before this time; as --since.")]
 Topic = Annotated[str | None, typer.Option(help="Only records of this Kafka topic.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only records of this partition.")]
 Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
-Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins so.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins with this.")]
 All = Annotated[bool, typer.Option("--all", help="Every open letter; without it a filter is required.")]
 
 app = typer.Typer(no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard.")
@@ -103,7 +103,7 @@ def list_(
     *,
     filters: _Filters,
     status: Annotated[Status, typer.Option(help="Only letters of this status are shown.")] = Status.OPEN,
-    limit: Annotated[int, typer.Option(min=0, help="Show at most so many letters.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Count letters by stream, rule and status, and show the newest ones.
@@ -125,9 +125,7 @@ def list_(
 
 @app.command()
 def show(
-    letter: Annotated[
-        str, typer.Argument(help="The letter's id, or as much of it as no other id begins with.")
-    ],
+    letter: Annotated[str, typer.Argument(help="The letter's id, or enough of its beginning to be unique.")],
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show everything about one letter: the whole raw record, and every reason with its message."""
@@ -148,7 +146,7 @@ def replay(
     all_: All = False,
     allow_late: Annotated[bool, typer.Option("--allow-late", help="No record is late.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would pass now, and write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would pass now, and write nothing.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
@@ -171,7 +169,7 @@ def replay(
     with recorded(settings, name), open_lake(settings, name) as lake:
         now = datetime.now(UTC)
         done = replay_letters(lake, streams, settings, selection, now, allow_late=allow_late)
-        told = f"{done.passed:,} passed and are in silver now, {done.failed:,} still fail"
+        told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
         _note(Kind.REPLAY, told, streams, selection, asdict(done))
         if format_ is Format.JSON:
             typer.echo(report.as_json(done))

@@ -66,20 +66,20 @@ def print_letter(letter: Row) -> None:
 
 def print_replayed(done: Replayed, console: Console) -> None:
     """Print what a replay did."""
-    _say(console, f"{done.passed:,} passed and are in silver now")
-    _say(console, f"{done.there_already:,} were in silver already")
+    _say(console, f"{done.passed:,} passed and are now in silver")
+    _say(console, f"{done.there_already:,} were already in silver")
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
     if done.gone:
-        _say(console, f"{done.gone:,} have no row in bronze any more and stay open")
+        _say(console, f"{done.gone:,} no longer have a row in bronze and stay open")
 
 
 def print_tried(tried: Tried, console: Console) -> None:
     """Print what a replay would do, and by rule why the rest would fail."""
     _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
     if tried.there_already:
-        _say(console, f"{tried.there_already:,} are in silver already")
+        _say(console, f"{tried.there_already:,} are already in silver")
     if tried.gone:
-        _say(console, f"{tried.gone:,} have no row in bronze any more")
+        _say(console, f"{tried.gone:,} no longer have a row in bronze")
     if tried.failing:
         rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
         console.print(_table(["would fail", "letters"], rows))
@@ -94,7 +94,7 @@ def print_discarded(done: Discarded, console: Console) -> None:
     """Print what a discard did."""
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
     if done.there_already:
-        _say(console, f"{done.there_already:,} were in silver already, and are replayed now")
+        _say(console, f"{done.there_already:,} were already in silver and are now replayed")
 
 
 def _by_rule(counts: Mapping[str, int]) -> str:

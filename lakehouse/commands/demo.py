@@ -22,9 +22,11 @@ def demo(
     *,
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Leave services, layers and a server running afterwards, until Ctrl-C."),
+        typer.Option("--serve", help="Keep services, layers and a server running afterwards, until Ctrl-C."),
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve: the port; 0: a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: a free one.")
+    ] = 8080,
 ) -> None:
     """Run the demo. It stops what it started and can be repeated."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

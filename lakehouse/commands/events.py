@@ -26,13 +26,13 @@ app = typer.Typer()
 def events(
     *,
     since: Annotated[
-        str | None, typer.Option(help="Only events since then: 90s, 1h, 7d, or ISO 8601 with an offset.")
+        str | None, typer.Option(help="Only events since this time: 90s, 1h, 7d, or ISO 8601 with an offset.")
     ] = None,
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Only events of this kind; may be given again.")
     ] = None,
     stream: StreamOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the newest ones.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest ones.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show starts, stops, failures and other events, the newest last.

@@ -46,11 +46,11 @@ def expect(
     *,
     since: Annotated[
         str | None,
-        typer.Option(help="Only rows since then, by the table's own time: 90s, 1h, 7d, or ISO 8601."),
+        typer.Option(help="Only rows since this time, by the table's own time: 90s, 1h, 7d, or ISO 8601."),
     ] = None,
-    version: Annotated[int | None, typer.Option(min=0, help="The table's version, of one table.")] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="The version to check, for one table.")] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Check nothing; show how it went in the last runs.")
+        bool, typer.Option("--history", help="Check nothing; show the results of the last runs.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
@@ -176,7 +176,7 @@ def _lines(finding: Finding) -> list[str]:
 def _show_history(lake: Lake, wanted: Sequence[Subject], console: Console, format_: Format) -> None:
     found = results.history(lake, [one.name for one in wanted], runs=_RUNS)
     if not found:
-        raise LakehouseError(f"nothing has been checked in {lake.root} yet: run lakehouse expect")
+        raise LakehouseError(f"nothing has been checked in {lake.root} yet: run `lakehouse expect`")
     if format_ is Format.JSON:
         lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
         typer.echo(json.dumps(lines, ensure_ascii=False, indent=1))

@@ -33,6 +33,6 @@ def health(format_: FormatOption = Format.TABLE) -> None:
             line = f"gate of {state.stream} since {state.changed_at:%F %T} UTC: {what}"
             console.print(line, style="" if state.is_open else "red", highlight=False, soft_wrap=True)
         if not states:
-            console.print("no gate has been asked yet (lakehouse run all --gate)")
+            console.print("no gate has been checked yet (lakehouse run all --gate)")
     if not all(state.is_open for state in states):
         raise typer.Exit(1)

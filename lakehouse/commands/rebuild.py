@@ -27,11 +27,11 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Only from then on: ISO 8601 with an offset, or 1h for an hour ago. Of silver the Kafka "
+        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. Of silver the Kafka "
         "record's timestamp, of gold a row's first time (window_start, ts).",
     ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="Only what is before then; as --from.")]
+To = Annotated[str | None, typer.Option("--to", help="Only before this time; as --from.")]
 _PATIENCE_S = 60.0
 
 app = typer.Typer()
@@ -52,13 +52,13 @@ def rebuild(
     end: To = None,
     *,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Of silver: let in what is only late as well.")
+        bool, typer.Option("--allow-late", help="Silver: also accept records that are only late.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Of gold: take rows that silver has no record of away even if they are more than "
+            help="Gold: delete rows that silver has no record of, even if they are more than "
             f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
@@ -91,7 +91,7 @@ def rebuild(
 
 def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -> None:
     told = (
-        f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows came, "
+        f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows inserted, "
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
         f"{done.newly_accepted:,} newly accepted"
     )
@@ -106,7 +106,7 @@ def _await_gold(lake: Lake, stream: Stream) -> None:
     while waiting := rebuild_gold.behind(lake, stream, ends):
         if time.monotonic() > deadline:
             raise TableError(
-                f"gold has still to read what silver had before it was rebuilt: {', '.join(waiting)}. Let "
+                f"gold must first read what silver had before the rebuild: {', '.join(waiting)}. Let "
                 "`lakehouse run gold --trigger available-now` catch up, then run `lakehouse rebuild gold` "
                 f"--stream {stream.name}"
             )
@@ -127,8 +127,8 @@ def _rebuild_gold(
             for done in rebuild_gold.rebuild_gold(lake, table, settings, span, force=force):
                 name = f"gold.{done.table}"
                 told = (
-                    f"{name}: {done.rows:,} rows made anew from silver; {done.changed:,} put "
-                    f"right, {done.deleted:,} taken away, the others untouched"
+                    f"{name}: {done.rows:,} rows recomputed from silver; {done.changed:,} "
+                    f"corrected, {done.deleted:,} deleted, the others untouched"
                 )
                 note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
                 console.print(told, highlight=False, soft_wrap=True)

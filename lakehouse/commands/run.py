@@ -34,14 +34,14 @@ def run(
     trigger: TriggerOption = "1 second",
     allow: AllowOption = None,
     gate: Annotated[
-        bool, typer.Option("--gate", help="Export gold only while it is as its suites of expectations say.")
+        bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
     ] = False,
     by_layer: Annotated[
         bool,
         typer.Option(
             "--by-layer",
-            help="With all: a query for each layer, which reads the tables of the one before it, as the jobs "
-            "of single layers do. Else what is new in a stream's topics goes through all layers at once.",
+            help="With all: one query per layer, which reads the tables of the one before it, like the jobs "
+            "of single layers. Without it, new records of a stream's topics go through all layers at once.",
         ),
     ] = False,
     telemetry_port: Annotated[
@@ -58,9 +58,11 @@ def run(
     A query that fails is retried while the others continue; the exit code says whether one still fails.
     """
     if gate and layer is not Choice.ALL:
-        raise SettingsError("--gate stands between gold and export: it goes with `lakehouse run all`")
+        raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")
     if by_layer and layer is not Choice.ALL:
-        raise SettingsError("--by-layer says how `lakehouse run all` goes; a single layer has one way to run")
+        raise SettingsError(
+            "--by-layer is an option of `lakehouse run all`; a single layer has one way to run"
+        )
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
     if telemetry_port is not None:

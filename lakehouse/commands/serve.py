@@ -25,13 +25,13 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
     require_token: Annotated[
-        bool, typer.Option("--require-token", help="Ask for a token on this machine, too.")
+        bool, typer.Option("--require-token", help="Require a token on this machine, too.")
     ] = False,
     enable_produce: Annotated[
-        bool, typer.Option("--enable-produce", help="Let POST /produce send sample events.")
+        bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="One more name that this server is asked by; may be given again.")
+        list[str] | None, typer.Option(help="A further name of this server in requests; may be given again.")
     ] = None,
     telemetry_port: Annotated[
         int,
@@ -63,8 +63,8 @@ def serve(
         tokens = Tokens(settings.home)
         if not tokens.read():
             raise SettingsError(
-                f"{host} is heard beyond this machine, and there is no token; make one with "
-                "`lakehouse tokens add NAME --scope read`, or leave --host out"
+                f"{host} can be reached from other machines, and there is no token; make one with "
+                "`lakehouse tokens add NAME --scope read`, or omit --host"
                 if not is_loopback(host)
                 else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
             )

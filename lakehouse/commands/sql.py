@@ -29,11 +29,9 @@ class Format(StrEnum):
 def sql(
     statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.TABLE,
-    limit: Annotated[int, typer.Option(min=1, help="Print at most so many rows.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
     *,
-    write: Annotated[
-        bool, typer.Option("--write", help="Run statements that change tables, not only those that read.")
-    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
 ) -> None:
     """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
 

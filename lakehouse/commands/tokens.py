@@ -11,7 +11,7 @@ from lakehouse.streams import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API: add, list, remove.")
 
-Name = Annotated[str, typer.Argument(help="What the token is called; it stands in the log of what it does.")]
+Name = Annotated[str, typer.Argument(help="The token's name, which appears in the log of its actions.")]
 
 
 @app.command()

@@ -259,8 +259,8 @@ class _Export:
             if not are_files_gone(error):
                 raise
             raise TableError(
-                f"Redis has lost rows of gold.{self._table.name}; they are put again from the changes of the "
-                f"last {self._kept}, but files of that time are gone: VACUUM has removed them. Set "
+                f"Redis has lost rows of gold.{self._table.name}; they are sent again from changes of the "
+                f"last {self._kept}, but VACUUM has removed files of that time. Set "
                 "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
             ) from error
 

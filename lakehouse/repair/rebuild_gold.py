@@ -81,7 +81,7 @@ def rebuild_gold(
             done = {name: done[name].and_then(more) for name, more in once.items()}
             if not any(more.changed or more.deleted for more in once.values()):
                 return list(done.values())
-    raise TableError(f"gold.{table.name} went on changing while it was rebuilt: does a second job write it?")
+    raise TableError(f"gold.{table.name} kept changing while it was rebuilt: does a second job write it?")
 
 
 def _put_right(
@@ -125,7 +125,7 @@ class _Look:
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
                 f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
-                f"has no record that they are made from; more than {MOST_TAKEN_AWAY:.0%} are only taken away "
+                f"has no record that they are made from; more than {MOST_TAKEN_AWAY:.0%} are only deleted "
                 "with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
             )
 

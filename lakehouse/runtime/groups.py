@@ -231,7 +231,7 @@ class Group:
             self._troubles.is_over(name)
             return False
         elif one.may_start_again:
-            told = f"{name} starts again: {error_line(one.cause)}"
+            told = f"{name} restarts: {error_line(one.cause)}"
             note(Kind.RESTART, told, stream=one.maker.stream, **place_of(name))
             self._common.guards.notice(told)
             one.restarts += 1

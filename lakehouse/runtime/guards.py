@@ -121,7 +121,7 @@ class Guards:
                 raise CheckpointError(
                     f"{name} has micro-batch {last} of {query.name}, but the checkpoint {checkpoint} has "
                     f"planned none after {'the start' if planned is None else planned}: it is older than the "
-                    f"table, and what it planned next would be taken for written. Put the newest checkpoint "
+                    f"table, and its next micro-batches would be skipped. Put the newest checkpoint "
                     f"back, or delete it and {query.target} (and what was made from it) and run again to "
                     f"rebuild it"
                 )
@@ -154,7 +154,7 @@ class Guards:
         if losses:
             raise CheckpointError(
                 f"{_lost(query, losses)}: they have expired. Run once with --allow {Allow.DATA_LOSS} to note "
-                f"them in {data_losses.DATA_LOSSES.qualified_name} as lost and go on behind them"
+                f"them in {data_losses.DATA_LOSSES.qualified_name} as lost and continue after them"
             )
 
     def _place(self, query: LayerQuery, checkpoint: str) -> _CheckpointState:
@@ -207,7 +207,7 @@ def _lost_offsets(query: LayerQuery, place: _CheckpointState, topic: Topic | Non
         ends = "is gone" if topic is None else f"ends at {_shown(topic.ends)}"
         raise CheckpointError(
             f"{query.name} has read topic {query.topic} up to {_shown(position)}, but it {ends}: its offsets "
-            f"run back, as when it was deleted and made again. {_NEW_TOPIC.format(query.target)}"
+            f"run back, as if it had been deleted and recreated. {_NEW_TOPIC.format(query.target)}"
         )
     return [
         LostRange(str(query.topic), n, offset, topic.earliest[n] - 1)
@@ -245,7 +245,7 @@ def _refuse_other_topic(
         raise _other_topic(query, checkpoint, noted["name"])
     if noted["id"] and found["id"] and noted["id"] != found["id"]:
         raise CheckpointError(
-            f"topic {found['name']} was deleted and made again: {query.name} has read the one with id "
+            f"topic {found['name']} was deleted and recreated: {query.name} has read the one with id "
             f"{noted['id']}, this one has {found['id']}. {_NEW_TOPIC.format(query.target)}"
         )
 
@@ -258,7 +258,7 @@ def _refuse_other_tables(
         return
     fills = "" if query.target is None else f" and {query.target}"
     what = (
-        f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} deleted and made anew, or the "
+        f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} deleted and recreated, or the "
         f"checkpoint belongs to another lake"
     )
     raise CheckpointError(

@@ -70,10 +70,10 @@ class Troubles:
         else:
             pause = pause_s(failures)
             due = time.monotonic() + pause
-            again = f"failed and is tried again in {pause:g} s"
+            again = f"failed; retrying in {pause:g} s"
         self._note(name, stream, cause, due)
         if self._streams <= {one.stream for one in self._found.values()}:
-            self._tell(name, cause, f"{name} failed, and nothing is left to keep up: {what_of(cause)}")
+            self._tell(name, cause, f"{name} failed, and nothing is left to run: {what_of(cause)}")
             self.raise_any()
         told = f"{name} {again}: {what_of(cause)}"
         self._tell(name, cause, told)

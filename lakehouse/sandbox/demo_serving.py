@@ -49,7 +49,7 @@ def serve_until_stopped(settings: Settings, port: int, console: Console) -> None
                 console.print(f"\n{address} answers, and all layers run; Ctrl-C stops both", highlight=False)
                 send = f"curl -X POST '{address}/produce?events=1000&stream=metrics'"
                 console.print(f"events to look at: {send}", highlight=False, soft_wrap=True, markup=False)
-        console.print("stopping: what is under way is finished", highlight=False)
+        console.print("stopping: work in progress is finished", highlight=False)
 
 
 class _Child:

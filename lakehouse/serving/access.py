@@ -130,7 +130,7 @@ def _caller(scope: AsgiScope, tokens: Tokens, sessions: Sessions | None) -> Call
     else:
         found = None if id_ is None or sessions is None else sessions.caller(id_)
     if found is None:
-        why = "a token is needed: Authorization: Bearer …; `lakehouse tokens add` makes one"
+        why = "a token is required: Authorization: Bearer …; `lakehouse tokens add` makes one"
         raise Problem(HTTPStatus.UNAUTHORIZED, why, headers={"WWW-Authenticate": "Bearer"})
     return found
 

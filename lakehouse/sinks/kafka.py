@@ -168,19 +168,19 @@ class KafkaSink(Exporter):
         sent = sent or self._noted
         if sent is None:
             return
-        rows = f"rows of {self._table} have left for topic {self.topic}"
+        rows = f"rows of {self._table} were sent to topic {self.topic}"
         if sent.application != application and not allow_resend:
             ours = "which is gone" if application is None else f"and this one is of {application}"
             raise CheckpointError(
                 f"{rows} under another checkpoint ({sent.application}, by consumer group {self._group}), "
-                f"{ours}; going on would send every row again. Put that checkpoint back, or run once with "
+                f"{ours}; continuing would send every row again. Put that checkpoint back, or run once with "
                 "--allow resend"
             )
         if sent.application == application and (planned is None or sent.version > planned):
             raise CheckpointError(
                 f"{rows} up to micro-batch {sent.version} (consumer group {self._group}), but the checkpoint "
                 f"of {application} has begun none after {planned}: it is an older copy, and the next "
-                "micro-batches would be taken for sent. Put the newer checkpoint back, or delete it and run "
+                "micro-batches would be skipped as sent. Put the newer checkpoint back, or delete it and run "
                 "once with --allow resend"
             )
 

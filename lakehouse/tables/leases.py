@@ -64,7 +64,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         commit = tables.begin(spark, path)
         until = _held_until(spark, path, commit.snapshot)
         if until > time.time():
-            raise TableError(f"{name} is being rebuilt already, and {_wait_until(until)}")
+            raise TableError(f"{name} is already being rebuilt; {_wait_until(until)}")
         commit.set_properties({_PROPERTY: holder})
 
     with _holding(spark, path, holder, _PROPERTY, take):
@@ -87,7 +87,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
         others = list(_leases_of(spark, path, part, commit.snapshot))
         for one in others:
             if one.until > time.time() and (alone or one.alone):
-                raise TableError(f"{what} has to wait: {one.what} is running, {_wait_until(one.until)}")
+                raise TableError(f"{what} must wait: {one.what} is running, {_wait_until(one.until)}")
         over = {one.key: None for one in others if one.until <= time.time()}
         commit.set_properties({**over, key: value})
 
@@ -97,7 +97,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
 
 def _wait_until(until: float) -> str:
     return (
-        f"held until {datetime.fromtimestamp(until, UTC):%F %T} UTC at least; wait for that to end, or until "
+        f"held at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC; wait for it to end, or until "
         "then if it was killed"
     )
 

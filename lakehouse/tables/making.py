@@ -76,7 +76,7 @@ def _ensure_made(spark: SparkSession, path: str, spec: TableSpec) -> None:
         why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
         raise TableError(
             f"{spec.qualified_name} could not be created, and there is no table at {path}: "
-            f"{why.splitlines()[0]} If nothing there is of use, remove it and run again"
+            f"{why.splitlines()[0]} If you do not need what is there, remove it and run again"
         ) from error
 
 
@@ -102,7 +102,7 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> N
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {found}, the settings say {value}; its rows "
                 f"depend on it. Set LAKEHOUSE_{name.upper()}={found} again, or use another LAKEHOUSE_LAKE "
-                f"and fill it anew"
+                f"and fill it again"
             )
     for name, value in spec.shape.items():
         found = standing.get(FIXED_PREFIX + name, value)
@@ -110,7 +110,7 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> N
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {found}, the stream now declares {value}; its "
                 f"rows depend on it. Declare {found} again, give the table with {value} another name, or use "
-                f"another LAKEHOUSE_LAKE and fill it anew"
+                f"another LAKEHOUSE_LAKE and fill it again"
             )
 
 

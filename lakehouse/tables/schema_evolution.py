@@ -135,7 +135,7 @@ def bring_up_to_date(
         except PySparkException as error:
             if not left:
                 raise TableError(
-                    f"{name} at {path} could not be given the columns that the stream declares: "
+                    f"{name} at {path} could not get the columns that the stream declares: "
                     f"{str(error).splitlines()[0]}"
                 ) from error
             time.sleep(_PAUSE_S)

@@ -38,7 +38,7 @@ def partition_lags(
     found = []
     for number, there in ends.items():
         if positions[number] > there.end:
-            reason = f"bronze has read up to offset {positions[number]:,}: the topic was made anew"
+            reason = f"bronze has read up to offset {positions[number]:,}: the topic was recreated"
             found.append(PartitionLag(topic, number, positions[number], there.end, None, None, reason))
             continue
         records, at = there.end - unread[number], times.get((topic, number))
@@ -76,7 +76,7 @@ def _layer_lag(reader: Reader, source: str, log: Log, places: Mapping[str, Place
     place = places.get(log.table_id or "")
     if place is not None and place.version > log.version + 1:
         unread = Unread(
-            None, reason=f"{source} is older than what was read of it: it was put back or made anew"
+            None, reason=f"{source} is older than what was read of it: it was restored or recreated"
         )
     elif reader.layer == "export":
         unread = unread_changes(log, place)

@@ -106,7 +106,7 @@ def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
     both = [*told, *resolved]
     assert receiver.got == [(one.id, as_message(one)) for one in both]
     assert said == [
-        "webhook at 127.0.0.1 is away; what is told is kept for it: it answered 503",
+        "webhook at 127.0.0.1 is away; its notifications are kept: it answered 503",
         "webhook at 127.0.0.1 answers again",
     ]
 

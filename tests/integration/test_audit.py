@@ -250,7 +250,7 @@ def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(
     }
     assert books == {
         lost[1:]: "neither in silver nor a dead letter",
-        both[1:]: "in silver, and an open dead letter too",
+        both[1:]: "both in silver and an open dead letter",
     }  # what silver has not come to yet, like the row that is twice in bronze, is not asked for
     whats = [what for _, what in damaged.different[calls_subject(damaged)]]
     other_extent = {"missing", "made from no row of silver"}  # of a call that has lost its first event
@@ -275,7 +275,7 @@ def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damage
 
 def test_a_data_file_that_is_gone_is_named(damaged: Damaged) -> None:
     assert damaged.different[f"files {SOLD}"] == [
-        ({"file": damaged.file}, "named by the table's log, but gone")
+        ({"file": damaged.file}, "named by the table's log, but missing")
     ]
     rest = [name for name in damaged.different if SOLD in name and not name.startswith("files ")]
     assert rest

@@ -105,8 +105,8 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
 
     replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
     assert replayed.stdout.splitlines() == [
-        "1 passed and are in silver now",
-        "0 were in silver already",
+        "1 passed and are now in silver",
+        "0 were already in silver",
         "1 still fail: not_json 1",
     ], replayed.stderr
     assert statuses(settings) == {"future": "replayed", "not_json": "open"}
@@ -116,7 +116,7 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     assert discarded.stdout.splitlines() == ["1 discarded: not_json 1"], discarded.stderr
     assert statuses(settings) == {"future": "replayed", "not_json": "discarded"}
     replay, discard = newest(settings.lake, limit=10)
-    assert (replay.kind, replay.message) == ("replay", "1 passed and are in silver now, 1 still fail")
+    assert (replay.kind, replay.message) == ("replay", "1 passed and are now in silver, 1 still fail")
     assert (discard.kind, discard.message) == ("discard", "1 discarded")
     assert json.loads(discard.details or "")["selection"] == {"rule": "not_json"}
 
@@ -137,10 +137,10 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: gold.metrics_1m would lose 1 of its 3 rows")
     assert done.returncode == 0, done.stderr
-    made = "2 rows made anew from silver"
+    made = "2 rows recomputed from silver"
     assert done.stdout.splitlines() == [
-        f"gold.metrics_1m: {made}; 1 put right, 1 taken away, the others untouched",
-        f"gold.metrics_summary_10m: {made}; 0 put right, 0 taken away, the others untouched",
+        f"gold.metrics_1m: {made}; 1 corrected, 1 deleted, the others untouched",
+        f"gold.metrics_summary_10m: {made}; 0 corrected, 0 deleted, the others untouched",
     ]
     refusal, *rebuilt = newest(settings.lake, limit=10)
     assert refusal.kind == "refusal"
@@ -159,7 +159,7 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
-        "silver of metrics: 5 records judged again; 1 rows came, 0 changed, 0 left; 0 newly refused, "
+        "silver of metrics: 5 records judged again; 1 rows inserted, 0 changed, 0 left; 0 newly refused, "
         "1 newly accepted"
     )
     # A row that only came is an append, which gold's own stream reads, once.
@@ -190,7 +190,7 @@ def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
     table, as_json = lakehouse("health"), lakehouse("health", "--format", "json")
 
     assert (table.returncode, as_json.returncode) == (0, 0)
-    assert table.stdout == "no gate has been asked yet (lakehouse run all --gate)\n"
+    assert table.stdout == "no gate has been checked yet (lakehouse run all --gate)\n"
     assert json.loads(as_json.stdout) == {"gates": []}
 
 

@@ -420,7 +420,7 @@ def test_progress_that_kafka_has_forgotten_is_known_to_the_lake(export: Export) 
     export.forget_progress()
     shutil.rmtree(Path(export.path, "_lakehouse_export"))
     (example,) = audited().examples
-    assert example.what == "rows have left, but neither Kafka nor the lake knows up to which micro-batch"
+    assert example.what == "rows were sent, but neither Kafka nor the lake knows up to which micro-batch"
 
 
 def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(

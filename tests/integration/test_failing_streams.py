@@ -40,12 +40,12 @@ LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 GOLD = "gold.user_transactions_5m"
 WHY = "CrashError: no message"
 AGAIN = [
-    f"{GOLD} failed and is tried again in 1 s: {WHY}",
-    f"{GOLD} failed and is tried again in 2 s: {WHY}",
-    f"{GOLD} failed and is tried again in 4 s: {WHY}",
-    f"{GOLD} failed and is tried again in 8 s: {WHY}",
-    f"{GOLD} failed and is tried again in 16 s: {WHY}",
-    f"{GOLD} failed and is tried again in 32 s: {WHY}",
+    f"{GOLD} failed; retrying in 1 s: {WHY}",
+    f"{GOLD} failed; retrying in 2 s: {WHY}",
+    f"{GOLD} failed; retrying in 4 s: {WHY}",
+    f"{GOLD} failed; retrying in 8 s: {WHY}",
+    f"{GOLD} failed; retrying in 16 s: {WHY}",
+    f"{GOLD} failed; retrying in 32 s: {WHY}",
 ]
 
 
@@ -217,9 +217,9 @@ def test_a_catch_up_leaves_a_query_that_goes_on_failing_and_is_well_if_it_recove
     assert {event.kind for event in events} == {"failure"}
     assert {(event.stream, event.table) for event in events[:-1]} == {("transactions", GOLD)}
     assert said == [
-        f"{GOLD} failed and is tried again in 0.1 s: {WHY}",
-        f"{GOLD} failed and is tried again in 0.2 s: {WHY}",
-        f"{GOLD} failed and is tried again in 0.4 s: {WHY}",
+        f"{GOLD} failed; retrying in 0.1 s: {WHY}",
+        f"{GOLD} failed; retrying in 0.2 s: {WHY}",
+        f"{GOLD} failed; retrying in 0.4 s: {WHY}",
         f"{GOLD} has failed 4 times and is left to the next run: {WHY}",
     ]
     assert (lake.sold, lake.accepted, lake.spent) == (lake.events, lake.events, lake.events - 1)
@@ -278,7 +278,7 @@ def test_a_query_whose_start_is_refused_starts_once_it_may_and_holds_nobody_up(l
 
     lake.catch_up([TRANSACTIONS, SALES], "gold", on_notice=put_back)
 
-    assert said[0].startswith(f"{GOLD} failed and is tried again in 0.1 s: {GOLD} has rows, but its")
+    assert said[0].startswith(f"{GOLD} failed; retrying in 0.1 s: {GOLD} has rows, but its")
     assert said[1:] == [f"{GOLD} works again"]
     assert lake.spent == lake.events
 
@@ -306,7 +306,7 @@ def test_what_the_wall_clock_makes_due_is_tried_again_by_itself(lake: FaultyLake
     lake.catch_up([SALES, closing(fault)], "gold", clock=tomorrow, on_notice=mend)
 
     name = "gold.call_records by the clock"
-    assert said == [f"{name} failed and is tried again in 0.1 s: {WHY}", f"{name} works again"]
+    assert said == [f"{name} failed; retrying in 0.1 s: {WHY}", f"{name} works again"]
     assert [row["status"] for row in pipeline.rows_of(lake.settings, "gold.call_records")] == ["closed"]
 
 
@@ -354,9 +354,9 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Faul
 
     assert running.failure is None
     assert running.said[:3] == [
-        f"gate of transactions failed and is tried again in 1 s: {WHY}",
+        f"gate of transactions failed; retrying in 1 s: {WHY}",
         "gate of transactions works again",
-        f"{name} failed and is tried again in 1 s: {WHY}",
+        f"{name} failed; retrying in 1 s: {WHY}",
     ]
     assert name in {one.query for one in running.done}
 

@@ -125,7 +125,7 @@ def test_a_table_made_anew_under_a_kept_checkpoint_is_refused(
     with replaced(pipeline.path_of(lake.settings, table)):
         message = refusal(spark, lake.settings, layer)
 
-    assert f"knows other tables of these names: {table} was deleted and made anew" in message
+    assert f"knows other tables of these names: {table} was deleted and recreated" in message
     assert "delete the checkpoint and" in message
     assert pipeline.run_layers(spark, lake.settings, layer) == []
 
@@ -139,7 +139,7 @@ def test_the_checkpoint_of_another_lake_is_refused(
     message = refusal(spark, other, "gold")
 
     assert (
-        f"{GOLD}, {SILVER} were deleted and made anew, or the checkpoint belongs to another lake" in message
+        f"{GOLD}, {SILVER} were deleted and recreated, or the checkpoint belongs to another lake" in message
     )
 
 
@@ -400,9 +400,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
         await_(lambda: topic not in client.list_topics())
         assert "is gone: its offsets run back" in refusal(spark, settings, "bronze")
     create_topics(settings.kafka_bootstrap_servers, {topic: 4})
-    assert refusal(spark, settings, "bronze").startswith(
-        f"topic {topic} was deleted and made again: {BRONZE}"
-    )
+    assert refusal(spark, settings, "bronze").startswith(f"topic {topic} was deleted and recreated: {BRONZE}")
 
     (pipeline.checkpoint_of(settings, BRONZE) / "lakehouse.json").unlink()  # as before there were ids
     message = refusal(spark, settings, "bronze")

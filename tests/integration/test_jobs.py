@@ -95,7 +95,7 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     trigger = "1 second" if layer == "bronze" else "available-now"
     assert first == f"{layer} of metrics, trigger {trigger}, lake {done.place.home / 'lake'}"
     if layer == "bronze":
-        assert batches.pop(0) == "running; Ctrl-C finishes the micro-batch and leaves"
+        assert batches.pop(0) == "running; Ctrl-C finishes the micro-batch and stops"
     assert last == ("stopped" if layer == "bronze" else "caught up")
     assert len(batches) == (2 if layer in {"gold", "export"} else 1)  # metrics have two gold tables
     assert not NOISE.search(job.stdout + job.stderr), job.stderr

@@ -180,9 +180,9 @@ def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     examples = text(notebook["examples"])
     assert all(rule in examples for _, rule in rules)
 
-    assert f"{future.total()} passed and are in silver now" in text(notebook["replay-first"])
+    assert f"{future.total()} passed and are now in silver" in text(notebook["replay-first"])
     assert "0 still fail" in text(notebook["replay-first"])
-    assert "0 passed and are in silver now" in text(notebook["replay-second"])
+    assert "0 passed and are now in silver" in text(notebook["replay-second"])
     after = {row["stream"]: (row["status"], row["letters"]) for row in rows(notebook["after"])}
     assert after == {name: ("replayed", str(number)) for name, number in future.items()}
     assert states(settings) == {

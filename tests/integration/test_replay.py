@@ -482,7 +482,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
         f"replay of silver.metrics_events {rebuilding}",
         f"discard of silver.metrics_events {rebuilding}",
         f"rebuild of silver.metrics_events {rebuilding}",
-        "rebuild of silver.metrics_events has to wait: discard of silver.metrics_events",
+        "rebuild of silver.metrics_events must wait: discard of silver.metrics_events",
     ]
 
 

@@ -209,9 +209,9 @@ def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None
     report.print_discarded(Discarded(2, 0, {"late": 2}), Console())
 
     assert capsys.readouterr().out.splitlines() == [
-        "1,200 passed and are in silver now",
-        "1 were in silver already",
+        "1,200 passed and are now in silver",
+        "1 were already in silver",
         "3 still fail: late 2, not_json 1",
-        "2 have no row in bronze any more and stay open",
+        "2 no longer have a row in bronze and stay open",
         "2 discarded: late 2",
     ]

@@ -29,10 +29,10 @@ def test_each_failure_in_a_row_is_told_with_its_pause_and_one_after_success_is_t
     found.is_over("gold.a")
 
     assert said == [
-        "gold.a failed and is tried again in 1 s: ValueError: no such thing",
-        "gold.a failed and is tried again in 2 s: put it back",
+        "gold.a failed; retrying in 1 s: ValueError: no such thing",
+        "gold.a failed; retrying in 2 s: put it back",
         "gold.a works again",
-        "gold.a failed and is tried again in 1 s: ValueError: no such thing",
+        "gold.a failed; retrying in 1 s: ValueError: no such thing",
         "gold.a works again",
     ]
     found.raise_any()
@@ -63,8 +63,8 @@ def test_a_bounded_one_is_left_after_its_retries(monkeypatch: pytest.MonkeyPatch
 
     assert not found.will_be_tried("gold.a")
     assert said == [
-        "gold.a failed and is tried again in 0.25 s: ValueError: no such thing",
-        "gold.a failed and is tried again in 0.5 s: ValueError: no such thing",
+        "gold.a failed; retrying in 0.25 s: ValueError: no such thing",
+        "gold.a failed; retrying in 0.5 s: ValueError: no such thing",
         "gold.a has failed 3 times and is left to the next run: ValueError: no such thing",
     ]
     with pytest.raises(StreamError, match=r"^gold\.a failed: ValueError: no such thing$") as raised:

@@ -88,9 +88,9 @@ def test_a_narrow_terminal_has_no_ages_and_what_is_not_known_is_a_question_mark(
 def test_what_goes_wrong_stands_above_the_lines_which_stay_at_the_end() -> None:
     terminal = Terminal("export")
     with terminal.lines.shown():
-        terminal.lines.notice("export.metrics_1m failed and is tried again in 1 s")
+        terminal.lines.notice("export.metrics_1m failed; retrying in 1 s")
         terminal.done("export.metrics_1m", 3, 0.2, at=101)
     said = terminal.out.getvalue()
-    assert said.count("export.metrics_1m failed and is tried again in 1 s") == 1
+    assert said.count("export.metrics_1m failed; retrying in 1 s") == 1
     assert said.index("failed and is tried") < said.rindex("records/s")
     assert "0.2 s, 0.0 s ago" in said
