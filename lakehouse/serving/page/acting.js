@@ -1,4 +1,4 @@
-// Actions, each behind a dialog that says what will be done: asked, confirmed, followed, and its end told.
+// Actions. A dialog says what will be done, asks for confirmation, shows progress, and reports the result.
 
 import { ask } from "./api.js";
 import { el, swap } from "./dom.js";
@@ -8,8 +8,8 @@ const LOOK_MS = 400;
 const LINES = 200;
 
 /**
- * Ask whether to do it; `body` is what goes to /api/v1/actions. Resolves to the action as it ended, or to null
- * where nothing was begun or its end was not waited for.
+ * Ask for confirmation; `body` goes to /api/v1/actions. Resolves to the finished action, or to null
+ * if none was started or its end was not awaited.
  */
 export function confirmed({ title, text, verb, body, isDangerous = false }) {
   return new Promise((resolve) => {
@@ -77,7 +77,7 @@ function tell(said, lines, action) {
   swap(said, node, ...result(action.result));
 }
 
-/** Say an action's result: how many passed of how many, why the others did not, and what else it holds. */
+/** Show an action's result: how many passed, why the others did not, and its further values. */
 function result(found) {
   if (found === null || found === undefined || typeof found !== "object") {
     return [];

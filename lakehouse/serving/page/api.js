@@ -1,4 +1,4 @@
-// Requests to this server. Answers keep numbers exact; errors are what problem+json says.
+// Requests to this server. Responses keep numbers exact; errors are those of problem+json.
 
 export class Problem extends Error {
   constructor(status, detail) {
@@ -7,7 +7,7 @@ export class Problem extends Error {
   }
 }
 
-/** Ask for a path; raises Problem. A 401 tells whoever listens to `token` that one is needed. */
+/** Request a path; raises Problem. A 401 notifies listeners of `token` that one is needed. */
 export async function ask(path, { method = "GET", body = null, headers = {} } = {}) {
   const options = { method, headers: { ...headers }, credentials: "same-origin", cache: "no-cache" };
   if (body !== null) {
@@ -31,7 +31,7 @@ export async function ask(path, { method = "GET", body = null, headers = {} } = 
   throw new Problem(answer.status, detail(text) ?? `${answer.status} ${answer.statusText}`);
 }
 
-/** The same of an endpoint that this server may not have: null then. */
+/** The same for an endpoint that this server may lack: then null. */
 export async function askIfThere(path) {
   try {
     return await ask(path);
@@ -43,7 +43,7 @@ export async function askIfThere(path) {
   }
 }
 
-/** A path with its query; what is null or empty is left out. */
+/** A path with its query, without null or empty parameters. */
 export function query(path, parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
@@ -52,7 +52,7 @@ export function query(path, parameters) {
 
 let streams = null;
 
-/** The streams' declarations, asked for once. */
+/** The streams' declarations, requested once. */
 export async function declared() {
   streams ??= ask("/api/v1/streams").catch((problem) => {
     streams = null;
@@ -61,7 +61,7 @@ export async function declared() {
   return (await streams).streams;
 }
 
-/** JSON, in which a number that no double holds stays the text that it is, where the browser tells it. */
+/** Parsed JSON; a number that a double cannot hold stays text, if the browser supports that. */
 export function parse(text) {
   return JSON.parse(text, (_key, value, context) => {
     const source = typeof value === "number" ? context?.source : undefined;

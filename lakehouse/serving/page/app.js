@@ -1,4 +1,4 @@
-// Which view is shown, by the address after the #, so that every view can be linked.
+// Chooses the view by the address after the #, so that every view can be linked.
 
 import { el, say, swap } from "./dom.js";
 import { clock } from "./format.js";

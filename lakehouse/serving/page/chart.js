@@ -46,7 +46,7 @@ export function lines(compared, measure, windowSeconds) {
   return chart(`${words(measure)} of ${compared.length} series`, all, windowSeconds, [times, ...columns], { series });
 }
 
-/** A chart; `take` gives it the data of another one of the same kind, and keeps what is zoomed into. */
+/** A chart; `take` gives it new data of the same kind, and keeps the zoom. */
 function chart(title, points, windowSeconds, data, { series, bands: filled = [] }) {
   const place = el("div", { class: "chart", role: "img", "aria-label": summary(title, points) });
   const note = el("span", { class: "provisional-note" });
@@ -108,7 +108,7 @@ function options(place, series, filled, shown, windowSeconds) {
   };
 }
 
-/** "05:10", with the day before it where a day begins or the axis does. */
+/** "05:10", preceded by the day at the beginning of a day or of the axis. */
 function axisTime(at, index, times) {
   const [day, time] = clock(at * 1000).split(" ");
   const isNewDay = index === 0 || clock(times[index - 1] * 1000).slice(0, 10) !== day;

@@ -1,4 +1,4 @@
-// Whether gold may leave, what the suites have found, and what the last audit has compared.
+// Whether gold may be exported, the suites' findings, and the last audit's comparisons.
 
 import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
@@ -56,9 +56,9 @@ function runNow(verb, action, title, text, again) {
 }
 
 function drawnAudit(found, again) {
-  const button = runNow("Run the audit now", "audit", "Compare every layer with the one before it?", "It runs beside the streams, and changes nothing.", again);
+  const button = runNow("Run the audit now", "audit", "Compare every layer with the one before it?", "It runs alongside the streams and changes nothing.", again);
   if (found === null) {
-    return [el("p", { class: "muted" }, "This server does not tell the last audit."), button];
+    return [el("p", { class: "muted" }, "This server does not report the last audit."), button];
   }
   const { audit } = found;
   if (audit === null) {
@@ -83,7 +83,7 @@ function drawnAudit(found, again) {
 }
 
 function drawnSuites(found, again) {
-  const button = runNow("Run the suites now", "expect", "Check every suite against gold as it is?", "What it finds is kept in ops.expectation_results.", again);
+  const button = runNow("Run the suites now", "expect", "Check every suite against gold as it is now?", "The findings are kept in ops.expectation_results.", again);
   const names = [...new Set(found.map((one) => one.table))].sort();
   if (names.length === 0) {
     return [el("p", { class: "muted" }, "No suite has run yet."), button];

@@ -1,4 +1,4 @@
-// Nodes from plain values. Text only ever becomes text: no markup is made of data.
+// Nodes from plain values. Text stays text: data never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,7 +12,7 @@ export function svg(name, options = {}, ...children) {
   return filled(document.createElementNS(SVG, name), options, children);
 }
 
-/** Replace what a node holds, and give the focus back to what has the same key as what had it. */
+/** Replace a node's content, and return the focus to the element with the same key. */
 export function swap(parent, ...children) {
   const active = document.activeElement;
   const key = parent.contains(active) ? active.dataset.key : null;
@@ -25,7 +25,7 @@ export function swap(parent, ...children) {
   }
 }
 
-/** Replace what a node holds only where it is another thing: for nodes without listeners, told each second. */
+/** Replace a node's content only if it has changed: for nodes without listeners, updated every second. */
 export function renew(parent, ...children) {
   const next = nodes(children);
   const now = [...parent.childNodes];
@@ -40,21 +40,21 @@ for (const kind of ["pointerup", "pointercancel"]) {
   addEventListener(kind, () => setTimeout(() => (isPressed = false)), true);
 }
 
-/** Wait until no button is held down, so that nothing goes away under a click. */
+/** Wait until no button is held down, so that nothing disappears under a click. */
 export async function calm() {
   while (isPressed) {
     await new Promise((done) => setTimeout(done, 50));
   }
 }
 
-/** Set a node's text where it is another one. */
+/** Set a node's text if it has changed. */
 export function say(node, text) {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
-/** A table with headings; `numeric` names the columns whose cells stand to the right. */
+/** A table with headings; `numeric` names the right-aligned columns. */
 export function table(caption, headings, rows, { numeric = [], empty = "Nothing." } = {}) {
   if (rows.length === 0) {
     return el("p", { class: "muted" }, empty);
@@ -80,7 +80,7 @@ export function field(label, control) {
   return el("label", { class: "field" }, el("span", {}, label), control);
 }
 
-/** A list to choose from; `choices` are values, or pairs of a value and what it is called. */
+/** A list to choose from; `choices` are values, or pairs of a value and its label. */
 export function select(name, choices, chosen) {
   const options = choices.map((one) => {
     const [value, label] = Array.isArray(one) ? one : [one, one];

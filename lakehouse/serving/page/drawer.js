@@ -1,4 +1,4 @@
-// What is known of one layer of a stream: backlog, tables, micro-batches and their phases, what happened.
+// One layer of a stream: backlog, tables, micro-batches and their phases, events.
 
 import { askIfThere, query } from "./api.js";
 import { el, renew, table } from "./dom.js";
@@ -11,7 +11,7 @@ const TROUBLES = new Set(["failure", "refusal", "restart", "recovery", "data_los
 const MOST = 200;
 const SHOWN = 20;
 
-/** The drawer of a stream; `open(layer)` shows it, `update` tells it the newest status. */
+/** The drawer of a stream; `open(layer)` shows it, `update` gives it the newest status. */
 export function drawer(name) {
   let dialog = null;
   let layer = null;
@@ -53,7 +53,7 @@ async function past(stream, layer) {
   try {
     const found = await askIfThere(query("/api/v1/happenings", { stream, limit: MOST }));
     const of = (one) => TROUBLES.has(one.kind) && (one.layer === null || one.layer === layer);
-    return found === null ? "This server does not tell what happened." : found.happenings.filter(of).slice(0, SHOWN);
+    return found === null ? "This server does not report events." : found.happenings.filter(of).slice(0, SHOWN);
   } catch (problem) {
     return problem.message;
   }

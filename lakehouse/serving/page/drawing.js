@@ -1,4 +1,4 @@
-// What is drawn of a table's rows: percentile bands of one series, several series compared, or bars.
+// Pictures of a table's rows: percentile bands of one series, several series compared, or bars.
 
 import { bands, lines } from "./chart.js";
 import { el } from "./dom.js";
@@ -34,7 +34,7 @@ function still(node) {
   return { node, begin() {}, close() {} };
 }
 
-/** The rows by series; a series is called by what is not the same of all of them. */
+/** The rows by series; a series' name consists of the key columns in which they differ. */
 function grouped(table, rows, wanted) {
   const told = groupOf(table).filter((column) => !wanted.keys[column]);
   const columns = told.length === 0 ? groupOf(table) : told;

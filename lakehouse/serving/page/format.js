@@ -1,10 +1,10 @@
-// Numbers, spans and moments as people read them. Every time is UTC; what is not known is a dash.
+// Numbers, spans and moments for people. Every time is UTC; unknown values are a dash.
 
 import { el } from "./dom.js";
 
 export const UNKNOWN = "–";
 
-/** A number with thousands apart; one that is no double arrives as its digits, and keeps all of them. */
+/** A number with thousands separators; one that is not a double arrives as digits, and keeps all of them. */
 export function count(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;
@@ -24,7 +24,7 @@ export function count(value) {
   return value.toLocaleString("en", { maximumFractionDigits: size >= 1000 ? 2 : 4 });
 }
 
-/** The number as people read it, with the exact one beside it for machines and for whoever hovers. */
+/** The number for people, with the exact one for machines and as a tooltip. */
 export function exact(value) {
   return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
 }
@@ -76,13 +76,13 @@ export function moment(value) {
   return el("time", { datetime: date.toISOString(), title: `${date.toISOString()}` }, clock(value));
 }
 
-/** How long ago a moment was, by another one. */
+/** How long a moment lies before another one. */
 export function ago(value, now) {
   const passed = (new Date(now) - new Date(value ?? Number.NaN)) / 1000;
   return Number.isNaN(passed) ? UNKNOWN : `${seconds(passed)} ago`;
 }
 
-/** A text that is cut in its middle, so that both ends can be told. */
+/** A text cut in the middle, so that both ends stay visible. */
 export function cut(text, most) {
   if (text.length <= most) {
     return text;

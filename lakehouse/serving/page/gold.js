@@ -1,4 +1,4 @@
-// A gold table: its rows by key and time, drawn, with the SQL and the address that give the same.
+// A gold table: its rows by key and time, a picture, and the SQL and the URL that give the same rows.
 
 import { ask, declared, query } from "./api.js";
 import { calm, el, field, select, swap } from "./dom.js";
@@ -98,7 +98,7 @@ async function begin(root, name, state) {
   await again(true);
 }
 
-/** Put a picture in its place; one that goes on as the one before it only gives it what is new. */
+/** Show a picture; one of the same kind only updates the one shown. */
 function draw(place, before, next) {
   if (before !== null && before.kind !== undefined && before.kind === next.kind) {
     before.take(next);
@@ -129,7 +129,7 @@ function chosen(table, parameters) {
   return { keys, within: parameters.within ?? (table.windowSeconds === null ? "" : "21600") };
 }
 
-/** The newest rows of the span that ends with the newest of all; `path` is what gives them. */
+/** The newest rows of the span that ends with the newest row of all; `path` returns them. */
 async function rowsOf(table, { keys, within }) {
   const filters = { ...keys, order: "newest" };
   let start = null;

@@ -1,4 +1,4 @@
-// One dead letter: where it lay, every reason, how often it was tried, and its bytes.
+// One dead letter: its origin, every reason, the attempts, and its bytes.
 
 import { ask, askIfThere, query } from "./api.js";
 import { badge, calm, el, swap, table } from "./dom.js";
@@ -44,7 +44,7 @@ function content(letter, tried, again) {
   ];
 }
 
-/** What the log has of replays and discards since the letter was written, of its stream or of all. */
+/** Replays and discards since the letter was written, of its stream or of all. */
 async function tries(letter) {
   let found;
   try {
@@ -53,7 +53,7 @@ async function tries(letter) {
     return el("p", { class: "muted" }, problem.message);
   }
   if (found === null) {
-    return el("p", { class: "muted" }, "This server does not tell what happened.");
+    return el("p", { class: "muted" }, "This server does not report events.");
   }
   const of = (one) => TRIED.has(one.kind) && (one.stream === null || one.stream === letter.stream) && concerns(one.details, letter);
   const rows = found.happenings.filter(of).map((one) => [moment(one.at), words(one.kind), one.actor, one.message]);

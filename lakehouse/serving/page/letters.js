@@ -79,13 +79,13 @@ function chosen({ stream = "", rule = "", status = "open", within = "", since = 
   return { stream, rule, status, within, since, until };
 }
 
-/** What the server is asked for: `within` seconds before now is a time since when. */
+/** The parameters of the request: `within` seconds become a time since when. */
 function asked({ stream, rule, status, within, since, until }) {
   const from = within === "" ? since : new Date(Date.now() - Number(within) * 1000).toISOString();
   return { stream, rule, status, since: from, until };
 }
 
-/** The address of a view; of any status has to be said. */
+/** The address of a view; "any status" has to be explicit. */
 function address({ status, ...others }) {
   const path = query("#/letters", others);
   return `${path}${path.includes("?") ? "&" : "?"}status=${status}`;
@@ -144,7 +144,7 @@ function listTable(letters) {
     ];
   });
   const headings = ["id", "first seen", "stream", "record", "rules", "status", "attempts"];
-  return table("Letters", headings, rows, { numeric: ["attempts"], empty: "No letter is like this." });
+  return table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
 }
 
 /** Dry run, replay and discard of the open letters that are shown. */
@@ -161,7 +161,7 @@ function actions(wanted, filters, counts, again) {
   return actionButtons(body, what, open.length === 0, again);
 }
 
-/** The three buttons; `body` says which letters are meant, `what` says it in words. */
+/** The three buttons; `body` selects the letters, `what` describes them. */
 export function actionButtons(body, what, isNone, again) {
   const button = (verb, key, dialog, isDangerous = false) =>
     el(
@@ -178,8 +178,8 @@ export function actionButtons(body, what, isNone, again) {
   return el(
     "div",
     { class: "buttons" },
-    button("Dry run", "dry", { title: "Judge them now, and change nothing?", text: `${what}, under today's rules.`, body: { action: "replay", ...body, dryRun: true } }),
-    button("Replay", "replay", { title: "Let into silver what passes now?", text: [`${what}, under today's rules.`, "What still fails stays open."], body: { action: "replay", ...body } }),
+    button("Dry run", "dry", { title: "Judge them now, without changing anything?", text: `${what}, under today's rules.`, body: { action: "replay", ...body, dryRun: true } }),
+    button("Replay", "replay", { title: "Accept the letters that pass now into silver?", text: [`${what}, under today's rules.`, "Letters that still fail stay open."], body: { action: "replay", ...body } }),
     button("Discard", "discard", { title: "Give them up?", text: [`${what}.`, "They stay in the table as discarded, and cannot be replayed."], body: { action: "discard", ...body } }, true),
   );
 }

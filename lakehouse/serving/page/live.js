@@ -1,5 +1,5 @@
-// What the server says by itself: the status once a second, and new versions of tables as they come.
-// Only while the page is seen.
+// What the server sends by itself: the status once a second, and new versions of tables as they come.
+// Only while the page is visible.
 
 import { ask } from "./api.js";
 
@@ -7,7 +7,7 @@ const EVERY_MS = 1000;
 const AGAIN_MS = 5000;
 const KEPT_MS = 15000;
 
-/** The newest status, null before the first; `isMissing`: this server has no status to give. */
+/** The newest status, null before the first; `isMissing`: this server has none. */
 export const live = { status: null, isMissing: false, trouble: null };
 
 const history = [];
@@ -16,13 +16,13 @@ let events = null;
 let timer = null;
 let run = 0;
 
-/** Listen to `status` (each time it is told or fails) or `table` (its name); returns what ends that. */
+/** Listen to `status` (each time it arrives or fails) or `table` (its name); returns a function that stops it. */
 export function on(kind, listener) {
   listeners[kind].add(listener);
   return () => listeners[kind].delete(listener);
 }
 
-/** Begin, or begin anew, as after a token was given. */
+/** Start, or restart, for example after a token was given. */
 export function start() {
   stop();
   if (document.hidden) {
@@ -43,7 +43,7 @@ export function stop() {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
 
-/** What came in a second of late, by a number of the stream's status that only grows; null where not known. */
+/** The recent growth per second of a counter in the stream's status; null if unknown. */
 export function perSecond(streamName, read) {
   const points = history
     .map(({ at, streams }) => [at, read(streams.get(streamName))])

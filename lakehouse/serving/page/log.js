@@ -1,4 +1,4 @@
-// The log: what has happened to the pipeline, and the actions of this server since it started.
+// The log: events of the pipeline, and the actions of this server since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
 import { badge, calm, el, field, select, swap, table } from "./dom.js";
@@ -60,7 +60,7 @@ function filterForm(wanted, streams) {
 
 function happenings(found) {
   if (found === null) {
-    return el("p", { class: "muted" }, "This server does not tell what happened.");
+    return el("p", { class: "muted" }, "This server does not report events.");
   }
   const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", one.message, one.actor]);
   return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "Nothing is noted." });

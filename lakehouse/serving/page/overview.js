@@ -44,7 +44,7 @@ function troubles() {
     return [notice("This server has no /api/v1/status, so health and backlog are not known here.")];
   }
   if (live.status === null) {
-    return [live.trouble === null ? el("p", { class: "muted" }, "Asking how the streams are …") : notice(live.trouble)];
+    return [live.trouble === null ? el("p", { class: "muted" }, "Loading the streams …") : notice(live.trouble)];
   }
   const reasons = [live.trouble && `${live.trouble}; what follows is of ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
   return reasons.filter(Boolean).map(notice);
@@ -111,7 +111,7 @@ async function tellAlerts(root) {
     return;
   }
   if (found === null) {
-    renew(root, el("p", { class: "muted" }, "This server does not tell alerts."));
+    renew(root, el("p", { class: "muted" }, "This server does not report alerts."));
     return;
   }
   const firing = found.alerts.filter((one) => one.state === "firing");

@@ -1,4 +1,4 @@
-// A stream's way from its topics to Kafka and Redis, drawn once and then only told what has changed.
+// A stream's path from its topics to Kafka and Redis, drawn once and then updated.
 
 import { el, say, svg } from "./dom.js";
 import { ago, clock, count, cut, rate, seconds } from "./format.js";
@@ -38,7 +38,7 @@ const TALL = {
 };
 const narrow = matchMedia("(max-width: 1000px)");
 
-/** Draw it; `open(layer)` is called for the node that is chosen. Returns its node, `update` and `close`. */
+/** Draw it; `open(layer)` is called for the selected node. Returns its node, `update` and `close`. */
 export function pipeline(name, open) {
   const node = el("div", { class: "pipeline" });
   let drawing = null;
@@ -62,7 +62,7 @@ export function pipeline(name, open) {
   };
 }
 
-/** What waits before each layer, `{records, seconds}` by layer; null what is not known. */
+/** What waits before each layer, `{records, seconds}` by layer; null if unknown. */
 export function backlogs(stream) {
   const found = { bronze: sum(stream.partitions) };
   for (const layer of ["silver", "gold", "export"]) {
@@ -71,7 +71,7 @@ export function backlogs(stream) {
   return found;
 }
 
-/** The layer before which records wait the longest, null where nothing waits. */
+/** The layer before which records wait the longest, null if nothing waits. */
 export function bottleneck(stream) {
   const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
   waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
@@ -212,7 +212,7 @@ function layer(stream, name, now) {
   return [rowRate(stream, name), written === undefined ? null : `written ${ago(written, now)}`, version(stream, name)];
 }
 
-/** Rows a second as its process says, else by how many there are more. */
+/** Rows a second as its process reports, else by the growth of the count. */
 function rowRate(stream, name) {
   const running = (stream.runs ?? []).flatMap((run) => run.queries).filter((one) => layerOf(one.name) === name);
   if (running.length > 0) {
@@ -237,7 +237,7 @@ function version(stream, name) {
   return found.length === 0 ? "not made yet" : found.join(" · ");
 }
 
-/** The tables of a layer; the letters are of no one stream's. */
+/** The tables of a layer; the dead letters belong to no single stream. */
 export function tablesOf(stream, name) {
   return stream.tables.filter((one) => one.name.startsWith(`${name}.`) && !one.name.endsWith(".dead_letters"));
 }

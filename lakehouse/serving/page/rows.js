@@ -16,7 +16,7 @@ export function groupOf(described) {
   return described.key.filter((column) => column !== described.time && !COORDINATES.has(column));
 }
 
-/** When a row is, in epoch milliseconds: by its key, or as its message says. */
+/** A row's time in epoch milliseconds: from its key, or from its message. */
 export function timeOf(described, row) {
   return Number(row.key[described.time] ?? row.data[camel(described.time)]);
 }
@@ -38,11 +38,11 @@ export function rowsTable(described, rows) {
     ...(says ? [row.isFinal === null ? "" : badge(row.isFinal ? "final" : "provisional")] : []),
   ]);
   const headings = [...described.key, ...others, ...(says ? ["state"] : [])].map(words);
-  const list = table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row is like this." });
+  const list = table(`Rows of ${described.name}`, headings, cells, { numeric: numeric.map(words), empty: "No row matches." });
   return rows.length > MOST ? [list, el("p", { class: "muted" }, `The newest ${MOST} are listed.`)] : [list];
 }
 
-/** Whether a value is a number, one that no double holds included. */
+/** Whether a value is a number, including one that a double cannot hold. */
 export function isNumber(found) {
   return typeof found === "number" || (typeof found === "string" && /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(found));
 }

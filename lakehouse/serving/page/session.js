@@ -1,4 +1,4 @@
-// The form for a token. The token goes to the server once, which answers with a cookie that no script can
+// The form for a token. The token is sent to the server once, which answers with a cookie that no script can
 // read; it is kept nowhere here.
 
 import { ask, askIfThere } from "./api.js";
@@ -6,7 +6,7 @@ import { el, swap } from "./dom.js";
 
 let dialog = null;
 
-/** Ask for a token where the server wants one; `again` is called once it has taken it. */
+/** Ask for a token if the server requires one; `again` is called once it is accepted. */
 export function install(forget, again) {
   addEventListener("token", () => open(forget, again));
   forget.addEventListener("click", async () => {
@@ -20,7 +20,7 @@ export function install(forget, again) {
   tell(forget);
 }
 
-/** Offer to forget the token where the server knows one of this browser's. */
+/** Offer to forget the token if the server knows one of this browser. */
 async function tell(forget) {
   try {
     const found = await askIfThere("/api/v1/session");
@@ -53,7 +53,7 @@ function open(forget, again) {
     try {
       await ask("/api/v1/session", { method: "POST", headers });
     } catch (problem) {
-      const why = { 401: "That is no token of this server.", 404: "This server takes tokens in a header only." };
+      const why = { 401: "This server does not know that token.", 404: "This server accepts tokens only in a header." };
       swap(said, why[problem.status] ?? problem.message);
       input.focus();
       return;

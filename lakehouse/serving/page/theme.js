@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that was chosen here, else the system's.
+// Before anything is drawn: the theme chosen on this device, else the system's.
 (() => {
   const known = ["light", "dark"];
   const media = matchMedia("(prefers-color-scheme: dark)");
@@ -20,7 +20,7 @@
     try {
       localStorage.setItem("lakehouse.theme", chosen);
     } catch {
-      // It lasts as long as the page, then.
+      // Then it lasts as long as the page.
     }
     show();
   };
