@@ -1,13 +1,13 @@
-"""How old events are when they can first be seen, in gold, in Redis and in a topic.
+"""The age of events when they first become visible, in gold, in Redis and in a topic.
 
-The producer of a live load gives events their due time as event time, in order and at an even rate. So a row
-that counts events and has the time of the last says, whenever it is seen anew, which events it counts by
-then: the new ones are taken to lie evenly between the two last event times.
+The producer of a live load uses each event's due time as its event time, in order and at an even rate. A row
+counts events and has the time of the last one. So each new state of a row tells which events it counts: the
+new ones are assumed to lie evenly between the two last event times.
 
-python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
+    python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
 
-is the process that looks at Redis and at a topic all the time, apart from the one that is measured: at a line
-on its input it says how many events it has seen where, and at the end of its input all that it has seen.
+is the process that continuously looks at Redis and at a topic, apart from the measured one. For each line on
+its input it prints how many events it has seen where, and at the end of its input everything it has seen.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from confluent_kafka import Consumer
 from lakehouse.sinks import row_key
 
 _POLL_S = 0.05
-_WINDOWS_MS = 300_000  # older ones are not looked at any more
+_WINDOWS_MS = 300_000  # older ones are no longer looked at
 _PARTS = 5
 _SLOT_S = 30
 
 
 @dataclass
 class Ages:
-    """Samples of events: event time (epoch s), age when first seen (s), how many they stand for."""
+    """Samples of events: event time (epoch s), age when first seen (s), how many they represent."""
 
     samples: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -48,11 +48,11 @@ class Ages:
             self.samples.append((time_s, seen_s - time_s, events / _PARTS))
 
     def since(self, time_s: float) -> Ages:
-        """Return those of the events from a time on."""
+        """Return the samples of events from a time on."""
         return Ages([one for one in self.samples if one[0] >= time_s])
 
     def percentile_s(self, share: float) -> float:
-        """Return the age that this share of the events did not exceed; NaN without events."""
+        """Return the age that this share of the events does not exceed; NaN without events."""
         ordered = sorted((age, weight) for _, age, weight in self.samples)
         rank, passed = share * sum(weight for _, weight in ordered), 0.0
         for age, weight in ordered:
@@ -73,13 +73,13 @@ class Ages:
 
 @dataclass
 class RowAges(Ages):
-    """Ages by rows, each of which counts its events and has the time of the last, in epoch milliseconds."""
+    """Ages by row; each row counts its events and has the time of the last, in epoch milliseconds."""
 
     events: int = 0
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, name: str, row: Mapping[str, Any], now_s: float) -> None:
-        """Take a row as it is seen now; of a window that nothing was seen of, events begin with it."""
+        """Record a row as it is seen now; events of a window that was not seen before begin with it."""
         count, last = row["count"], row["lastEventTime"]
         before_count, before_last = self._seen.get(name, (0, row["windowStart"]))
         if count > before_count:
@@ -99,27 +99,27 @@ class Places:
 
 
 class Watcher:
-    """The process that looks."""
+    """The observing process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process: Any = process  # with both pipes
 
     def events(self) -> dict[str, int]:
-        """Return how many events have been seen where."""
+        """Return how many events were seen where."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         found: dict[str, int] = json.loads(self._process.stdout.readline())
         return found
 
     def end(self) -> dict[str, Ages]:
-        """Return what has been seen where, and look no more."""
+        """Return what was seen where, and stop."""
         found, _ = self._process.communicate()
         return {place: Ages([tuple(one) for one in samples]) for place, samples in json.loads(found).items()}
 
 
 @contextmanager
 def watching(places: Places) -> Iterator[Watcher]:
-    """Look inside the block."""
+    """Observe during the block."""
     command = [sys.executable, "-m", __name__, json.dumps(asdict(places))]
     root = str(Path(__file__).parents[1])
     with subprocess.Popen(
@@ -172,7 +172,7 @@ def _look_at_topic(places: Places, ages: RowAges, over: threading.Event) -> None
             key, value = message.key(), message.value()
             if message.error() is None and key is not None and value is not None:
                 name, row = key.decode(), json.loads(value)
-                # The one says a window's start in the row, the other at the end of its key.
+                # one has a window's start in the row, the other at the end of its key
                 start = row.get("windowStart", name.rpartition(":")[2])
                 ages.take(f"{name} {start}", row | {"windowStart": int(start)}, time.time())
     consumer.close()

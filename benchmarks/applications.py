@@ -1,4 +1,4 @@
-"""The pipeline as users start it, as a process of its own, and what the processes of an application use."""
+"""The pipeline as users start it, in a process of its own, and the resources that applications use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLED_EVERY_S = 0.1
 
 
 class Pipeline:
-    """`lakehouse run all`, running; its lines are kept in a file under the home."""
+    """A running `lakehouse run all`; its output lines are kept in a file under the home."""
 
     def __init__(self, settings: Settings, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "lakehouse", "run", "all", *arguments]
@@ -38,19 +38,19 @@ class Pipeline:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """Python and its JVM, as long as they live."""
+        """Python and its JVM, while they live."""
         with suppress(psutil.NoSuchProcess):
             here = psutil.Process(self.popen.pid)
             return [here, *(one for one in here.children() if one.name() == "java")]
         return []
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what it has said until now."""
+        """Return its output so far."""
         text = self._file.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def await_start(self) -> None:
-        """Wait until it runs; raises LakehouseError where it does not come up."""
+        """Wait until it runs; raises LakehouseError if it does not come up."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not any(line["message"].startswith("running") for line in self.lines()):
             if self.popen.poll() is not None or time.monotonic() > deadline:
@@ -58,12 +58,12 @@ class Pipeline:
             time.sleep(0.05)
 
     def kill_and_start_again(self) -> None:
-        """Kill its processes at once, and start it again."""
+        """Kill its processes at once, and restart it."""
         self.kill()
         self.popen = self._start()
 
     def stop(self) -> None:
-        """Let it finish and leave."""
+        """Let it finish and exit."""
         self.popen.send_signal(signal.SIGTERM)
         self.popen.wait(_LEAVE_TIMEOUT_S)
 
@@ -81,7 +81,7 @@ class Pipeline:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return what tells a command of the project to work where the settings say."""
+    """Return the environment that points a command of the project to the settings' services and lake."""
     return {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
@@ -94,7 +94,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def pipeline(settings: Settings, *arguments: str) -> Iterator[Pipeline]:
-    """Start `lakehouse run all` with these arguments; it is killed at the end unless it has left."""
+    """Start `lakehouse run all` with these arguments; it is killed at the end unless it has exited."""
     one = Pipeline(settings, arguments)
     try:
         yield one
@@ -104,7 +104,7 @@ def pipeline(settings: Settings, *arguments: str) -> Iterator[Pipeline]:
 
 @dataclass
 class Used:
-    """What processes have used inside a block: time, CPU-seconds, and resident memory at its peak."""
+    """What processes have used during a block: time, CPU-seconds, and peak resident memory."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0

@@ -47,7 +47,7 @@ METRICS = choose(["metrics"])
 
 @contextmanager
 def bench_services() -> Iterator[Settings]:
-    """Start a broker and a Redis with a home and a lake that are gone at the end; yield their settings."""
+    """Start a broker and a Redis with a temporary home and lake; yield their settings."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-") as home:
         settings = load_settings().model_copy(
             update={"home": Path(home), "lake": f"{home}/lake", "topics": {}}
@@ -71,7 +71,7 @@ def backlog(
     *,
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
-    """Catch up with a backlog in trips through all layers, or by layer and say what each one costs."""
+    """Catch up with a backlog, in trips through all layers, or by layer with the cost of each."""
     streams = choose([stream])
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
@@ -159,7 +159,7 @@ def closing(
     calls: Annotated[int, typer.Option(min=1, help="How many one-sided calls are to close.")] = 20,
     trigger: Annotated[str, typer.Option(help="Interval of the layers.")] = "1 second",
 ) -> None:
-    """Say how long after its due time a call is closed while both topics are silent."""
+    """Measure how long after its due time a call is closed while both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
     with bench_services() as defaults, open_lake(defaults, "bench closing", brief=False) as lake:
         settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})

@@ -1,9 +1,9 @@
-"""`make chaos`: the pipeline under load while its processes, its services and its disk fail, then the books.
+"""`make chaos`: the pipeline under load while its processes, services and disk fail; then the books.
 
-python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
+    python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
 
-Four processes, one a layer, run all streams, or one process all layers (--way trips), or that one in trips
-and by layer by turns (--way turns); a supervisor starts each again when it ends. Faults come by a
+Four processes, one per layer, run all streams; or one process runs all layers (--way trips), alternating
+between trips and layers with --way turns. A supervisor restarts each process that ends. Faults follow a
 seeded schedule (tests/chaos). At the end every table, topic and Redis row is compared with the oracles of
 tests/oracles. Exits with 1 at the first difference.
 """
@@ -41,7 +41,7 @@ def chaos(
         Path | None, typer.Option(help="An empty directory to keep; default: a lost one.")
     ] = None,
 ) -> None:
-    """Run the pipeline under faults, leave it alone, and compare everything with the oracles."""
+    """Run the pipeline under faults, let it recover, and compare everything with the oracles."""
     unknown = sorted(set(fault or ()) - FAULTS.keys())
     if unknown:
         raise typer.BadParameter(f"no such fault: {', '.join(unknown)}; known: {', '.join(FAULTS)}")

@@ -45,7 +45,7 @@ def exact(
 ) -> None:
     """Send, catch up, and compare bronze, silver, dead letters and gold with what was sent."""
     with bench_services() as settings, open_lake(settings, "exact", brief=False) as lake:
-        # A first event gives silver a watermark; an empty table has none, and nothing would be late.
+        # A first event gives silver a watermark; without one nothing would be late.
         _send(settings, 1, None, seed=1, shares=(0.0, 0.0, 0.0))
         run(lake, METRICS, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         events = int(rate * seconds)
@@ -107,7 +107,7 @@ def _differences(settings: Settings, sent: int) -> Iterator[str]:
 
 
 def _judge_topic(settings: Settings) -> dict[Coordinates, Judged]:
-    """Judge what the topic holds; only the time of landing is taken from bronze."""
+    """Judge the topic's records; only the landing time is taken from bronze."""
     landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()

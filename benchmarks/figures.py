@@ -17,7 +17,7 @@ _COLOURS = {PIPELINE: "tab:blue", KAFKA_STREAMS: "tab:orange"}
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of whom in a round, by name with the unit in it."""
+    """What was measured in a round, by name with the unit in it, and of which system."""
 
     who: str
     round: int
@@ -25,7 +25,7 @@ class Measured:
 
 
 def show(console: Console, title: str, found: Sequence[Measured]) -> None:
-    """Print the median of each figure, and the least and the greatest."""
+    """Print each figure's median, minimum and maximum."""
     table = Table(title=f"{title}; median (least to greatest)")
     table.add_column("")
     everybody = _everybody(found)
@@ -37,13 +37,13 @@ def show(console: Console, title: str, found: Sequence[Measured]) -> None:
 
 
 def write(file: Path | None, found: Sequence[Measured]) -> None:
-    """Write every figure as JSON, if there is a file to write to."""
+    """Write every figure as JSON, if a file is given."""
     if file is not None:
         file.write_text(json.dumps([asdict(one) for one in found], indent=1))
 
 
 def draw(file: Path | None, title: str, found: Sequence[Measured], names: Sequence[str]) -> None:
-    """Draw some of the figures, with a dot for each round, if there is a file to draw into."""
+    """Plot some of the figures, with a dot per round, if a file is given."""
     if file is None:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, which only a plot needs

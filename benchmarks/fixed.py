@@ -1,11 +1,11 @@
-"""What steps cost whatever the number of their rows: a commit, a micro-batch, a start.
+"""The fixed cost of steps, whatever the number of rows: a commit, a micro-batch, a start.
 
-python -m benchmarks.fixed operations        a commit, a look for one, a merge, a micro-batch, warm
-python -m benchmarks.fixed crossing          interpreted or generated: from how many rows on which is cheaper
-python -m benchmarks.fixed starts            a cold catch-up, a layer that goes on, commands
-python -m benchmarks.fixed starts --tree ..  the same of another checkout too, in turns
+    python -m benchmarks.fixed operations        a commit, a look for one, a merge, a micro-batch, warm
+    python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper from how many rows on
+    python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
+    python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
 
-A checkout that is compared runs in this one's environment.
+The other checkout runs in this one's environment.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass
 class _Cost:
-    """What one run of a step has cost."""
+    """The cost of one run of a step."""
 
     usage: Usage
     counts: Counts
 
 
 class _Costs:
-    """What steps have cost, run by run."""
+    """The costs of steps, run by run."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -98,7 +98,7 @@ def _lake() -> Iterator[tuple[Lake, Settings]]:
 
 
 def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFrame:
-    """Land a load of metrics as a commit of bronze, and return its rows."""
+    """Land a load of metrics as one commit of bronze, and return its rows."""
     now, path = datetime.now(UTC), lake.path("bronze", "metrics_events")
     load = Load("metrics", events, span_s=5, seed=number)
     rows = [
@@ -193,7 +193,7 @@ def starts(
     events: Annotated[int, typer.Option(min=1, help="Events of each stream.")] = 3_000,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each tree.")] = 1,
 ) -> None:
-    """Print how long a cold catch-up, a layer that goes on and commands take, from process start to end."""
+    """Print how long a cold catch-up, a restarted layer and commands take, from process start to end."""
     found: dict[str, dict[Path, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     trees = [ROOT, *(one.resolve() for one in tree or [])]
     for number in range(rounds):
@@ -247,7 +247,7 @@ def _timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str])
 
 
 def _to_plan(root: Path, layer: str, settings: Settings, environment: Mapping[str, str]) -> Usage:
-    """Measure a layer up to the plan of the micro-batch that waits, and let it finish."""
+    """Measure a layer until it has planned the waiting micro-batch, and let it finish."""
     table = "metrics_1m" if layer == "gold" else "metrics_events"
     plans = Path(settings.lake, "_checkpoints", f"{layer}.{table}", "offsets")
     before = set(plans.iterdir())
@@ -267,11 +267,11 @@ def _started(root: Path, arguments: Sequence[str], environment: Mapping[str, str
 
 
 def _used_until(process: subprocess.Popen[bytes], is_reached: Callable[[], bool]) -> Usage:
-    """Return what the processes of a session use until something is reached, or its leader ends."""
+    """Return what a session's processes use until something is reached, or its leader ends."""
     began, cpu_s = time.monotonic(), dict[int, float]()
     while process.poll() is None and not is_reached():
         for pid in psutil.pids():
-            with suppress(psutil.Error, OSError):  # it has ended, or is somebody else's
+            with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
                 if os.getsid(pid) == process.pid:
                     times = psutil.Process(pid).cpu_times()
                     cpu_s[pid] = times.user + times.system

@@ -1,11 +1,11 @@
-"""What the guarantees cost: the same backlog through all layers, with each of them and without.
+"""The cost of the guarantees: the same backlog through all layers, with each of them and without.
 
-python -m benchmarks.guarantees --events 300000 --rounds 2
+    python -m benchmarks.guarantees --events 300000 --rounds 2
 
-Every variant goes through a lake, topics out and a Redis of its own, in turns, so that what the machine does
-beside it falls on all alike. A guarantee is switched off by putting other functions in the place of the
-product's, which has no such switch. Micro-batches are a tenth of the backlog; none is sent in shards, whose
-tasks would not see the other functions.
+Every variant has its own lake, output topics and Redis. The variants take turns, so that other load on the
+machine affects all of them. The product has no switch for a guarantee; other functions replace its own.
+Micro-batches are a tenth of the backlog. None is sent in shards, whose tasks would not see the replaced
+functions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STREAMS = choose(["metrics", "transactions"])
 
 @contextmanager
 def no_delta_transactions() -> Iterator[None]:
-    """Write to Delta without transaction ids, and do not look for those that are there."""
+    """Write to Delta without transaction ids, and do not look for existing ones."""
     finish = Commit.finish
 
     def has(*_arguments: object) -> bool:
@@ -92,7 +92,7 @@ def no_kafka_transactions() -> Iterator[None]:
 
 @contextmanager
 def no_redis_guard() -> Iterator[None]:
-    """Set rows and the latest of each group whatever stands there, and do not look whether Redis has all."""
+    """Set rows and each group's latest row unconditionally, and do not check whether Redis has all."""
 
     def write(sink: Any, changes: Sequence[Change]) -> Put:
         for first in range(0, len(changes), PIPELINE_ROWS):
@@ -161,7 +161,7 @@ def guarantees(
 
 
 def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[LayerName, Usage]:
-    """Run all layers in a place of their own and return what each used."""
+    """Run all layers in an environment of their own and return what each used."""
     name = uuid.uuid4().hex[:8]
     topics_out = [table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic]
     own = settings.model_copy(
@@ -189,7 +189,7 @@ def _mean(usages: Sequence[Usage]) -> Figures:
 
 
 def _report(events: int, rounds: int, found: Mapping[tuple[str, LayerName], Figures]) -> None:
-    """Print a line a variant, and how many times what it uses the product does."""
+    """Print a line per variant, with the product's cost as a multiple of it."""
     whole = {name: _total([found[name, layer] for layer in LAYERS]) for name in VARIANTS}
     base = whole["as it is"]
     console.print(

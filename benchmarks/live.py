@@ -49,7 +49,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Plan:
-    """What each round does: `rate` is of each stream."""
+    """The plan of each round; `rate` is per stream."""
 
     streams: Sequence[str]
     rate: float
@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass
 class Round:
-    """What has been seen in a round: ages by place, and what the application has used."""
+    """The findings of a round: ages by place, and the resources of the application."""
 
     ages: dict[str, Ages] = field(default_factory=dict)
     cores: float = 0.0
@@ -108,7 +108,7 @@ def live(
     json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
 ) -> None:
-    """Measure the age of events, warm, in applications that have been started anew."""
+    """Measure the age of events in freshly started applications, after a warm-up."""
     names = [one.name for one in choose(stream or ["metrics"])]
     if with_peer and (len(names) > 1 or kill_after is not None):
         raise typer.BadParameter("the peer runs one stream, and is not killed")
@@ -201,7 +201,7 @@ def _watcher_of(plan: Plan, settings: Settings, stack: ExitStack) -> Watcher | N
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:
     if watcher is None:
-        time.sleep(_DRAIN_TIMEOUT_S / 2)  # what has not left by then is not counted
+        time.sleep(_DRAIN_TIMEOUT_S / 2)  # events that are not visible by then do not count
         return {}
     _await_events(plan, watcher, one)
     return watcher.end()
@@ -219,9 +219,10 @@ def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> 
 
 
 class _Producers:
-    """Processes of their own that send events of each stream.
+    """Processes that send events of each stream.
 
-    In one with a driver, which calls the JVM thousands of times a second, both would wait for each other.
+    In the process of a driver, which calls the JVM thousands of times a second, the two would slow each other
+    down.
     """
 
     def __init__(self, plan: Plan, settings: Settings, seconds: float, seed: int) -> None:
@@ -278,7 +279,7 @@ def _sent(checkpoint: Path) -> Iterator[tuple[float, int]]:
 
 
 def _ages_by(lasts: Sequence[tuple[float, float]]) -> Ages:
-    """Return the ages of events at an even rate by what was the latest event when."""
+    """Return the ages of events at an even rate, from the latest event at each time."""
     ages, before = Ages(), 0.0
     for at_s, last_s in lasts:
         if before and last_s > before:
