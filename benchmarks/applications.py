@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,17 +112,20 @@ class Used:
 
 
 @contextmanager
-def sampled(processes: Sequence[psutil.Process]) -> Iterator[Used]:
-    """Measure processes inside the block; those that end in it count up to a tenth of a second before."""
+def sampled(processes: Callable[[], Sequence[psutil.Process]]) -> Iterator[Used]:
+    """Measure processes inside the block, those that start in it too.
+
+    Processes that end in it count up to a tenth of a second before.
+    """
     used, over = Used(), threading.Event()
-    before, began = sum(map(cpu_seconds, processes)), time.monotonic()
+    before = {one.pid: _cpu_s(one) for one in processes()}
+    now, began = dict(before), time.monotonic()
 
     def sample() -> None:
         with suppress(psutil.NoSuchProcess):
-            everybody = _with_children(processes)
-            memory = sum(one.memory_info().rss for one in everybody)
-            used.peak_mb = max(used.peak_mb, memory / 2**20)
-            used.cpu_s = max(used.cpu_s, sum(map(cpu_seconds, everybody)) - before)
+            living = processes()
+            used.peak_mb = max(used.peak_mb, sum(one.memory_info().rss for one in living) / 2**20)
+            now.update({one.pid: _cpu_s(one) for one in living})
 
     def keep_sampling() -> None:
         while not over.wait(_SAMPLED_EVERY_S):
@@ -137,11 +140,12 @@ def sampled(processes: Sequence[psutil.Process]) -> Iterator[Used]:
         over.set()
         thread.join()
         sample()
+        used.cpu_s = sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in now.items())
 
 
-def _with_children(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    found = {one.pid: one for one in processes}
-    for one in processes:
-        with suppress(psutil.NoSuchProcess):
-            found |= {child.pid: child for child in one.children() if child.name() == "java"}
-    return list(found.values())
+def _cpu_s(process: psutil.Process) -> float:
+    """Return the CPU time of a JVM with its Python workers, or of any other process without its children."""
+    if process.name() == "java":
+        return cpu_seconds(process)
+    times = process.cpu_times()
+    return float(times.user + times.system)

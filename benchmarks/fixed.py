@@ -1,7 +1,7 @@
 """The fixed cost of steps, whatever the number of rows: a commit, a micro-batch, a start.
 
     python -m benchmarks.fixed operations        a commit, a look for one, a merge, a micro-batch, warm
-    python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper from how many rows on
+    python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper, by rows
     python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
     python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
 

@@ -37,6 +37,7 @@ from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, wr
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.stream import GoldTable
 from lakehouse.streams import choose
 from lakehouse.topics import create_topics
 
@@ -146,7 +147,7 @@ def _measure(plan: Plan) -> Round:
         watcher = _watcher_of(plan, settings, stack)
         _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, said, found = time.time(), len(one.lines()), Round()
-        with sampled(one.processes) as used:
+        with sampled(lambda: one.processes) as used:
             producers = _Producers(plan, settings, plan.seconds, seed=2)
             if plan.kill_after_s is not None:
                 time.sleep(plan.kill_after_s)
@@ -175,7 +176,7 @@ def _measure_peer(plan: Plan) -> Round:
         )
         _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, found = time.time(), Round()
-        with sampled([one.process]) as used:
+        with sampled(lambda: [one.process]) as used:
             _Producers(plan, settings, plan.seconds, seed=2).wait()
         _await_events(plan, watcher)
         found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
@@ -245,32 +246,49 @@ class _Producers:
 
 
 def _ages_in_lake(settings: Settings, streams: Sequence[str], *, has_watcher: bool) -> dict[str, Ages]:
-    found = {}
+    lake, found = Path(settings.lake), {}
     for stream in choose(streams):
-        table = stream.gold[0].name
+        table = stream.gold[0]
         prefix = f"{stream.name}: " if len(streams) > 1 else ""
-        commits = list(_commits(Path(settings.lake) / "gold" / table))
+        if "last_event_time" in table.schema.names:
+            commits = list(_commits(lake / "gold" / table.name, "last_event_time"))
+        else:
+            commits = list(_commits_by_silver(lake, table))
         found[f"{prefix}gold"] = _ages_by([(at, last) for _, at, last in commits])
         if not has_watcher:
-            sent = list(_sent(Path(settings.lake) / "_checkpoints" / f"export.{table}"))
+            sent = list(_done(lake / "_checkpoints" / f"export.{table.name}"))
             lasts = [(at, max((last for n, _, last in commits if n < end), default=0.0)) for at, end in sent]
             found[f"{prefix}sent"] = _ages_by(lasts)
     return found
 
 
-def _commits(table: Path) -> Iterator[tuple[int, float, float]]:
-    """Yield each version of a table, when it was written, and the greatest event time in its new files."""
+def _commits(table: Path, column: str) -> Iterator[tuple[int, float, float]]:
+    """Yield each version of a table, when it was written, and the greatest time in its new files."""
     for log in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         files = [one["add"]["path"] for one in actions if one.get("add", {}).get("dataChange")]
-        columns = (pq.read_table(table / name, columns=["last_event_time"]) for name in files)
+        columns = (pq.read_table(table / name, columns=[column]) for name in files)
         lasts = [pc.max(one.column(0)).as_py() for one in columns]
         last_s = max((one.timestamp() for one in lasts if one is not None), default=0.0)
         yield int(log.stem), log.stat().st_mtime, last_s
 
 
-def _sent(checkpoint: Path) -> Iterator[tuple[float, int]]:
-    """Yield when each micro-batch of an export was done, and the version before which it has sent."""
+def _commits_by_silver(lake: Path, table: GoldTable) -> Iterator[tuple[int, float, float]]:
+    """Yield the same of a gold table without event times, by the rows of silver that it had merged."""
+    (name,) = table.reads
+    silver = list(_commits(lake / "silver" / name, "event_time"))
+    merged = [
+        (at, max((last for n, _, last in silver if n < end), default=0.0))
+        for at, end in _done(lake / "_checkpoints" / f"gold.{table.name}")
+    ]
+    for log in sorted((lake / "gold" / table.name / "_delta_log").glob("*.json")):
+        written_at = log.stat().st_mtime
+        last_s = next((last for at, last in merged if at >= written_at), 0.0)  # noted after it was written
+        yield int(log.stem), written_at, last_s
+
+
+def _done(checkpoint: Path) -> Iterator[tuple[float, int]]:
+    """Yield when each micro-batch of a query was done, and the version before which it has read."""
     for done in sorted(
         (one for one in (checkpoint / "commits").glob("[0-9]*")), key=lambda one: int(one.name)
     ):

@@ -102,7 +102,7 @@ def _start_with(who: str, stream: str, events: int, number: int) -> Measured:
         expected.add(load.samples(settings))
         if who == PIPELINE:
             with pipeline(settings, "--stream", stream, "--trigger", AVAILABLE_NOW) as one:
-                with sampled(one.processes) as used:
+                with sampled(lambda: one.processes) as used:
                     code = one.popen.wait()
                 if code or one.lines()[-1]["message"] != "caught up":
                     raise LakehouseError(f"the pipeline has ended with {code}: {one.lines()[-1]['message']}")
@@ -113,7 +113,7 @@ def _start_with(who: str, stream: str, events: int, number: int) -> Measured:
             with closing(peer.Outcome(settings, stream)) as outcome:
                 began = time.monotonic()
                 with peer.running(settings, stream, threads=_THREADS) as other:
-                    with sampled([other.process]) as used:
+                    with sampled(lambda: [other.process]) as used:
                         outcome.await_events(expected.events)
                     used.wall_s = time.monotonic() - began
                 _check_peer(outcome, expected)
@@ -199,8 +199,7 @@ class _Comparison:
         return found
 
     def _catch_up(self, who: str, number: int, events: int) -> Measured:
-        processes = application() if who == PIPELINE else [self._other.process]
-        with sampled(processes) as used:
+        with sampled(application if who == PIPELINE else lambda: [self._other.process]) as used:
             if who == PIPELINE:
                 streams = choose([self._stream])
                 run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW, trips=True))
