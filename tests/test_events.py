@@ -215,7 +215,7 @@ def test_a_lake_that_cannot_be_written_is_said_once_and_stops_nothing(
 
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in said] == [
-        "ops.events cannot be written, which stops nothing else",
+        "ops.events cannot be written; everything else goes on",
         "2 events are not in ops.events",
     ]
 

@@ -38,7 +38,7 @@ MISTAKES = {
         ["run", "all", "--trigger", "sometimes"], {}, 2, ['unknown trigger "sometimes"', "available-now"]
     ),
     "a layer in two ways": Mistake(
-        ["run", "gold", "--by-layer"], {}, 2, ["--by-layer says how `lakehouse run all` goes"]
+        ["run", "gold", "--by-layer"], {}, 2, ["--by-layer is an option of `lakehouse run all`"]
     ),
     "no broker": Mistake(
         ["run", "bronze"],
