@@ -449,7 +449,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
             judge()
         said.append(str(refusal.value).split(" (process ")[0])
         assert f"(process {os.getpid()} on " in str(refusal.value)
-        assert "is running, held until 20" in str(refusal.value)
+        assert "is running, held at least until 20" in str(refusal.value)
         assert "\n" not in str(refusal.value)
 
     def after(write: Callable[..., Any], *others: Callable[[], object]) -> Callable[..., Any]:
@@ -477,7 +477,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
         assert discard_late() == Discarded(1, 0, {"late": 1})
     assert replay(lake, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
 
-    rebuilding = "has to wait: rebuild of silver.metrics_events"
+    rebuilding = "must wait: rebuild of silver.metrics_events"
     assert said == [
         f"replay of silver.metrics_events {rebuilding}",
         f"discard of silver.metrics_events {rebuilding}",
