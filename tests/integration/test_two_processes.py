@@ -17,6 +17,7 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.pipeline import BRONZE, STREAM, Raw, await_
 from tests.processes import LAKEHOUSE, place, running
@@ -27,7 +28,8 @@ def running_here(spark: SparkSession, settings: Settings) -> Iterator[None]:
     """Bronze of metrics runs live in this process inside the block."""
     stop = Stop()
     options = RunOptions("200 ms", stop=stop)
-    thread = threading.Thread(target=run, args=(spark, [STREAM], ["bronze"], settings, options))
+    lake = Lake(spark, settings.lake)
+    thread = threading.Thread(target=run, args=(lake, [STREAM], ["bronze"], settings, options))
     thread.start()
     try:
         yield
