@@ -4,8 +4,7 @@
 
 Every variant has its own lake, output topics and Redis. The variants take turns, so that other load on the
 machine affects all of them. The product has no switch for a guarantee; other functions replace its own.
-Micro-batches are a tenth of the backlog. None is sent in shards, whose tasks would not see the replaced
-functions.
+Micro-batches are a tenth of the backlog. None is sent in slices, which have a producer of their own.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def guarantees(
     with (
         bench_services() as settings,
         start_session(settings, "guarantees", brief=False) as spark,
-        _replaced(export, SHARDED_FROM_ROWS=events + 1),
+        _replaced(export, SLICED_FROM_ROWS=events + 1),
     ):
         for seed, stream in enumerate(STREAMS, start=1):
             send(Load(stream.name, events // len(STREAMS), seed=seed), settings)

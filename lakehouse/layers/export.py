@@ -10,7 +10,7 @@ Redis has lost its rows, it gets those of the time to live again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -27,17 +27,18 @@ from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.progress import checkpoints, departures, snapshots
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, ShardSender, TooLarge
+from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, TooLarge
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.shards import SHARDED_FROM_ROWS, SHARDS, SLICE_ROWS
+from lakehouse.sinks.slices import SLICE_ROWS, SLICED_FROM_ROWS, SlicedSink, send_in_slices
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake, Transaction
-from lakehouse.topics import Limits, create_topics
+from lakehouse.topics import create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
+_PARTS = 16  # of a large micro-batch
 
 
 def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
@@ -90,13 +91,10 @@ def to_changes(newest: DataFrame, table: MergedTable) -> DataFrame:
     return _fields(newest.orderBy(*_order(table)), table)
 
 
-def to_shards(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the same in shards: each is a partition, in the order in which its rows are sent.
-
-    Rows of one Kafka partition key are in one shard.
-    """
-    key = (table.export.partition_by or table.export.key)()
-    return _fields(newest.repartition(SHARDS, key).sortWithinPartitions(*_order(table)), table)
+def _in_parts(newest: DataFrame, table: MergedTable) -> DataFrame:
+    """Return the same in parts, of which the driver holds one at a time."""
+    order = _order(table)
+    return _fields(newest.repartitionByRange(_PARTS, *order).sortWithinPartitions(*order), table)
 
 
 def _order(table: MergedTable) -> list[Column]:
@@ -142,23 +140,14 @@ class _Export:
         self._table = table
         self._path = path
         self._kafka = kafka
-        topic, url, ttl_s = None if kafka is None else kafka.topic, settings.redis_url, settings.redis_ttl_s
-        generation = tables.created_ms(lake.spark, path)
-        moves = table.export.redis.rows_move
         self._redis = RedisSink(
-            url.get_secret_value(), table.name, ttl_s, generation=generation, rows_move=moves
-        )
-        self._shards = ShardSender(
+            settings.redis_url.get_secret_value(),
             table.name,
-            settings.kafka_bootstrap_servers,
-            topic,
-            url,
-            ttl_s,
-            generation,
-            moves,
-            slice_rows=SLICE_ROWS,
-            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
+            settings.redis_ttl_s,
+            generation=tables.created_ms(lake.spark, path),
+            rows_move=table.export.redis.rows_move,
         )
+        self._servers = settings.kafka_bootstrap_servers
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
 
@@ -204,10 +193,10 @@ class _Export:
         self._redis.close()
 
     def _send(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
-        some = to_changes(leaving, self._table).limit(SHARDED_FROM_ROWS).collect()
-        if len(some) == SHARDED_FROM_ROWS:
+        some = to_changes(leaving, self._table).limit(SLICED_FROM_ROWS).collect()
+        if len(some) == SLICED_FROM_ROWS:
             del some
-            return self._send_shards(leaving, transaction, now)
+            return self._send_slices(leaving, transaction, now)
         changes, sending, putting = list(_changes(some)), Stopwatch(), Stopwatch()
         sent, refused = 0, tuple[TooLarge, ...]()
         if self._kafka is not None:
@@ -221,12 +210,22 @@ class _Export:
             put = self._redis.write(changes)
         return Sent(len(changes), sent, put, refused, sending.seconds, putting.seconds)
 
-    def _send_shards(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
-        limits = Limits() if self._kafka is None else self._kafka.take_over()
-        done = self._shards.send(to_shards(leaving, self._table), transaction, limits)
-        if self._kafka is not None:
-            self._note(done.refused, self._kafka.topic, now)
-            self._kafka.write([], transaction)
+    def _send_slices(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
+        rows = _changes(_in_parts(leaving, self._table).toLocalIterator())
+        if self._kafka is None:
+            return send_in_slices(rows, None, self._redis, transaction, slice_rows=SLICE_ROWS)
+        sliced = SlicedSink(
+            self._servers,
+            self._kafka.topic,
+            self._table.name,
+            self._kafka.take_over(),
+            slice_rows=SLICE_ROWS,
+            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
+        )
+        with closing(sliced):
+            done = send_in_slices(rows, sliced, self._redis, transaction, slice_rows=SLICE_ROWS)
+        self._note(done.refused, self._kafka.topic, now)
+        self._kafka.write([], transaction)
         return done
 
     def _note(self, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:

@@ -18,8 +18,8 @@ from lakehouse.sinks.redis import (
     scan_latest,
     scan_rows,
 )
-from lakehouse.sinks.shards import Sent, ShardSender
 from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.slices import Sent
 
 __all__ = [
     "Change",
@@ -27,7 +27,6 @@ __all__ = [
     "Put",
     "RedisSink",
     "Sent",
-    "ShardSender",
     "TooLarge",
     "as_stored",
     "filled_key",

@@ -211,9 +211,9 @@ class KafkaSink(Exporter):
         return True
 
 
-def progress_group(table: str, topic: str, shard: int | None = None) -> str:
+def progress_group(table: str, topic: str) -> str:
     """Return the consumer group that holds the progress of a table's export to a topic."""
-    return f"lakehouse-export-{table}-to-{topic}" + ("" if shard is None else f"-{shard}")
+    return f"lakehouse-export-{table}-to-{topic}"
 
 
 def read_progress(

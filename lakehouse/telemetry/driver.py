@@ -56,7 +56,7 @@ class DriverMetrics(Watch):
         self._stores = {
             store: self._histogram(
                 f"{store}_write_seconds",
-                f"Time that micro-batches took to write to {store.capitalize()}, of shards all together.",
+                f"Time that micro-batches took to write to {store.capitalize()}.",
                 _QUERY,
             )
             for store in ("kafka", "redis")

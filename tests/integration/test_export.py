@@ -441,13 +441,13 @@ def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(
     assert export.latest() == {"auth": {**State("auth", 0, 7).message(), "version": 1}}
 
 
-# In shards.
+# In slices.
 
 
 @pytest.fixture
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send micro-batches of four rows and more in shards, and shards in slices of two."""
-    monkeypatch.setattr(export_layer, "SHARDED_FROM_ROWS", 4)
+    """Send micro-batches of four rows and more in slices of two."""
+    monkeypatch.setattr(export_layer, "SLICED_FROM_ROWS", 4)
     monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
 
 
@@ -456,7 +456,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batch_comes_again(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    services, refused = [f"service {number}" for number in range(12)], "z" * 200_000  # the last in its shard
+    services, refused = [f"service {number}" for number in range(12)], "z" * 200_000  # the last
     export.put(State("auth", 9))
     assert [batch.result.written for batch in export.run()] == [{export.topic: 1, "redis": 1}]
     export.put(*(State(service, 0) for service in services))
@@ -491,12 +491,12 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
 
 
 @pytest.mark.usefixtures("few_are_many")
-def test_a_crash_after_all_shards_and_before_the_progress_sends_nothing_twice(
+def test_a_crash_after_all_slices_and_before_the_progress_sends_nothing_twice(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export.put(*(State(f"service {number}", 0) for number in range(8)))
     with monkeypatch.context() as patch:
-        patch.setattr("kafka.KafkaProducer.commit_transaction", crash)  # this process's, not the tasks'
+        patch.setattr("lakehouse.sinks.kafka.KafkaSink.write", crash)
         with pytest.raises(ServiceError, match="pulled out"):
             export.run()
     assert len(export.messages()) == 8
@@ -511,7 +511,7 @@ def test_a_crash_after_all_shards_and_before_the_progress_sends_nothing_twice(
 def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_only(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shard takes far longer on two cores; the broker looks for expired ones every ten seconds."""
+    """All rows take far longer; the broker looks for expired ones every ten seconds."""
     monkeypatch.setattr(export_layer, "TRANSACTION_TIMEOUT_S", 5)
     monkeypatch.setattr(export_layer, "SLICE_ROWS", 5_000)
     named = F.concat(F.lit("service "), F.col("id") % 5000)

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, ProducerFencedError
-from kafka.structs import OffsetAndMetadata, TopicPartition
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
@@ -83,18 +82,18 @@ def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[..., K
         sink.close()
 
 
-MakeShard = Callable[..., SlicedSink]
+MakeSliced = Callable[..., SlicedSink]
 
 
 @pytest.fixture
-def make_shard(services: Endpoints, topic: str) -> Iterator[MakeShard]:
-    """Make exporters of shards of the same table to the same topic."""
+def make_sliced(services: Endpoints, topic: str) -> Iterator[MakeSliced]:
+    """Make exporters of slices of the same table to the same topic."""
     made: list[SlicedSink] = []
 
-    def make(shard: int = 0, slice_rows: int = 3, limit: int = 1_000_000) -> SlicedSink:
+    def make(slice_rows: int = 3, limit: int = 1_000_000) -> SlicedSink:
         limits = Limits(record_bytes=limit)
         sink = SlicedSink(
-            services.kafka, topic, "a_table", shard, limits, slice_rows=slice_rows, transaction_timeout_s=60
+            services.kafka, topic, "a_table", limits, slice_rows=slice_rows, transaction_timeout_s=60
         )
         made.append(sink)
         return sink
@@ -221,25 +220,23 @@ def test_a_fenced_producer_is_recognised_by_whatever_it_is_asked_for(services: E
     assert committed(services, topic) == []
 
 
-def test_an_exporter_of_shards_is_fenced_by_one_that_takes_over_and_shards_keep_progress_of_their_own(
-    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink], make_shard: MakeShard
+def test_an_exporter_of_slices_is_fenced_by_one_that_takes_over(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink], make_sliced: MakeSliced
 ) -> None:
     first, second = make_kafka_sink(), make_kafka_sink()
     first.take_over()
-    assert sent(make_shard(0).send(changes(("a", "1")), FIRST)) == [1]
-    old_shard = make_shard(1, slice_rows=1).send(changes(("b", "1"), ("b", "zombie")), FIRST)
-    assert next(old_shard).sent == 1
+    old = make_sliced(slice_rows=1).send(changes(("b", "1"), ("b", "zombie")), FIRST)
+    assert next(old).sent == 1
 
     second.take_over()
-    assert sent(make_shard(0).send(changes(("a", "1")), FIRST)) == [0]
-    assert sent(make_shard(1, slice_rows=1).send(changes(("b", "1"), ("b", "2")), FIRST)) == [0, 1]
+    assert sent(make_sliced(slice_rows=1).send(changes(("b", "1"), ("b", "2")), FIRST)) == [0, 1]
     second.write([], FIRST)
 
     with pytest.raises(ServiceError, match="taken over by another exporter"):
-        next(old_shard)
+        next(old)
     with pytest.raises(ServiceError, match="taken over by another exporter"):
         first.write(changes(("b", "zombie")), FIRST)
-    assert sorted(committed(services, topic)) == [("a", "1"), ("b", "1"), ("b", "2")]
+    assert committed(services, topic) == [("b", "1"), ("b", "2")]
 
 
 def sent(slices: Iterable[Slice]) -> list[int]:
@@ -248,48 +245,31 @@ def sent(slices: Iterable[Slice]) -> list[int]:
 
 @pytest.mark.parametrize(("broken_after", "left"), [(3, 5), (7, 2)])
 def test_a_crash_between_two_slices_is_made_good_exactly_once(
-    services: Endpoints, topic: str, make_shard: MakeShard, broken_after: int, left: int
+    services: Endpoints, topic: str, make_sliced: MakeSliced, broken_after: int, left: int
 ) -> None:
     rows = changes(*((f"key {number % 2}", str(number)) for number in range(8)))
 
     with pytest.raises(ZeroDivisionError):
-        sent(make_shard().send(Breaking(rows[:broken_after], ZeroDivisionError()), FIRST))
+        sent(make_sliced().send(Breaking(rows[:broken_after], ZeroDivisionError()), FIRST))
     assert len(committed(services, topic)) == 8 - left
     again = list(
-        make_shard(slice_rows=5).send(rows, FIRST)
+        make_sliced(slice_rows=5).send(rows, FIRST)
     )  # an update may have changed how many a slice has
 
     assert (sum(sent(again)), [row for one in again for row in one.changes]) == (left, rows)
     assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
-    assert sent(make_shard().send(rows, FIRST)) == [0, 0, 0]
-    assert sent(make_shard().send(changes(("key 0", "8")), SECOND)) == [1]
+    assert sent(make_sliced().send(rows, FIRST)) == [0, 0, 0]
+    assert sent(make_sliced().send(changes(("key 0", "8")), SECOND)) == [1]
 
 
-def test_a_shard_goes_on_from_what_an_earlier_version_has_noted(
-    services: Endpoints, topic: str, make_shard: MakeShard
-) -> None:
-    group = f"lakehouse-export-a_table-to-{topic}-0"
-    with closing(KafkaProducer(bootstrap_servers=services.kafka, transactional_id=group)) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        progress = OffsetAndMetadata(SECOND.version, SECOND.application, -1)
-        producer.send_offsets_to_transaction({TopicPartition(topic, 0): progress}, group)
-        producer.commit_transaction()
-    rows = changes(("a", "1"))
-
-    assert sent(make_shard().send(rows, SECOND)) == [0]
-    assert sent(make_shard().send(rows, Transaction("query-a", 2))) == [1]
-    assert sent(make_shard().send(rows, Transaction("query-b", 0))) == [1]
-
-
-def test_what_a_shard_has_refused_it_refuses_again_though_the_topic_takes_more_by_now(
-    services: Endpoints, topic: str, make_shard: MakeShard
+def test_what_was_refused_is_refused_again_though_the_topic_takes_more_by_now(
+    services: Endpoints, topic: str, make_sliced: MakeSliced
 ) -> None:
     rows = changes(("a", "1"), ("a", "x" * 1000), ("a", "3"), ("a", "y" * 1000))
 
     with pytest.raises(ZeroDivisionError):
-        sent(make_shard(slice_rows=2, limit=500).send(Breaking(rows[:3], ZeroDivisionError()), FIRST))
-    again = list(make_shard(slice_rows=2, limit=5000).send(rows, FIRST))
+        sent(make_sliced(slice_rows=2, limit=500).send(Breaking(rows[:3], ZeroDivisionError()), FIRST))
+    again = list(make_sliced(slice_rows=2, limit=5000).send(rows, FIRST))
 
     assert sent(again) == [0, 1]
     assert [(row.key, row.size_bytes, row.limit_bytes) for one in again for row in one.refused] == [
@@ -297,7 +277,7 @@ def test_what_a_shard_has_refused_it_refuses_again_though_the_topic_takes_more_b
         ("a", 1087, 500),
     ]
     assert committed(services, topic) == [("a", "1"), ("a", "3")]
-    assert sent(make_shard(limit=5000).send(rows[1:2], SECOND)) == [1]
+    assert sent(make_sliced(limit=5000).send(rows[1:2], SECOND)) == [1]
 
 
 def test_the_broker_takes_a_row_of_the_very_size_that_is_let_through(

@@ -153,12 +153,12 @@ def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Setti
         yield make_settings(redis_url=SecretStr(url))
 
 
-@pytest.fixture(params=[pytest.param("in one transaction", marks=pytest.mark.soak), "in shards and slices"])
+@pytest.fixture(params=[pytest.param("in one transaction", marks=pytest.mark.soak), "in slices"])
 def exported(
     spark: SparkSession, settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Exported:
-    if request.param == "in shards and slices":
-        monkeypatch.setattr(export_layer, "SHARDED_FROM_ROWS", 4)
+    if request.param == "in slices":
+        monkeypatch.setattr(export_layer, "SLICED_FROM_ROWS", 4)
         monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
     return Exported(spark, settings)
 
