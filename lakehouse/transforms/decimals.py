@@ -8,6 +8,7 @@ one decimal place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from pyspark.sql import Column, WindowSpec
@@ -44,10 +45,30 @@ def _high(amount: Column) -> Column:
 
 
 def _put_together(high: Column, low: Column) -> Column:
-    """Return high x 10^15 + low, to the last digit, null if that does not fit."""
-    high, low = high + _high(low), low % F.lit(_HIGH_FROM)
+    """Return high x 10^15 + low, to the last digit, null if that does not fit.
+
+    Spark computes a window function as often as it is named, so the two sums are named once.
+    """
+    carried = _with({"high": high, "low": low}, _carried)
+    return _with({"sum": carried}, lambda bound: _digits(bound["sum"]["high"], bound["sum"]["low"]))
+
+
+def _carried(sums: Column) -> Column:
+    """Return the sums with what the low one exceeds 10^15 by added to the high one."""
+    return F.struct(
+        (sums["high"] + _high(sums["low"])).alias("high"), (sums["low"] % F.lit(_HIGH_FROM)).alias("low")
+    )
+
+
+def _digits(high: Column, low: Column) -> Column:
     borrows = F.when((high > 0) & (low < 0), F.lit(1)).when((high < 0) & (low > 0), F.lit(-1)).otherwise(0)
     high, low = high - borrows, (low + borrows * F.lit(_HIGH_FROM)).cast(_LOW)
     sign = F.when((high < 0) | (low < 0), F.lit("-")).otherwise(F.lit(""))
     padded = F.lpad(F.abs(low).cast("string"), _DIGITS + 1 + _PLACES, "0")
     return F.concat(sign, F.abs(high).cast("string"), padded).try_cast(TYPE)
+
+
+def _with(values: Mapping[str, Column], function: Callable[[Column], Column]) -> Column:
+    """Return the function of a struct of these values."""
+    bound = F.struct(*(value.alias(name) for name, value in values.items()))
+    return F.get(F.transform(F.array(bound), function), F.lit(0))
