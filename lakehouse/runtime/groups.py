@@ -30,6 +30,7 @@ from lakehouse.spark.query_errors import error_line, has_ended, is_loss
 from lakehouse.tables import Lake, Transaction
 
 _POLL_S = 0.05
+_LONGEST_PLANNING_S = 1.0
 _LIVE_POLL_S = 0.2  # each look at one of many queries costs a call to the JVM
 
 
@@ -140,6 +141,10 @@ class Group:
     def _form_ring(self) -> None:
         form_ring(self._queries)
 
+    def _await_turn(self, one: Running) -> None:
+        """Hold a written micro-batch until it is time to plan the next one."""
+        await_predecessor(one, self._common.stop)
+
     def _is_done(self, _one: Running, done: BatchDone) -> None:
         self._common.on_batch(done)
 
@@ -165,7 +170,7 @@ class Group:
         def on_micro_batch(batch: DataFrame, number: int) -> None:
             one.has_begun = True
             self._tell_phases(one)
-            with self._turns.one():
+            with self._turns.one(one.maker.name):
                 one.rounds_seen = one.rounds_before
                 try:
                     started = time.monotonic()
@@ -181,7 +186,7 @@ class Group:
                     one.failure = failure
                     raise
             if common.is_live:
-                await_predecessor(one, common.stop)
+                self._await_turn(one)
 
         one.begin()
         writer = query.rows().writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
@@ -207,6 +212,7 @@ class Group:
         next_export = time.monotonic() + common.settings.gate_interval_s
         while not common.stop.event.wait(_LIVE_POLL_S if live else _POLL_S):
             at_work = [one for one in self._queries if self._is_at_work(one)]
+            self._turns.lapse(interval_s + _LONGEST_PLANNING_S)
             if not at_work or (live and time.monotonic() >= next_tick):
                 next_tick = time.monotonic() + interval_s
                 ticks = [self._tick(one) for one in self._queries]

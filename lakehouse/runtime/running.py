@@ -29,6 +29,7 @@ class Running:
     - `has_begun`: since its last start it has begun a micro-batch; `has_progressed`: it has written one that
       the run had not written before.
     - `was_refused`: its last failure was at its start.
+    - `leaves`: it is about to be stopped, so it plans nothing any more.
     - `measured` is the last micro-batch whose phases were reported.
     """
 
@@ -47,6 +48,7 @@ class Running:
     has_begun: bool = False
     has_progressed: bool = False
     was_refused: bool = False
+    leaves: bool = False
 
     @property
     def cause(self) -> BaseException | None:
@@ -69,7 +71,7 @@ class Running:
         self.failure = None
         self.written = -1
         self.started_at = time.monotonic()
-        self.has_begun = self.has_progressed = False
+        self.has_begun = self.has_progressed = self.leaves = False
 
     def progress(self, number: int) -> None:
         """Note a micro-batch that is written and reported; a repeated one is no progress."""
@@ -132,6 +134,8 @@ def leave(queries: Sequence[Running], turns: Turns) -> None:
     must still note that in its checkpoint, so it is waited for. A micro-batch that waits for its turn has
     done nothing yet.
     """
+    for one in queries:
+        one.leaves = True
     with turns.all():
         for one in queries:
             handle = one.handle

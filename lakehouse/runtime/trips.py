@@ -19,8 +19,10 @@ from lakehouse.progress import checkpoints
 from lakehouse.runtime.groups import BatchDone, Common, Group
 from lakehouse.runtime.running import Running
 from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.runtime.turns import Turns
 from lakehouse.spark.execution import executing_for
 
+_AT_ONCE = 2
 _FOLLOWING: tuple[LayerName, ...] = ("silver", "gold", "export")
 
 
@@ -38,7 +40,7 @@ class TripGroup(Group):
             QueryMaker(name, ones[0].name, partial(self._trip, name)) for name, ones in self._landing.items()
         ]
         following = [maker for layer in _FOLLOWING for maker in makers.get(layer, ())]
-        super().__init__(common, [*following, *trips])
+        super().__init__(common, [*following, *trips], turns=_turns(common, len(trips)))
         self._members = {one.maker.name: one for one in self._queries[: len(following)]}
         self._trips: dict[str, Trip] = {}
         self._steps: dict[str, Step] = {}
@@ -93,6 +95,10 @@ class TripGroup(Group):
 
     def _form_ring(self) -> None:
         """Nobody waits for anybody: a trip has all that it reads."""
+
+    def _await_turn(self, one: Running) -> None:
+        stop = self._common.stop
+        self._turns.book(one.maker.name, lambda: one.leaves or stop.requested)
 
     def _is_done(self, one: Running, done: BatchDone) -> None:
         if not self._is_trip(one):
@@ -213,3 +219,12 @@ class TripGroup(Group):
             one = self._members[name]
             if step.failure is not None:
                 self._troubles.add_last(name, one.maker.stream, self._told(one, step.failure))
+
+
+def _turns(common: Common, trips: int) -> Turns:
+    """Return turns for so many streams: in a live run for two at a time.
+
+    Half of a trip is Spark's planning and Delta's bookkeeping, which use one core.
+    """
+    cores = common.lake.spark.sparkContext.defaultParallelism
+    return Turns(common.lake.spark, min(_AT_ONCE, trips, cores) if common.is_live else common.at_once)

@@ -29,7 +29,8 @@ PROPERTIES = Path(__file__).parents[1] / "spark.properties"
 _JVM_TIMEOUT_S = 120.0
 _KILL_AGAIN_S = 0.1
 _SMALL_LAKE_BYTES = 64 << 20
-_BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+_BRIEFLY = "-XX:TieredStopAtLevel=1"
+_COLLECTOR = "-XX:+UseParallelGC"
 _LOGGING = Path(__file__).parents[1] / "log4j2.properties"
 
 
@@ -123,7 +124,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     options = _read_properties(PROPERTIES)
-    del options["spark.driver.defaultJavaOptions"]  # it names the archive by its path in the checkout
+    options["spark.driver.defaultJavaOptions"] = _COLLECTOR  # without the archive's path in the checkout
     options["spark.driver.extraJavaOptions"] += (
         f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
     )
