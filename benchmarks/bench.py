@@ -62,8 +62,8 @@ def bench_services() -> Iterator[Settings]:
 
 @app.command()
 def backlog(
-    stream: Annotated[str, typer.Option(help="Which stream.")] = "metrics",
-    events: Annotated[int, typer.Option(min=1, help="Events in the backlog.")] = 1_000_000,
+    stream: Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")] = None,
+    events: Annotated[int, typer.Option(min=1, help="Events in the backlog, of each stream.")] = 1_000_000,
     warmup: Annotated[int, typer.Option(min=0, help="Events that go through all layers first.")] = 300_000,
     faults: Annotated[
         float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
@@ -72,13 +72,17 @@ def backlog(
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
     """Catch up with a backlog, in trips through all layers, or by layer with the cost of each."""
-    streams = choose([stream])
+    streams = choose(stream or ["metrics"])
+    names = [one.name for one in streams]
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
-            send(Load(stream, warmup, seed=1), settings)
+            for name in names:
+                send(Load(name, warmup, seed=1), settings)
             run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW, trips=not by_layer))
-        send(Load(stream, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
-        table = Table(title=f"backlog of {events:,} {stream} events after {warmup:,} to warm up")
+        for name in names:
+            send(Load(name, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
+        title = f"backlog of {events:,} events each of {', '.join(names)} after {warmup:,} to warm up"
+        table = Table(title=title)
         for heading in (
             "layer",
             "seconds",
@@ -92,14 +96,14 @@ def backlog(
         for layer in LAYERS if by_layer else ():
             usage, done = _catch_up(lake, streams, [layer], settings)
             total = replace(total, wall_s=total.wall_s + usage.wall_s, cpu_s=total.cpu_s + usage.cpu_s)
-            _add(table, layer, usage, events, done)
+            _add(table, layer, usage, events * len(names), done)
         if not by_layer:
             total, done = _catch_up(lake, streams, LAYERS, settings, trips=True)
             for layer in LAYERS:
                 steps = [step for step in done if step.query.startswith(f"{layer}.")]
                 seconds = sum(step.duration_s for step in steps)
                 console.print(f"{layer}: {seconds:.1f} s in {len(steps)} steps")
-        _add(table, "all", total, events, [])
+        _add(table, "all", total, events * len(names), [])
         console.print(table)
 
 
