@@ -1,6 +1,6 @@
 r"""spark-submit job: compare every layer with the one before it, and what has left with gold.
 
-spark-submit --properties-file lakehouse/spark.properties jobs/audit.py --stream metrics
+spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/audit.py --stream metrics
 """
 
 from lakehouse.application import exit_with

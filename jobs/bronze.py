@@ -1,6 +1,6 @@
 r"""spark-submit job: land Kafka records in Delta tables as they came.
 
-    spark-submit --properties-file lakehouse/spark.properties \
+    spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/bronze.py --stream metrics --trigger available-now
 """
 

@@ -1,6 +1,6 @@
 r"""spark-submit job: check tables against their suites of expectations.
 
-spark-submit --properties-file lakehouse/spark.properties jobs/expect.py gold --since 1h
+spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/expect.py gold --since 1h
 """
 
 from lakehouse.application import exit_with

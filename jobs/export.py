@@ -1,6 +1,6 @@
 r"""spark-submit job: push changed gold rows to Kafka and Redis.
 
-    spark-submit --properties-file lakehouse/spark.properties \
+    spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/export.py --stream metrics --trigger available-now
 """
 

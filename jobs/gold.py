@@ -1,6 +1,6 @@
 r"""spark-submit job: merge clean rows into the tables that users read.
 
-    spark-submit --properties-file lakehouse/spark.properties \
+    spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/gold.py --stream metrics --trigger available-now
 """
 

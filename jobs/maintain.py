@@ -1,6 +1,6 @@
 r"""spark-submit job: clear what only merging needs from gold rows that are too old to be updated.
 
-spark-submit --properties-file lakehouse/spark.properties jobs/maintain.py --stream metrics
+spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/maintain.py --stream metrics
 """
 
 from lakehouse.application import exit_with

@@ -1,6 +1,6 @@
 r"""spark-submit job: clean bronze rows and quarantine what is malformed or late.
 
-    spark-submit --properties-file lakehouse/spark.properties \
+    spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/silver.py --stream metrics --trigger available-now
 """
 

@@ -22,6 +22,7 @@ from lakehouse.commands import (
     run,
     serve,
     services,
+    setup,
     sql,
     status,
     tokens,
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(demo.app)
 app.add_typer(services.app, name="services")
+app.add_typer(setup.app)
 app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)
 app.add_typer(serve.app)

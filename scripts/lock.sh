@@ -13,4 +13,4 @@ for name in build runtime dev; do
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
     "requirements/$name.in" --output-file "requirements/$name.txt"
 done
-scripts/jars.sh "$PWD/$venv" --relock
+"$venv/bin/python" -c "from lakehouse.spark.installing import lock_jars; lock_jars()"

@@ -47,11 +47,11 @@ if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]
   echo "$wanted" >"$stamp"
 fi
 
-scripts/jars.sh "$PWD/$venv"
+"$venv/bin/python" -m lakehouse.spark.installing
 
 # What Spark's start loads, as one archive: for this Java and these jars.
 archive=$venv/share/lakehouse/classes.jsa
-made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/spark.properties | sha256sum)
+made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/*.properties | sha256sum)
 if [ ! -f "$archive" ] || [ "$(cat "$archive.for" 2>/dev/null)" != "$made_for" ]; then
   echo "setup: archiving the classes of Spark's start (about a minute)"
   rm -f "$archive"

@@ -107,7 +107,7 @@ def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
 
 def submit(layer: str, *arguments: str) -> list[str]:
     """The command of a job, as it is typed with the virtual environment activated."""
-    properties = ["--properties-file", "lakehouse/spark.properties"]
+    properties = ["--properties-file", ".venv/share/lakehouse/laptop.properties"]
     return ["spark-submit", *properties, f"jobs/{layer}.py", *arguments]
 
 

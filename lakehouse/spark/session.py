@@ -1,8 +1,7 @@
 """The only builder of a SparkSession.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
-sql`, the demo, the tests), the same `spark.properties` is read here, with this machine's paths and sizes on
-top.
+sql`, the demo, the tests), the laptop's properties are taken, with this machine's sizes on top.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
 from lakehouse.settings import Settings
-from lakehouse.spark.jars import class_archive, jars_directory, require_jars
+from lakehouse.spark.jars import class_archive
 from lakehouse.spark.jvm import remember_names
+from lakehouse.spark.properties import for_laptop
 
-PROPERTIES = Path(__file__).parents[1] / "spark.properties"
 _JVM_TIMEOUT_S = 120.0
 _KILL_AGAIN_S = 0.1
 _SMALL_LAKE_BYTES = 64 << 20
 _BRIEFLY = "-XX:TieredStopAtLevel=1"
-_COLLECTOR = "-XX:+UseParallelGC"
-_LOGGING = Path(__file__).parents[1] / "log4j2.properties"
 
 
 def build_session(
@@ -120,34 +117,17 @@ def is_small(lake: str) -> bool:
 
 
 def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
-    jars = require_jars("spark")
+    options = for_laptop(archive=class_archive().exists())
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    options = _read_properties(PROPERTIES)
-    options["spark.driver.defaultJavaOptions"] = _COLLECTOR  # without the archive's path in the checkout
-    options["spark.driver.extraJavaOptions"] += (
-        f' -Dlog4j2.configurationFile="{_LOGGING}" "-Dlakehouse.logs={logs}"'
-    )
+    options["spark.driver.extraJavaOptions"] += f' "-Dlakehouse.logs={logs}"'
     if brief:
         options["spark.driver.extraJavaOptions"] += f" {_BRIEFLY}"
-    if class_archive().exists():
-        options["spark.driver.extraJavaOptions"] += (
-            f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
-        )
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        "spark.jars": ",".join(map(str, jars)),
-        # As a wildcard, to get the same order as under spark-submit; the archive depends on the order.
-        "spark.driver.extraClassPath": str(jars_directory() / "spark" / "*"),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
         "spark.ui.showConsoleProgress": "false",
     }
-
-
-def _read_properties(path: Path) -> dict[str, str]:
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
-    return {key: value.strip() for key, value in pairs}

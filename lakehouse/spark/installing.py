@@ -1,0 +1,127 @@
+"""Puts beside the virtual environment what pip cannot install: runtime jars, and spark-submit's properties.
+
+Jars are resolved from ivy.xml by the Ivy that pyspark ships, into a cache of the user's. They are checked
+twice: by Ivy against the repository's checksums, and here against the SHA-256 of every jar in jars.sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pyspark
+
+from lakehouse.errors import ServiceError
+from lakehouse.spark import properties
+from lakehouse.spark.jars import checksums, jars_directory, share_directory
+
+_FEW_LINES = 12
+
+
+def install(say: Callable[[str], object] = lambda _text: None) -> Path:
+    """Fetch missing jars, write the properties, and return the directory of both.
+
+    A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
+    fetched, or if one differs from its checksum.
+    """
+    try:
+        _fetch(say)
+        share = share_directory()
+        properties.write(share / "cluster.properties", properties.for_cluster())
+        properties.write(share / "laptop.properties", properties.for_laptop(archive=True))
+    except PermissionError as error:
+        raise ServiceError(
+            f"{share_directory()} cannot be written: install lakehouse into a virtual environment of your "
+            "own (python3 -m venv DIRECTORY)"
+        ) from error
+    return share
+
+
+def lock_jars() -> None:
+    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml."""
+    found = _resolved(sys.stderr.write)
+    names = sorted(path.relative_to(found).as_posix() for path in found.rglob("*.jar"))
+    text = "".join(f"{_digest(found / name)}  ./{name}\n" for name in names)
+    Path(__file__).with_name("jars.sha256").write_text(text, encoding="utf-8")
+    _replace(jars_directory(), found)
+
+
+def _fetch(say: Callable[[str], object]) -> None:
+    expected, target = checksums(), jars_directory()
+    if all((target / name).is_file() and _digest(target / name) == it for name, it in expected.items()):
+        return
+    found = _resolved(say)
+    wrong = [
+        name for name, it in expected.items() if not (found / name).is_file() or _digest(found / name) != it
+    ]
+    if wrong:
+        shutil.rmtree(found)
+        raise ServiceError(
+            f"{wrong[0]} is not the jar that jars.sha256 lists; delete {_cache()} and run this again"
+        )
+    _replace(target, found)
+
+
+def _resolved(say: Callable[[str], object]) -> Path:
+    """Resolve all jars into a new directory beside that of the jars, and return it."""
+    java = shutil.which("java", path=_java_path())
+    if java is None:
+        raise ServiceError(
+            "there is no java on PATH; install Java 17 or later (Debian: openjdk-17-jre-headless)"
+        )
+    share_directory().mkdir(parents=True, exist_ok=True)
+    _cache().mkdir(parents=True, exist_ok=True)
+    say("resolving the runtime jars (about 100 MB on the first run, none after)")
+    target = Path(tempfile.mkdtemp(prefix="jars-", dir=share_directory()))
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    with resources.as_file(resources.files("lakehouse.spark").joinpath("ivy.xml")) as module:
+        where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", "spark", "kafka"]
+        into = ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
+        done = subprocess.run(
+            [java, "-jar", str(ivy), *where, *into], capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        shutil.rmtree(target)
+        lines = [line for line in done.stdout.splitlines() if "FAILED" in line or "ERROR" in line]
+        told = "\n".join(lines[:_FEW_LINES])
+        raise ServiceError(
+            "the runtime jars could not be resolved; is the Maven repository reachable? Run this again "
+            f"when it is.\n{told}"
+        )
+    return target
+
+
+def _java_path() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return os.pathsep.join([*([str(Path(home) / "bin")] if home else []), os.environ.get("PATH", "")])
+
+
+def _cache() -> Path:
+    named = os.environ.get("LAKEHOUSE_CACHE")
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(named or str(Path(caches) / "lakehouse")) / "ivy"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(target: Path, found: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    found.chmod(0o755)
+    found.rename(target)
+
+
+if __name__ == "__main__":
+    try:
+        install(lambda text: sys.stderr.write(f"setup: {text}\n"))
+    except ServiceError as error:
+        raise SystemExit(f"setup: {error}") from error

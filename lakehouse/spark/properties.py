@@ -1,0 +1,51 @@
+"""Spark's properties: what every cluster needs, what a laptop adds, and where the jars are.
+
+    spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/bronze.py --stream metrics
+
+`spark.properties` and `laptop.properties` of the package have no paths. `lakehouse setup` writes them out
+with those of this machine, for spark-submit; `lakehouse run` and the others read them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lakehouse.spark.jars import class_archive, jars_directory, require_jars
+
+CLUSTER = Path(__file__).parents[1] / "spark.properties"
+LAPTOP = Path(__file__).parents[1] / "laptop.properties"
+_LOGGING = Path(__file__).parents[1] / "log4j2.properties"
+_JAVA = "spark.driver.extraJavaOptions"
+
+
+def for_cluster() -> dict[str, str]:
+    """Return the properties of a job on any cluster; raises ServiceError if the jars are missing."""
+    return read(CLUSTER) | {"spark.jars": ",".join(map(str, require_jars("spark")))}
+
+
+def for_laptop(*, archive: bool) -> dict[str, str]:
+    """Return the properties of a driver that has its executors inside, on the machine of its user.
+
+    `archive`: the driver maps Spark's classes from the archive that `make setup` makes, if it is there.
+    Raises ServiceError if the jars are missing.
+    """
+    options = for_cluster() | read(LAPTOP)
+    # From the driver's start, as the archive has them; as a wildcard, because it depends on their order.
+    options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
+    options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
+    if archive:
+        options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
+    return options
+
+
+def read(path: Path) -> dict[str, str]:
+    """Return the properties of a file: name and value, separated by spaces, on a line each."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return {key: value.strip() for key, value in pairs}
+
+
+def write(path: Path, options: Mapping[str, str]) -> None:
+    """Write properties where spark-submit reads them; a rerun replaces the file."""
+    path.write_text("".join(f"{key} {value}\n" for key, value in options.items()), encoding="utf-8")
