@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check format bench exact poison chaos lock clean
+.PHONY: help setup demo test soak check format bench exact poison chaos cluster lock clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -53,6 +53,11 @@ poison: setup ## Send 10,000 malformed records of 33 kinds and check every dead 
 
 chaos: setup ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+cluster: setup ## Run the four jobs on a standalone cluster, kill a worker, let drivers come back, check everything
+	@$(BIN)/python -m benchmarks.chaos --way cluster --minutes 0 --fault "kill a worker inside a micro-batch" \
+	  --fault "freeze bronze inside a micro-batch" --fault "freeze silver inside a micro-batch" \
+	  --fault "freeze gold inside a micro-batch" --fault "freeze export inside a micro-batch" $(ARGS)
 
 lock: setup ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
 	@scripts/lock.sh $(VENV)

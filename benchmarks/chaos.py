@@ -3,9 +3,10 @@
     python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
 
 Four processes, one per layer, run all streams; or one process runs all layers (--way trips), alternating
-between trips and layers with --way turns. A supervisor restarts each process that ends. Faults follow a
-seeded schedule (tests/chaos). At the end every table, topic and Redis row is compared with the oracles of
-tests/oracles. Exits with 1 at the first difference.
+between trips and layers with --way turns; or four jobs are submitted to a standalone cluster (--way cluster).
+A supervisor restarts each process that ends. Faults follow a seeded schedule (tests/chaos). At the end every
+table, topic and Redis row is compared with the oracles of tests/oracles. Exits with 1 at the first
+difference.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import typer
 from rich.console import Console
 
 from lakehouse.errors import LakehouseError
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import CLUSTER, DECK, FAULTS
 from tests.chaos.report import print_report
 from tests.chaos.run import WAYS, Plan, run_chaos
 
@@ -49,7 +50,8 @@ def chaos(
     if chosen is None:
         raise typer.BadParameter(f"no such way: {way}; known: {', '.join(WAYS)}")
     signal.signal(signal.SIGTERM, _leave)
-    plan = Plan(seed, rate, seconds=minutes * 60, deck=fault or tuple(FAULTS), way=chosen)
+    deck = fault or (*DECK, *CLUSTER) if way == "cluster" else fault or DECK
+    plan = Plan(seed, rate, seconds=minutes * 60, deck=deck, way=chosen)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lakehouse-chaos-") as lost:
         outcome = run_chaos(

@@ -11,7 +11,7 @@ import contextlib
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
 from tests.chaos.files import QUERIES, commit_file, has_write, last_write, writes_of
 from tests.chaos.services import Name, OwnServices, runs
@@ -53,6 +54,7 @@ class Scene:
     supervisor: Supervisor
     rng: Random
     outage: Outage
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,50 @@ def refuse_writes(scene: Scene) -> Result:
     return Result(bool(every), f"full for {full_s:.1f} s; {alive} of {len(every)} processes outlived it")
 
 
+def kill_worker(scene: Scene) -> Result:
+    """Kill a worker of the cluster and its executors in the middle of a micro-batch, and start it again."""
+    cluster, settings = scene.cluster, scene.settings
+    if cluster is None:
+        return Result(hit=False, note="there is no cluster")
+    scene.supervisor.await_up(LAYERS, UP_TIMEOUT_S)
+    scene.supervisor.disturb("a worker killed")
+    number, names = scene.rng.choice(cluster.workers), [name for one in QUERIES.values() for name in one]
+    deadline = time.monotonic() + POINT_TIMEOUT_S
+    while not (begun := _begun(settings, names)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    executors = cluster.kill_worker(number)
+    hit = [f"{name} {batch}" for name, batch in begun if _is_open(settings, name, batch)]
+    time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
+    cluster.start_worker(number)
+    return Result(bool(hit and executors), f"{executors} executors lost, in {', '.join(hit) or 'no batch'}")
+
+
+def freeze(layer: LayerName) -> Fault:
+    """Stop a driver in the middle of a micro-batch, let another take its place, and wake the first.
+
+    For some seconds both are there and hold the same checkpoint, as after a network that came back. Then the
+    first one is killed.
+    """
+
+    def act(scene: Scene) -> Result:
+        supervisor, settings = scene.supervisor, scene.settings
+        if not supervisor.await_up(LAYERS[: LAYERS.index(layer) + 1], UP_TIMEOUT_S):
+            return Result(hit=False, note=f"{layer} did not come up")
+        deadline = time.monotonic() + POINT_TIMEOUT_S
+        while not (begun := _begun(settings, QUERIES[layer])) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        supervisor.disturb(f"two drivers of {layer}")
+        with supervisor.frozen(layer) as wake:
+            hit = [f"{name} {batch}" for name, batch in begun if _is_open(settings, name, batch)]
+            is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
+            wake()
+            time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
+        supervisor.disturb(f"two drivers of {layer}")
+        return Result(bool(hit) and is_back, f"in {', '.join(hit) or 'no micro-batch'}")
+
+    return act
+
+
 FAULTS: Mapping[str, Fault] = {
     **{f"kill {layer}": kill(layer) for layer in LAYERS},
     "kill silver between dead letters and clean rows": kill_between("silver", "silver.dead_letters"),
@@ -210,8 +256,14 @@ FAULTS: Mapping[str, Fault] = {
     "kill Redis": end_service("redis", signal.SIGKILL),
     "empty Redis": empty_redis,
     "the disk refuses writes": refuse_writes,
+    **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
+    "kill a worker inside a micro-batch": kill_worker,
 }
 POINTS = frozenset(name for name in FAULTS if " between " in name or " inside " in name)
+CLUSTER = tuple(name for name in FAULTS if name.startswith(("freeze", "kill a worker")))
+"""Those of drivers on a cluster."""
+DECK = tuple(name for name in FAULTS if name not in CLUSTER)
+"""Those that every way of running knows."""
 
 
 def was_between(scene: Scene, half: Half) -> bool:
@@ -245,6 +297,17 @@ def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> tup
             versions[table] += 1  # what the clock made due
         time.sleep(_LOOK_S)
     return None
+
+
+def _begun(settings: Settings, queries: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the queries that are inside a micro-batch, with its number."""
+    found = []
+    for query in queries:
+        plans = (checkpoint_of(settings, query) / "offsets").glob("[0-9]*")
+        last = max((int(one.name) for one in plans), default=None)
+        if last is not None and _is_open(settings, query, last):
+            found.append((query, last))
+    return found
 
 
 def _is_open(settings: Settings, query: str, batch: int) -> bool:

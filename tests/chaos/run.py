@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -22,10 +23,11 @@ from kafka.structs import TopicPartition
 
 from lakehouse.errors import ServiceError
 from lakehouse.layers.query import LAYERS
+from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences
-from tests.chaos.faults import FAULTS, POINTS, Half, Outage, Scene, was_between
+from tests.chaos.faults import DECK, FAULTS, POINTS, Half, Outage, Scene, was_between
 from tests.chaos.files import BRONZE, TABLES, behind
 from tests.chaos.load import Feeder
 from tests.chaos.services import OwnServices
@@ -43,10 +45,19 @@ _LOOK_S = 1.0
 _SETTINGS = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
 
 
-Way = Literal["layers", "trips", "turns"]
+Way = Literal["layers", "trips", "turns", "cluster"]
 WAYS: tuple[Way, ...] = get_args(Way)
 _ALL = "all"
 _TRIPS = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
+_PROPERTIES = ".venv/share/lakehouse/cluster.properties"
+_ON_CLUSTER = {
+    "spark.cores.max": "2",  # an executor on each worker
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.log.level": "ERROR",
+}
 
 
 @dataclass(frozen=True)
@@ -56,13 +67,14 @@ class Plan:
     `rate` is in events a second, of which `poison` is the share that is poison; `quiet_s` is the most
     between two faults, and `calm` the chance that all layers may come back before the next, which else can
     hit one that is coming up. By its `way` each layer has a process, or one has all of them, in trips, or
-    after each of its ends by turns in trips and by layer.
+    after each of its ends by turns in trips and by layer. On a `cluster` each layer's job is submitted to a
+    standalone cluster of this run's own.
     """
 
     seed: int
     rate: float
     seconds: float = 0.0
-    deck: Sequence[str] = tuple(FAULTS)
+    deck: Sequence[str] = DECK
     shuffled: bool = True
     poison: float = 0.05
     quiet_s: float = 6.0
@@ -70,9 +82,10 @@ class Plan:
     outage: Outage = field(default_factory=Outage)
     way: Way = "layers"
 
-    @property
-    def commands(self) -> dict[str, list[list[str]]]:
-        """The commands of each process, which its starts take by turns."""
+    def commands(self, cluster: Cluster | None) -> dict[str, list[list[str]]]:
+        """Return the commands of each process, which its starts take by turns."""
+        if cluster is not None:
+            return {layer: [_submitted(layer, cluster)] for layer in LAYERS}
         if self.way == "layers":
             return {layer: [[LAKEHOUSE, "run", layer, "--trigger", "1 second"]] for layer in LAYERS}
         return {_ALL: [_TRIPS] if self.way == "trips" else [_TRIPS, [*_TRIPS, "--by-layer"]]}
@@ -80,7 +93,7 @@ class Plan:
     @property
     def names(self) -> dict[str, str]:
         """Which process runs a layer."""
-        return {layer: layer if self.way == "layers" else _ALL for layer in LAYERS}
+        return {layer: layer if self.way in {"layers", "cluster"} else _ALL for layer in LAYERS}
 
 
 @dataclass
@@ -116,10 +129,11 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         )
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
-            Supervisor(plan.commands, plan.names, environment) as supervisor,
+            Cluster(home / "cluster", cores=6) if plan.way == "cluster" else nullcontext() as cluster,
+            Supervisor(plan.commands(cluster), plan.names, environment) as supervisor,
         ):
             rng = Random(plan.seed)
-            scene = Scene(settings, services, supervisor, rng, plan.outage)
+            scene = Scene(settings, services, supervisor, rng, plan.outage, cluster)
             if not supervisor.await_up(LAYERS, _UP_TIMEOUT_S):
                 raise ServiceError(f"the layers did not come up; those that ended: {supervisor.exits}")
             say("all layers are up")
@@ -142,6 +156,13 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         outcome.differences += found
         outcome.differences += audit_differences(environment, home / "audit")
     return outcome
+
+
+def _submitted(layer: str, cluster: Cluster) -> list[str]:
+    options = _ON_CLUSTER | {"spark.driver.host": cluster.driver_host}
+    conf = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
+    where = ["--master", cluster.master, "--deploy-mode", "client", "--properties-file", _PROPERTIES]
+    return ["spark-submit", *where, *conf, f"jobs/{layer}.py", "--trigger", "1 second"]
 
 
 def _schedule(plan: Plan, rng: Random) -> Iterator[str]:

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Self
@@ -106,6 +106,22 @@ class Supervisor:
             with self._clock_lock:
                 self._killed_at[name] = time.monotonic()
             return True
+
+    @contextlib.contextmanager
+    def frozen(self, layer: str) -> Iterator[Callable[[], None]]:
+        """Freeze a layer's process for the block, and start another one; the block gets what wakes it.
+
+        It is killed after the block.
+        """
+        name = self._names[layer]
+        with self._lock:
+            life = self._lives.pop(name)
+            os.killpg(life.popen.pid, signal.SIGSTOP)
+            self._start_at[name] = time.monotonic()
+        try:
+            yield lambda: os.killpg(life.popen.pid, signal.SIGCONT)
+        finally:
+            _end(life)
 
     def disturb(self, condition: str) -> None:
         """Note what goes wrong now; layers that are not back yet are not measured any more."""

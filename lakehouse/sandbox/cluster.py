@@ -1,0 +1,142 @@
+"""A Spark standalone cluster on this machine: a master and workers, each a process of its own.
+
+    with Cluster(directory, workers=2) as cluster:
+        spark-submit --master {cluster.master} --conf spark.driver.host={cluster.driver_host} ...
+
+They come from pyspark's own jars. Master, workers and drivers have loopback addresses of their own, none of
+which is 127.0.0.1, and the processes see neither the checkout nor its virtual environment, so what runs here
+does not depend on either. All of them die with this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import pyspark
+
+from lakehouse.errors import ServiceError
+from lakehouse.sandbox.processes import Child, free_port
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+_MASTER, _WORKERS, _DRIVERS = "127.0.0.2", "127.0.0.{}", "127.0.0.9"
+_FIRST_WORKER = 10
+
+
+class Cluster:
+    """A master and workers with so many cores and so much memory each; `directory` gets logs and work."""
+
+    def __init__(self, directory: Path, *, workers: int = 2, cores: int = 4, memory: str = "4g") -> None:
+        self.driver_host = _DRIVERS
+        self._directory = directory
+        self._room = ["--cores", str(cores), "--memory", memory]
+        self._port, self._web_port = free_port(), free_port()
+        self._master: Child | None = None
+        self._workers: dict[int, Child | None] = dict.fromkeys(range(workers))
+
+    @property
+    def master(self) -> str:
+        """The address for `--master`."""
+        return f"spark://{_MASTER}:{self._port}"
+
+    def __enter__(self) -> Self:
+        """Start everything; raises ServiceError if it does not come up within a minute."""
+        try:
+            where = ["--host", _MASTER, "--port", str(self._port), "--webui-port", str(self._web_port)]
+            self._master = self._started("master", "master.Master", where)
+            self._await("the master", lambda: self._state()["status"] == "ALIVE")
+            for number in self._workers:
+                self.start_worker(number)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of the workers."""
+        return list(self._workers)
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker that does not run, and return when the master has it."""
+        before = self._alive()
+        host = _WORKERS.format(_FIRST_WORKER + number)
+        where = ["--host", host, "--webui-port", "0", "--work-dir", str(self._directory / f"work-{number}")]
+        name = f"worker-{number}"
+        self._workers[number] = self._started(name, "worker.Worker", [*where, *self._room, self.master])
+        self._await(name, lambda: self._alive() > before)
+
+    def kill_worker(self, number: int) -> int:
+        """Kill a worker and its executors at once, and return how many executors it had."""
+        worker = self._workers[number]
+        if worker is None:
+            return 0
+        process = psutil.Process(worker.pid)
+        executors = process.children(recursive=True)
+        for one in (process, *executors):
+            one.kill()
+        self._workers[number] = None
+        self._await("the loss of a worker", lambda: self._alive() == self._running())
+        return len(executors)
+
+    def _running(self) -> int:
+        return sum(worker is not None for worker in self._workers.values())
+
+    def _alive(self) -> int:
+        return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
+
+    def _state(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{_MASTER}:{self._web_port}/json/", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def _started(self, name: str, what: str, arguments: list[str]) -> Child:
+        home = Path(pyspark.__file__).parent
+        directory = self._directory / name
+        directory.mkdir(parents=True, exist_ok=True)
+        java = os.environ.get("JAVA_HOME")
+        environment = {
+            "PATH": os.defpath,
+            "SPARK_HOME": str(home),
+            "SPARK_DAEMON_MEMORY": "256m",
+            # A worker that is killed is noticed by its connection; one that hangs, after this.
+            "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=15",
+            **({"JAVA_HOME": java} if java else {}),
+        }
+        cleared = ["/usr/bin/env", "-i", *(f"{key}={value}" for key, value in environment.items())]
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments]
+        return Child(
+            [*cleared, *command], directory=directory, console=directory / "console.log", with_parent=True
+        )
+
+    def _await(self, what: str, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                if holds():
+                    return
+            except (OSError, ValueError):  # the master does not answer yet
+                pass
+            if time.monotonic() > deadline:
+                words = "" if self._master is None else self._master.last_lines()
+                raise ServiceError(f"{what} was waited for in vain; the master's last words:\n{words}")
+            time.sleep(_POLL_S)
+
+    def _stop(self) -> None:
+        for child in [*self._workers.values(), self._master]:
+            if child is not None:
+                child.stop(timeout_s=_STOP_TIMEOUT_S)
