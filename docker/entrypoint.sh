@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# What Spark on Kubernetes asks of an image: `driver ARGUMENTS…` and `executor`. Anything else is a command, and runs.
+#
+# Spark puts what belongs to the two into the pod's environment, and mounts spark.properties for the driver.
+set -euo pipefail
+
+case "${1:-}" in
+  driver)
+    shift
+    # Executors reach the driver at its pod's address, which is also the only one that it listens on.
+    set -- spark-submit --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" --deploy-mode client "$@"
+    ;;
+  executor)
+    options=()
+    for ((n = 0; ; n++)); do
+      name=SPARK_JAVA_OPT_$n
+      [ -n "${!name+set}" ] || break
+      options+=("${!name}")
+    done
+    set -- java "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+      -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}$SPARK_HOME/jars/*" \
+      org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+      --driver-url "$SPARK_DRIVER_URL" \
+      --executor-id "$SPARK_EXECUTOR_ID" \
+      --cores "$SPARK_EXECUTOR_CORES" \
+      --app-id "$SPARK_APPLICATION_ID" \
+      --hostname "$SPARK_EXECUTOR_POD_IP" \
+      --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
+      --podName "$SPARK_EXECUTOR_POD_NAME"
+    ;;
+esac
+
+# A first process that hands signals on and waits for orphans, also where the engine provides none.
+exec tini -s -- "$@"

@@ -1,0 +1,27 @@
+"""The image's health check: whether the process that serves telemetry answers.
+
+Exits with 0 if it does, or if this container serves none (LAKEHOUSE_TELEMETRY_PORT is not set); else with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.request
+
+TIMEOUT_S = 4
+
+
+def is_live(port: str) -> bool:
+    """Tell whether /health/live answers with 200 at a port of this container; true if there is no port."""
+    if port in {"", "-1"}:
+        return True
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{int(port)}/health/live", timeout=TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(not is_live(os.environ.get("LAKEHOUSE_TELEMETRY_PORT", "")))

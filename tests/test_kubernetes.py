@@ -1,0 +1,353 @@
+"""deploy/kubernetes keeps the schemas, the restricted Pod Security Standard, and what the repository has.
+
+No cluster is needed: Kubernetes' and the operator's schemas say what a key may be, and these tests what a
+schema cannot know.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from lakehouse.cli import app
+from lakehouse.layers.query import LAYERS
+from lakehouse.runtime.triggers import check_trigger
+from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.spark import properties
+from lakehouse.spark.jars import jars_directory
+from tests.dockerfile import user, workdir
+from tests.kubernetes import APPLICATION, DEPLOY, ROOT, Object, built, containers, documents, pods, problems
+
+WAYS = {way: built(way) for way in ("layers", "trip")}
+OBJECTS = {f"{one['kind']}/{one['metadata']['name']}": one for way in WAYS.values() for one in way}
+APPLICATIONS = {name: one for name, one in OBJECTS.items() if one["kind"] == APPLICATION}
+PODS = {name: pod for one in OBJECTS.values() for name, pod in pods(one).items()}
+SPARK_PODS = {name: pod for name, pod in PODS.items() if name.startswith(APPLICATION)}
+OTHER_PODS = {name: pod for name, pod in PODS.items() if name not in SPARK_PODS}
+SETTINGS: dict[str, str] = OBJECTS["ConfigMap/lakehouse"]["data"]
+
+# What a size is may differ between applications and from lakehouse/spark.properties.
+SIZES = {
+    "spark.executor.instances",
+    "spark.executor.cores",
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
+    "spark.kubernetes.executor.request.cores",
+    "spark.kubernetes.executor.limit.cores",
+    "spark.sql.shuffle.partitions",
+    "spark.driver.cores",
+    "spark.driver.memory",
+    "spark.driver.memoryOverhead",
+    "spark.kubernetes.driver.request.cores",
+    "spark.kubernetes.driver.limit.cores",
+}
+
+
+def images_conf() -> dict[str, str]:
+    """Return the options that follow from the image and from these manifests."""
+    jars = f"{workdir()}/.venv/{jars_directory().relative_to(sys.prefix).as_posix()}/spark/*"
+    return {
+        "spark.kubernetes.container.image": image(),
+        "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "lakehouse-driver",
+        "spark.kubernetes.authenticate.executor.serviceAccountName": "lakehouse",
+        "spark.kubernetes.driver.podTemplateContainerName": "spark-kubernetes-driver",
+        "spark.kubernetes.executor.podTemplateContainerName": "spark-kubernetes-executor",
+        "spark.pyspark.python": f"{workdir()}/.venv/bin/python",
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.sql.warehouse.dir": "/tmp/spark-warehouse",
+        "spark.log.level": "WARN",
+        "spark.ui.enabled": "false",
+    }
+
+
+def image() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return f"{project['name']}:{project['version']}"
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_keeps_the_schema_of_its_kind(name: str) -> None:
+    assert problems(OBJECTS[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        (APPLICATION, ("spec", "driverspec"), {}),
+        (APPLICATION, ("spec", "sparkConf", "spark.executor.instances"), 2),
+        (APPLICATION, ("spec", "driverArgs"), "--trigger"),
+        (APPLICATION, ("spec", "applicationTolerations", "restartConfig", "restartPolicy"), "Sometimes"),
+        (APPLICATION, ("spec", "applicationTolerations", "restartconfig"), {}),
+        (APPLICATION, ("spec", "driverSpec", "podTemplateSpec", "spec", "serviceaccount"), "lakehouse"),
+        (APPLICATION, ("spec", "executorSpec", "podTemplateSpec", "spec", "containers"), [{"image": "it"}]),
+        (APPLICATION, ("apiVersion",), "spark.apache.org/v1alpha1"),
+        ("Deployment", ("spec", "replica"), 1),
+        ("Service", ("spec", "ports"), [{"port": "eighty"}]),
+        ("CronJob", ("spec", "concurrencyPolicy"), ["Forbid"]),
+    ],
+)
+def test_the_schemas_refuse_what_they_do_not_know(kind: str, path: tuple[str, ...], value: object) -> None:
+    broken = copy.deepcopy(next(one for one in OBJECTS.values() if one["kind"] == kind))
+    inner = broken
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert problems(broken) != []
+
+
+def test_every_file_is_in_the_kustomization_beside_it() -> None:
+    files = sorted(DEPLOY.rglob("*.yaml"))
+    assert {file.parent.name for file in files} == {"base", *WAYS}
+    for directory in (DEPLOY / "base", DEPLOY / "layers", DEPLOY / "trip"):
+        (kustomization,) = documents(directory / "kustomization.yaml")
+        assert kustomization.keys() == {"apiVersion", "kind", "namespace", "resources"}
+        assert (kustomization["apiVersion"], kustomization["kind"]) == (
+            "kustomize.config.k8s.io/v1beta1",
+            "Kustomization",
+        )
+        assert kustomization["namespace"] == "lakehouse"
+        beside = {file.name for file in files if file.parent == directory} - {"kustomization.yaml"}
+        assert set(kustomization["resources"]) - {"../base"} == beside
+        assert ("../base" in kustomization["resources"]) is (directory.name != "base")
+
+
+def test_every_anchor_is_used() -> None:
+    for file in DEPLOY.rglob("*.yaml"):
+        events = list(yaml.parse(file.read_text("utf-8")))
+        used = {event.anchor for event in events if isinstance(event, yaml.AliasEvent)}
+        named = {getattr(event, "anchor", None) for event in events} - {None}
+        assert named == used, file.name
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_object_is_there_twice_and_all_are_in_one_namespace(way: str) -> None:
+    assert max(Counter((one["kind"], one["metadata"]["name"]) for one in WAYS[way]).values()) == 1
+    assert {one["metadata"].get("namespace", one["metadata"]["name"]) for one in WAYS[way]} == {"lakehouse"}
+
+
+def test_the_applications_are_the_jobs_that_exist() -> None:
+    jobs = {name: Path(one["spec"]["pyFiles"]) for name, one in APPLICATIONS.items()}
+    assert {name: path.stem for name, path in jobs.items()} == {
+        f"{APPLICATION}/lakehouse-{job}": job for job in (*LAYERS, "pipeline")
+    }
+    for path in jobs.values():
+        assert str(path.parent) == f"local:{workdir()}/jobs"  # Path folds the three slashes of local:///
+        assert (ROOT / "jobs" / path.name).is_file()
+    assert [one["metadata"]["name"] for one in WAYS["layers"] if one["kind"] == APPLICATION] == [
+        f"lakehouse-{layer}" for layer in LAYERS
+    ]
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_job_runs_until_it_is_stopped_and_is_started_again(name: str) -> None:
+    spec = APPLICATIONS[name]["spec"]
+    assert spec["pyFiles"].startswith("local:///")
+    assert spec["mainClass"] == "org.apache.spark.deploy.PythonRunner"
+    option, trigger = spec["driverArgs"]
+    assert option == "--trigger"
+    check_trigger(trigger)
+    assert spec["applicationTolerations"]["restartConfig"]["restartPolicy"] == "Always"
+    assert spec["driverSpec"]["podTemplateSpec"]["spec"]["terminationGracePeriodSeconds"] >= 60
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_has_the_properties_that_every_cluster_needs(name: str) -> None:
+    conf: dict[str, str] = APPLICATIONS[name]["spec"]["sparkConf"]
+    needed = {key: value for key, value in properties.read(properties.CLUSTER).items() if key not in SIZES}
+    assert {key: value for key, value in conf.items() if key not in SIZES} == needed | images_conf()
+    assert conf.keys() >= SIZES
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_asks_for_the_cores_that_it_uses(name: str) -> None:
+    conf: dict[str, str] = APPLICATIONS[name]["spec"]["sparkConf"]
+    assert conf["spark.executor.cores"] == conf["spark.kubernetes.executor.request.cores"]
+    assert conf["spark.driver.cores"] == conf["spark.kubernetes.driver.request.cores"]
+    for who in ("driver", "executor"):
+        asked, most = (int(conf[f"spark.kubernetes.{who}.{what}.cores"]) for what in ("request", "limit"))
+        assert asked <= most
+    cores = int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
+    assert int(conf["spark.sql.shuffle.partitions"]) >= cores
+
+
+def test_the_sparks_are_of_the_version_that_is_locked() -> None:
+    locked = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^pyspark==(\S+)", locked, re.MULTILINE)
+    assert {one["spec"]["runtimeVersions"]["sparkVersion"] for one in APPLICATIONS.values()} == {version}
+
+
+def test_the_settings_are_known_and_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    assert SETTINGS.keys() <= known
+    for variable, value in SETTINGS.items():
+        monkeypatch.setenv(variable, value)
+    settings = load_settings()
+    assert (settings.lake, str(settings.home)) == ("/lake", "/lake/.home")
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_what_a_pod_refers_to_exists(name: str) -> None:
+    spec = PODS[name]["spec"]
+    for volume in spec["volumes"]:
+        if claim := volume.get("persistentVolumeClaim"):
+            assert f"PersistentVolumeClaim/{claim['claimName']}" in OBJECTS
+    if account := spec.get("serviceAccountName"):
+        assert f"ServiceAccount/{account}" in OBJECTS
+    names = {volume["name"] for volume in spec["volumes"]}
+    for container in containers(PODS[name]):
+        assert {mount["name"] for mount in container["volumeMounts"]} == names
+        assert [
+            one for one in container.get("envFrom", ()) if one != {"configMapRef": {"name": "lakehouse"}}
+        ] == []
+
+
+def test_the_only_secret_is_documented_and_has_what_is_asked_of_it() -> None:
+    asked = {
+        (secret["name"], secret["key"], variable["name"])
+        for pod in PODS.values()
+        for container in containers(pod)
+        for variable in container.get("env", ())
+        for secret in [variable["valueFrom"]["secretKeyRef"]]
+    }
+    assert asked == {("lakehouse", "redis-url", "LAKEHOUSE_REDIS_URL")}
+    assert "LAKEHOUSE_REDIS_URL" not in SETTINGS
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert re.search(r"create secret generic lakehouse .*--from-\w+=redis-url", page)
+    assert not any(one["kind"] == "Secret" for one in OBJECTS.values())
+
+
+def test_who_talks_to_redis_gets_its_address() -> None:
+    with_secret = {name for name, pod in PODS.items() if any("env" in one for one in containers(pod))}
+    assert with_secret == {
+        "Deployment lakehouse-server",
+        "SparkApplication lakehouse-export, driver",
+        "SparkApplication lakehouse-pipeline, driver",
+    }
+
+
+def test_the_namespace_enforces_the_restricted_standard() -> None:
+    labels = OBJECTS["Namespace/lakehouse"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_keeps_the_restricted_standard(name: str) -> None:
+    spec = PODS[name]["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    security = spec["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert (security["runAsUser"], security["runAsGroup"]) == user() == (1000, 1000)
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"sysctls", "windowsOptions", "seLinuxOptions", "appArmorProfile"} & security.keys()
+    for container in containers(PODS[name]):
+        # The standard's rules, and one of ours: nothing is written but the lake and /tmp.
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not any("hostPort" in port for port in container.get("ports", ()))
+        where = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert where == {"lake": SETTINGS["LAKEHOUSE_LAKE"], "tmp": "/tmp"}
+
+
+def test_only_drivers_get_a_token_for_the_api_server() -> None:
+    without = {name for name, pod in PODS.items() if pod["spec"].get("automountServiceAccountToken") is False}
+    assert PODS.keys() - without == {name for name in PODS if name.endswith(", driver")}
+    assert OBJECTS["ServiceAccount/lakehouse"]["automountServiceAccountToken"] is False
+    binding = OBJECTS["RoleBinding/lakehouse-driver"]
+    assert f"Role/{binding['roleRef']['name']}" in OBJECTS
+    assert [f"ServiceAccount/{one['name']}" for one in binding["subjects"]] == [
+        "ServiceAccount/lakehouse-driver"
+    ]
+
+
+@pytest.mark.parametrize("name", OTHER_PODS)
+def test_a_container_is_of_the_image_and_has_bounds(name: str) -> None:
+    for container in containers(OTHER_PODS[name]):
+        assert container["image"] == image()
+        resources = container["resources"]
+        assert resources["requests"].keys() == resources["limits"].keys() == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("name", SPARK_PODS)
+def test_spark_finds_its_container_in_the_template(name: str) -> None:
+    which = name.rpartition(" ")[2]
+    (container,) = containers(SPARK_PODS[name])
+    assert container["name"] == f"spark-kubernetes-{which}"
+    assert not {"image", "resources", "command", "args"} & container.keys(), "Spark sets these"
+
+
+@pytest.mark.parametrize("name", OTHER_PODS)
+def test_commands_are_called_with_options_that_they_have(name: str) -> None:
+    (container,) = OTHER_PODS[name]["spec"]["containers"]
+    command: Any = typer.main.get_command(app)
+    program, *arguments = container["args"]
+    assert program == "lakehouse"
+    while hasattr(command, "commands"):
+        command = command.commands[arguments.pop(0)]
+    command.make_context(name, list(arguments))  # exits with a message for what it does not know
+
+
+def test_probes_and_the_service_find_the_ports_that_are_served() -> None:
+    (server,) = OBJECTS["Deployment/lakehouse-server"]["spec"]["template"]["spec"]["containers"]
+    given = dict(zip(server["args"], server["args"][1:], strict=False))
+    ports = {port["name"]: str(port["containerPort"]) for port in server["ports"]}
+    assert ports == {"http": given["--port"], "telemetry": given["--telemetry-port"]}
+    assert ports["telemetry"] == SETTINGS["LAKEHOUSE_TELEMETRY_PORT"]
+    assert [probes(server), given["--host"]] == [
+        {
+            "startupProbe": ("/health/live", "http"),
+            "livenessProbe": ("/health/live", "http"),
+            "readinessProbe": ("/health/ready", "http"),
+        },
+        "0.0.0.0",
+    ]
+    service, deployment = (
+        OBJECTS["Service/lakehouse-server"]["spec"],
+        OBJECTS["Deployment/lakehouse-server"]["spec"],
+    )
+    labels = deployment["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    assert deployment["selector"]["matchLabels"].items() <= labels.items()
+    assert {port["targetPort"] for port in service["ports"]} <= ports.keys()
+    assert given["--allow-host"] == OBJECTS["Service/lakehouse-server"]["metadata"]["name"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SPARK_PODS if name.endswith("driver")))
+def test_a_driver_is_alive_while_its_telemetry_answers(name: str) -> None:
+    (driver,) = containers(SPARK_PODS[name])
+    port = int(SETTINGS["LAKEHOUSE_TELEMETRY_PORT"])
+    assert probes(driver) == {
+        "startupProbe": ("/health/live", port),
+        "livenessProbe": ("/health/live", port),
+    }
+    annotations = SPARK_PODS[name]["metadata"]["annotations"]
+    assert annotations == {"prometheus.io/scrape": "true", "prometheus.io/port": str(port)}
+
+
+def probes(container: Object) -> dict[str, tuple[str, int | str]]:
+    found = {key: value["httpGet"] for key, value in container.items() if key.endswith("Probe")}
+    return {key: (get["path"], get["port"]) for key, get in found.items()}
