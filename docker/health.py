@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import urllib.request
+from http import HTTPStatus
 
 TIMEOUT_S = 4
 
@@ -18,7 +19,7 @@ def is_live(port: str) -> bool:
         return True
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{int(port)}/health/live", timeout=TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
+            return bool(answer.status == HTTPStatus.OK)
     except OSError:
         return False
 

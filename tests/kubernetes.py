@@ -16,6 +16,7 @@ DEPLOY = ROOT / "deploy" / "kubernetes"
 KUBERNETES = "1.37"
 CRD = Path(__file__).parent / "fixtures" / "spark_kubernetes_operator" / "sparkapplication.v1.json"
 APPLICATION = "SparkApplication"
+LIST = ("v1", "List")
 
 Object = dict[str, Any]
 
@@ -38,9 +39,6 @@ def documents(file: Path) -> list[Object]:
         for one in found
         for item in (one["items"] if (one["apiVersion"], one["kind"]) == LIST else [one])
     ]
-
-
-LIST = ("v1", "List")
 
 
 def built(name: str) -> list[Object]:

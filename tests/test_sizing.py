@@ -1,0 +1,155 @@
+"""The simulation of trips against cases that are computed by hand, and the arithmetic on top of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import sizing
+from benchmarks.queueing import Cost, Trip, percentile_s, simulate, steady
+
+INPUTS = sizing.Inputs(
+    cpu_s_per_million=20.0,
+    fixed_s=1.0,
+    one_task_row_s=0.25e-6,  # as the others on 40 cores
+    row_s=10e-6,
+    export_s=50e-6,
+    changed_share=0.0,
+    keys=inf,
+    row_bytes=1 << 10,
+    utilisation=0.5,
+    executor_cores=4,
+    trigger_s=0.0,
+)
+
+
+def test_a_trip_takes_a_fixed_part_rows_by_cores_and_changed_rows_one_by_one() -> None:
+    cost = Cost(1.0, 0.2, cores=4, one_task_rows=10, one_task_row_s=0.1, changed_share=0.5, export_s=0.01)
+    assert cost.trip_s(0) == 1.0
+    assert cost.trip_s(10) == pytest.approx(1 + 10 * 0.1 + 5 * 0.01)
+    assert cost.trip_s(30) == pytest.approx(1 + 10 * 0.1 + 20 * 0.2 / 4 + 15 * 0.01)
+    few_keys = Cost(1.0, 0.0, changed_share=0.5, keys=3, export_s=0.01)
+    assert few_keys.trip_s(30) == pytest.approx(1 + 3 * 0.01)
+
+
+def test_a_trip_takes_what_came_during_the_one_before() -> None:
+    # Two seconds each, whatever is in them.
+    #   arrivals   |-------0 to 2-------|-------2 to 4-------|
+    #   trips      [     nothing       ][    0 to 2         ][    2 to 4       ]
+    assert simulate(Cost(2.0, 0.0), 5, trips=3) == [
+        Trip(start_s=0, end_s=2, since_s=0, until_s=0),
+        Trip(start_s=2, end_s=4, since_s=0, until_s=2),
+        Trip(start_s=4, end_s=6, since_s=2, until_s=4),
+    ]
+
+
+def test_rows_make_a_trip_longer_and_the_next_one_fuller() -> None:
+    # Five rows a second of a tenth each: a second of arrivals is half a second of work.
+    trips = simulate(Cost(1.0, 0.1), 5, trips=4)
+    assert [(trip.start_s, trip.end_s) for trip in trips] == [
+        (0, 1),
+        (1, 1 + 1.5),  # 5 rows
+        (2.5, 2.5 + 1.75),  # 7.5 rows
+        (4.25, 4.25 + 1.875),  # 8.75 rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "seconds"),
+    [
+        (1, 2.0),  # 1 + 5 * 2 * 0.1
+        (2, 4 / 3),  # 1 + 5 * 4/3 * 0.05
+        (5, 10 / 9),
+    ],
+)
+def test_in_the_end_a_trip_lasts_as_long_as_its_rows_took_to_arrive(cores: int, seconds: float) -> None:
+    trips = steady(simulate(Cost(1.0, 0.1, cores), 5))
+    assert [trip.end_s - trip.start_s for trip in trips] == pytest.approx([seconds] * 100)
+    # An event is one trip old if it came at the end of the one before, and two if at the start.
+    assert trips[-1].youngest_s == pytest.approx(seconds)
+    assert percentile_s(trips, 0.5) == pytest.approx(1.5 * seconds)
+    assert percentile_s(trips, 0.99) == pytest.approx(1.99 * seconds)
+    assert percentile_s(trips, 1.0) == pytest.approx(2 * seconds)
+
+
+def test_a_trigger_that_is_longer_than_a_trip_makes_events_wait() -> None:
+    trips = steady(simulate(Cost(0.5, 0.0), 5, trigger_s=2.0))
+    assert [trip.until_s - trip.since_s for trip in trips] == [2.0] * 100
+    assert percentile_s(trips, 0.5) == pytest.approx(1.5)
+    assert percentile_s(trips, 0.99) == pytest.approx(0.5 + 0.99 * 2)
+
+
+def test_a_bounded_micro_batch_takes_the_oldest_rows_first() -> None:
+    trips = simulate(Cost(1.0, 0.0), 10, trips=4, max_rows=5)
+    assert [(trip.since_s, trip.until_s) for trip in trips] == [(0, 0), (0, 0.5), (0.5, 1.0), (1.0, 1.5)]
+    assert [trip.oldest_s for trip in trips[1:]] == [2.0, 2.5, 3.0]
+
+
+def test_percentiles_weigh_trips_by_their_events() -> None:
+    trips = [Trip(1, 2, 0, 1), Trip(2, 10, 1, 4)]  # ages 1 to 2 of a quarter, 6 to 9 of the rest
+    assert percentile_s(trips, 0.25) == pytest.approx(2.0)
+    assert percentile_s(trips, 0.5) == pytest.approx(7.0)
+    assert percentile_s(trips, 1.0) == pytest.approx(9.0)
+
+
+def test_the_limit_is_what_rows_cost_without_the_fixed_part() -> None:
+    assert Cost(1.0, 0.1, cores=4).limit() == pytest.approx(40)
+    assert Cost(1.0, 0.1, cores=4).limit(max_rows=40) == pytest.approx(40 / (1 + 1))
+    assert Cost(1.0, 0.1, cores=4, changed_share=0.5, export_s=0.05).limit() == pytest.approx(1 / 0.05)
+    assert Cost(1.0, 0.1, cores=4, changed_share=0.5, keys=9, export_s=0.05).limit() == pytest.approx(40)
+    assert Cost(1.0, 0.0).limit() == inf
+
+
+def test_cores_are_the_rate_times_the_cost_by_how_busy_they_may_be() -> None:
+    # 0.2 cores; 2 at least. 4 cores, in one executor. 40 cores, in ten.
+    found = [sizing.size(INPUTS, rate) for rate in (5_000, 100_000, 1_000_000)]
+    assert [(one.executors, one.cores, one.partitions) for one in found] == [
+        (1, 2, 4),
+        (1, 4, 4),
+        (10, 4, 40),
+    ]
+
+
+def test_a_size_follows_from_the_trips_that_it_makes_possible() -> None:
+    # 40 cores: 10 us by 40 for each of a million a second, so a trip is 1 / (1 - 0.25) s long.
+    trips = sizing.size(INPUTS, 1_000_000).trips
+    assert trips is not None
+    assert trips.seconds == pytest.approx(4 / 3)
+    assert trips.p50_s == pytest.approx(2.0)
+    assert trips.rows == pytest.approx(4e6 / 3)
+    assert trips.max_records == 3_000_000  # twice the rows, in millions
+    assert trips.heap_gib == 1 + 1  # 2.7 GB of rows on ten executors
+    assert trips.export == 0.0
+
+
+def test_a_driver_that_sends_a_row_for_every_event_ends_at_a_rate() -> None:
+    every_event = replace(INPUTS, changed_share=1.0)
+    found = sizing.size(every_event, 100_000)
+    assert found.limit == pytest.approx(20_000)
+    assert found.trips is None
+
+
+def test_the_measured_point_is_near_what_the_defaults_say() -> None:
+    rate, p50, p99 = sizing.parse_measured(sizing.MEASURED[0])
+    inputs = sizing.stream_inputs("metrics")
+    simulated = sizing.ages_on_two_cores(inputs, rate)
+    assert simulated == pytest.approx((p50, p99), rel=0.15)
+
+
+def test_a_measured_point_has_three_numbers() -> None:
+    assert sizing.parse_measured("2500:2.1:2.9") == (2500.0, 2.1, 2.9)
+    with pytest.raises(typer.BadParameter, match='"2500" is not RATE:P50:P99'):
+        sizing.parse_measured("2500")
+
+
+def test_the_command_prints_a_line_for_each_rate() -> None:
+    done = CliRunner().invoke(sizing.app, ["--stream", "calls", "--rate", "10000", "--rate", "100000"])
+    assert done.exit_code == 0, done.output
+    assert "10,000 " in done.output
+    assert "100,000/s falls behind: one driver sends the rows of at most 64,412/s" in done.output
+    refused = CliRunner().invoke(sizing.app, ["--stream", "orders"])
+    assert refused.exit_code == 2
