@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -16,10 +17,13 @@ from rich.console import Console
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName
+from lakehouse.repair.rounds import Rounds
+from lakehouse.repair.upkeep import tasks
 from lakehouse.runtime.event_table import recorded
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.runtime.groups import Upkeep
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
-from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
+from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
 from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
@@ -107,6 +111,7 @@ def run_layers(
             gate=_gate(lake, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
             watch=Watches([metrics, heartbeat]),
+            upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
         run(lake, streams, layers, settings, options)
         lines.say("stopped" if stop.requested else "caught up")
@@ -204,6 +209,17 @@ def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[
     topics = (describe_topic(settings.kafka_bootstrap_servers, settings.topic(one.topic)) for one in sources)
     records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
     return sum(records) <= _FEW_WAITING
+
+
+def _upkeep(
+    lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
+) -> Upkeep | None:
+    every_ms = interval_ms(settings.maintain_every)
+    if every_ms is None:  # never
+        return None
+    every = timedelta(milliseconds=every_ms)
+    todo = tasks(streams, settings)
+    return Rounds(lake, todo, settings, every=every, clock=utc_now, on_notice=on_notice)
 
 
 def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> Gate:

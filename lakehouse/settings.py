@@ -214,6 +214,26 @@ class Settings(BaseSettings):
         description="How often a live `lakehouse run all --gate` checks gold and exports it.",
     )
 
+    maintain_every: str = Field(
+        default="1 hour",
+        pattern=r"^(never|[0-9]+(\.[0-9]+)? ?(s|seconds?|m|minutes?|h|hours?))$",
+        description="How often a live run looks after its tables, as `lakehouse maintain` does; or never.",
+    )
+    file_target_mb: int = Field(
+        default=32, ge=1, le=1024, description="Size of the data files that maintenance makes of small ones."
+    )
+    files_kept_h: int = Field(
+        default=48,
+        ge=1,
+        description=(
+            "How long files of old versions are kept for readers, in hours. What a layer has not read, and "
+            "what fills Redis again, is kept longer."
+        ),
+    )
+    log_kept_h: int = Field(
+        default=48, ge=1, description="How long commits are kept in the tables' logs, in hours; as above."
+    )
+
     alerts: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
         description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",

@@ -2,36 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
 
 from lakehouse.application import StreamOption
 from lakehouse.events import Kind, note
 from lakehouse.repair.maintenance import clear_state
+from lakehouse.repair.upkeep import Keeper, Kept, tasks
 from lakehouse.runtime import event_table
 from lakehouse.runtime.event_table import recorded
+from lakehouse.runtime.runner import utc_now
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
-from lakehouse.tables import open_lake
+from lakehouse.tables import Lake, open_lake
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def maintain(stream: StreamOption = None) -> None:
-    """Clear columns that only merging needs from gold rows that are too old to be updated.
+def maintain(
+    stream: StreamOption = None,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which files would be merged and removed, and do nothing.")
+    ] = False,
+) -> None:
+    """Merge small files, remove files and log entries that nobody needs, and clear spent state.
 
-    No column that users read changes. If ops.events has many small files, they are merged. You can run this
-    at any time, beside the layers too; a rerun finds nothing to do.
+    No row changes, and no column that users read. What a layer has not read yet stays, however old it is. May
+    run at any time, beside the layers too; a rerun finds nothing to do. A live run does the same by itself,
+    every LAKEHOUSE_MAINTAIN_EVERY.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
-        for cleared in clear_state(lake, streams, settings):
-            when = (
-                "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
-            )
-            what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
-            note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
-            console.print(what, highlight=False)
-        if told := event_table.compact(lake.root):
+        if not dry_run:
+            _clear(lake, streams, settings, console)
+        console.print(_table(_keep(lake, streams, settings, console, dry_run=dry_run), dry_run=dry_run))
+        if not dry_run and (told := event_table.compact(lake.root)):
             note(Kind.MAINTENANCE, told, layer="ops", table=event_table.EVENTS.qualified_name)
             console.print(told, highlight=False)
+
+
+def _clear(lake: Lake, streams: Sequence[Stream], settings: Settings, console: Console) -> None:
+    for cleared in clear_state(lake, streams, settings):
+        when = "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
+        what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
+        note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
+        console.print(what, highlight=False)
+
+
+def _keep(
+    lake: Lake, streams: Sequence[Stream], settings: Settings, console: Console, *, dry_run: bool
+) -> list[Kept]:
+    keeper, done = Keeper(lake, settings), []
+    with console.status("") as shown:
+        for task in tasks(streams, settings):
+            shown.update(task.spec.qualified_name)
+            kept = keeper.keep(task, utc_now(), dry_run=dry_run)
+            if kept is not None:
+                done.append(kept)
+                if kept.has_done_something and not dry_run:
+                    kept.note()
+    return done
+
+
+def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
+    """Return a row for each table: files and bytes before and after, and who has not read all of it."""
+    merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")
+    shown = Table("table")
+    for heading in ("files", merged, f"old files {removed}", "on disk", "after"):
+        shown.add_column(heading, justify="right")
+    shown.add_column("kept for")
+    for one in done:
+        (before, after), (stored, left) = one.files, one.stored
+        shown.add_row(
+            one.table,
+            f"{before.files:,}",
+            f"{after.files:,}",
+            f"{one.removed:,}",
+            decimal(stored.bytes),
+            "" if dry_run else decimal(left.bytes),
+            "" if one.held is None else one.held.reader,
+        )
+    return shown

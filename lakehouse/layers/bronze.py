@@ -44,7 +44,11 @@ SCHEMA = (
 def spec(source: Source) -> TableSpec:
     """Return the bronze table of a source."""
     return TableSpec(
-        "bronze", source.table, SCHEMA, stats=("partition", "offset", "timestamp", "ingested_at")
+        "bronze",
+        source.table,
+        SCHEMA,
+        stats=("partition", "offset", "timestamp", "ingested_at"),
+        cluster_by="ingested_at",
     )
 
 

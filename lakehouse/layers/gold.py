@@ -31,6 +31,7 @@ def spec(table: MergedTable, settings: Settings) -> TableSpec:
         pinned_settings=table.pinned_settings(settings),
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
+        cluster_by=None if table.time_columns is None else table.time_columns[0],
     )
 
 

@@ -53,6 +53,7 @@ def spec(source: Source, settings: Settings) -> TableSpec:
         clean_schema(source.contract),
         stats=("event_time", "partition", "offset"),
         pinned_settings={"allowed_lateness_s": str(settings.allowed_lateness_s)},
+        cluster_by="event_time",
     )
 
 

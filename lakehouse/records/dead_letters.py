@@ -49,7 +49,11 @@ OPEN, REPLAYED, DISCARDED = "open", "replayed", "discarded"
 STATUSES = (OPEN, REPLAYED, DISCARDED)
 
 DEAD_LETTERS = TableSpec(
-    "silver", "dead_letters", SCHEMA, stats=("stream", "partition", "offset", "first_seen")
+    "silver",
+    "dead_letters",
+    SCHEMA,
+    stats=("stream", "partition", "offset", "first_seen"),
+    cluster_by="first_seen",
 )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -53,6 +54,13 @@ Alone = Callable[[], AbstractContextManager[None]]
 """Makes a block during which no micro-batch runs."""
 
 
+class Upkeep(Protocol):
+    """Looks after the tables of a live run."""
+
+    def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
+        """Make a block beside which it does so; `is_quiet` tells whether nothing waits to be processed."""
+
+
 def utc_now() -> datetime:
     """Return the wall clock's time."""
     return datetime.now(UTC)
@@ -73,6 +81,7 @@ class Common:
     troubles: Troubles
     watch: Watch
     export: Callable[[Alone], None] | None = None
+    upkeep: Upkeep | None = None
 
     @property
     def is_live(self) -> bool:
@@ -113,7 +122,8 @@ class Group:
         try:
             try:
                 self._begin()
-                self._wait()
+                with self._kept_up():
+                    self._wait()
             finally:
                 leave(self._queries, self._turns)
             self._settle()
@@ -127,6 +137,14 @@ class Group:
 
     def _begin(self) -> None:
         self._bring_up(self._queries)
+
+    def _kept_up(self) -> AbstractContextManager[None]:
+        upkeep = self._common.upkeep if self._common.is_live else None
+        return nullcontext() if upkeep is None else upkeep.beside(self._turns.all, self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        """Tell whether nothing waits to be processed, as far as that is known without a look."""
+        return False
 
     def _settle(self) -> None:
         """Do the remaining work once no query runs any more."""

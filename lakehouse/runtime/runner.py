@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName, QueryMaker
-from lakehouse.runtime.groups import Alone, BatchDone, Clock, Common, Group, OnBatch, utc_now
+from lakehouse.runtime.groups import Alone, BatchDone, Clock, Common, Group, OnBatch, Upkeep, utc_now
 from lakehouse.runtime.guards import Guards
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
@@ -45,6 +45,7 @@ class RunOptions:
     - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
     - `at_once`: how many micro-batches of a layer run concurrently while catching up; helps if rows are few.
+    - `upkeep` looks after the tables in a run with an interval.
     - `trips`: all layers run, and new records go through all of them at once (`lakehouse.layers.trip`).
     """
 
@@ -57,6 +58,7 @@ class RunOptions:
     gate: Gate | None = None
     at_once: int = 1
     watch: Watch | None = None
+    upkeep: Upkeep | None = None
     trips: bool = False
 
 
@@ -117,6 +119,7 @@ def _common(lake: Lake, streams: Sequence[Stream], settings: Settings, options: 
         options.stop or Stop(),
         Troubles(names, options.on_notice, retries=retries, watch=watch),
         watch,
+        upkeep=options.upkeep,
     )
 
 

@@ -77,6 +77,9 @@ class TripGroup(Group):
         joined = {name for name, step in self._steps.items() if step.joined and not step.is_behind()}
         return frozenset(one.maker.stream for name, one in self._members.items() if name not in joined)
 
+    def _is_quiet(self) -> bool:
+        return all(trip.is_idle for trip in list(self._trips.values()))
+
     def _joined(self, stream: str) -> list[Step]:
         ours = [name for name, one in self._members.items() if one.maker.stream == stream]
         steps = [self._steps.get(name) for name in ours]

@@ -32,6 +32,12 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
+def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
+    """Return how many files lie below a directory, and their bytes."""
+    found = _file_system(spark, directory).getContentSummary(_path(spark, directory))
+    return int(found.getFileCount()), int(found.getLength())
+
+
 def read_text(spark: SparkSession, path: str) -> str:
     """Return a small file's text."""
     jvm: Any = spark._jvm

@@ -87,8 +87,8 @@ class Commit:
 
         They count as read. If the table has few files, all of it does.
         """
-        files = noted_files(self.snapshot)
-        if files is not None and len(files) <= FEW_FILES:
+        files = noted_files(self.snapshot, FEW_FILES)
+        if files is not None:
             self._txn.readWholeTable()
         else:
             found = self._filtered(F.lit(True) if where is None else where)

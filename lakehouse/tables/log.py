@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,17 +106,18 @@ def size_bytes(spark: SparkSession, path: str) -> int:
     return int(checksum.get().tableSizeBytes() if checksum.isDefined() else found.sizeInBytes())
 
 
-def noted_files(snapshot: Any) -> list[Any] | None:
+def noted_files(snapshot: Any, most: int = sys.maxsize) -> list[Any] | None:
     """Return Delta's own objects of the files that a version's checksum names; null if it names none.
 
-    The checksum names all files of a table as long as they are few. To get them from the snapshot, Delta goes
-    through the log in Spark jobs.
+    Null also if there are more than `most`. The checksum names all files of a table as long as they are few.
+    To get them from the snapshot, Delta goes through the log in Spark jobs.
     """
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
         return None
     files = checksum.get().allFiles().get()
-    return [files.apply(place) for place in range(files.size())]
+    count = int(files.size())
+    return [files.apply(place) for place in range(count)] if count <= most else None
 
 
 def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:

@@ -67,8 +67,8 @@ def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
     """
     checksum = found.checksumOpt()
     if checksum.isDefined() and are_few(size_bytes=int(checksum.get().tableSizeBytes())):
-        files = noted_files(found)
-        if files is not None and len(files) <= FEW_FILES:
+        files = noted_files(found, FEW_FILES)
+        if files is not None:
             return frame_of(spark, found, files)
     return spark.read.format("delta").option("versionAsOf", found.version()).load(path)
 

@@ -17,7 +17,8 @@ class TableSpec:
     """A table's name, schema and what is fixed when it is created.
 
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
-    on `shape` in the code; both are kept as table properties and compared at every start.
+    on `shape` in the code; both are kept as table properties and compared at every start. `cluster_by` is the
+    column by which maintenance orders the rows, null for a table that stays small.
     """
 
     layer: str
@@ -27,6 +28,7 @@ class TableSpec:
     change_feed: bool = False
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
     shape: Mapping[str, str] = field(default_factory=dict)
+    cluster_by: str | None = None
 
     @property
     def qualified_name(self) -> str:

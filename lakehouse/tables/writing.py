@@ -13,6 +13,7 @@ from delta.exceptions import (
     ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
+    ProtocolChangedException,
 )
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,6 +40,7 @@ _CONFLICTS = (
     ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
+    ProtocolChangedException,
 )
 
 

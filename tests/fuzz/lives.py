@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from random import Random
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -31,6 +31,7 @@ from lakehouse.layers.query import LAYERS
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.repair.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
@@ -49,6 +50,7 @@ from tests.oracles.judging import Judged
 from tests.pipeline import Coordinates, Row, coordinates_of, micros, rows_of
 from tests.verdicts import judge_batches
 
+_T = TypeVar("_T")
 CENTURY_S = 36_525 * 24 * 3600
 _CENTURY_US, _HOUR_US, _DAY_US = CENTURY_S * 1_000_000, 3_600_000_000, 86_400_000_000
 _FIRST_US = micros(pipeline.utc("1900-01-01T00:00:00"))
@@ -165,7 +167,8 @@ class Life(AbstractContextManager["Life"]):
 
     def _disturb(self) -> None:
         for _ in range(self._random.randint(1, 3)):
-            self._random.choice((self._optimize, self._vacuum, self._maintain, self._take_back))()
+            chores = (self._optimize, self._vacuum, self._maintain, self._keep_up, self._take_back)
+            self._random.choice(chores)()
         if self._random.random() < 0.2:
             self._take_back(LANDED)
             self._catch_up()  # the layer above may read the rows once more
@@ -205,6 +208,11 @@ class Life(AbstractContextManager["Life"]):
     def _maintain(self) -> None:
         cleared = clear_state(self._lake, STREAMS, self._settings)
         self._note(f"maintain: {sum(one.rows for one in cleared)} rows cleared")
+
+    def _keep_up(self) -> None:
+        for task in self._some(tasks(STREAMS, self._settings)):
+            kept = Keeper(self._lake, self._settings).keep(task, utc_now())
+            self._note(f"upkeep of {kept or task.spec.qualified_name}")
 
     def _take_back(self, names: Sequence[str] = tuple(GOLD)) -> None:
         """DELETE some rows, or all, and RESTORE the table as it was before."""
@@ -396,8 +404,8 @@ class Life(AbstractContextManager["Life"]):
             rows = [row for row in rows if row["event_time"] < front]
         return self._random.sample(rows, min(len(rows), self._random.randint(1, most)))
 
-    def _some(self, names: Sequence[str]) -> list[str]:
-        return self._random.sample(names, self._random.randint(1, 3))
+    def _some(self, ones: Sequence[_T]) -> list[_T]:
+        return self._random.sample(ones, self._random.randint(1, 3))
 
     def _note(self, what: str) -> None:
         self.history.append(f"{utc_now():%H:%M:%S} {what}")

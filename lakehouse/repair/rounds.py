@@ -1,0 +1,85 @@
+"""Rounds of upkeep in a live run, beside its micro-batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from lakehouse.repair.upkeep import Keeper, Task
+from lakehouse.runtime.groups import Alone, Clock
+from lakehouse.settings import Settings
+from lakehouse.spark.query_errors import error_line
+from lakehouse.tables import Lake
+
+_MOST_BYTES = 256 << 20  # of a merged table's small files, which are rewritten between two trips
+_LOOK_EVERY_S = 1.0
+
+
+class Rounds:
+    """Rounds of upkeep, a table at a time, in a thread of its own.
+
+    A round begins `every` after the last one ended. Each table waits for a quiet moment, but the whole round
+    no longer than a quarter of that. What fails is told and tried again in the next round; it never ends the
+    run.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        todo: Sequence[Task],
+        settings: Settings,
+        *,
+        every: timedelta,
+        clock: Clock,
+        on_notice: Callable[[str], None],
+    ) -> None:
+        self._lake = lake
+        self._tasks = todo
+        self._settings = settings
+        self._every_s = every.total_seconds()
+        self._clock = clock
+        self._on_notice = on_notice
+
+    @contextmanager
+    def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
+        """Look after the tables during the block, and finish the one that is under way at its end.
+
+        Merged tables are rewritten in a block that `alone` makes.
+        """
+        over, keeper = (
+            threading.Event(),
+            Keeper(self._lake, self._settings, alone=alone, most_bytes=_MOST_BYTES),
+        )
+        rounds = threading.Thread(target=self._run, args=(keeper, is_quiet, over), name="upkeep")
+        rounds.start()
+        try:
+            yield
+        finally:
+            over.set()
+            rounds.join()
+
+    def _run(self, keeper: Keeper, is_quiet: Callable[[], bool], over: threading.Event) -> None:
+        while not over.wait(self._every_s):
+            for task in self._tasks:
+                _await_quiet(is_quiet, over, self._every_s / 4 / len(self._tasks))
+                if over.is_set():
+                    return
+                self._step(keeper, task)
+
+    def _step(self, keeper: Keeper, task: Task) -> None:
+        try:
+            kept = keeper.keep(task, self._clock())
+        except Exception as failure:  # noqa: BLE001 - told, and tried again
+            self._on_notice(f"{task.spec.qualified_name}: upkeep failed: {error_line(failure)}")
+            return
+        if kept is not None and kept.has_done_something:
+            kept.note()
+            self._on_notice(str(kept))
+
+
+def _await_quiet(is_quiet: Callable[[], bool], over: threading.Event, most_s: float) -> None:
+    waited = 0.0
+    while not is_quiet() and waited < most_s and not over.wait(_LOOK_EVERY_S):
+        waited += _LOOK_EVERY_S

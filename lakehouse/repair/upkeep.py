@@ -1,0 +1,242 @@
+"""A round of upkeep over the tables of a lake: few files, no files that nobody needs, a short log.
+
+Each table is one step: OPTIMIZE where many small files have gathered, VACUUM, and the clean-up of the log.
+What a reader still needs stays, however old it is: versions that a layer has not read, and the change feed
+from which Redis is filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from lakehouse import tables
+from lakehouse.events import Kind, note
+from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers.unsent_rows import UNSENT_ROWS
+from lakehouse.progress import snapshots
+from lakehouse.progress.data_losses import DATA_LOSSES
+from lakehouse.progress.snapshots import Position
+from lakehouse.quality.results import GATES, RESULTS
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.runtime.groups import Alone
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake, TableSpec, leases, upkeep
+from lakehouse.tables.upkeep import Size
+
+_MARGIN = timedelta(hours=1)
+_MB = 1 << 20
+_UNKNOWN = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A query that reads a table: its appends, or its change feed."""
+
+    query: str
+    feed: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table to look after, and who reads it; micro-batches rewrite the files of one that `is_merged`."""
+
+    spec: TableSpec
+    readers: tuple[Reader, ...] = ()
+    is_merged: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """A reader that has not read a version, and when that was committed (UTC); null: it has left the log."""
+
+    reader: str
+    since: datetime | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a step did to a table.
+
+    `files` are those of its newest version before and after, `stored` everything in its directory. `removed`
+    is how many files VACUUM removed (would remove, in a dry run), and `held` whose unread versions it spared.
+    """
+
+    table: str
+    files: tuple[Size, Size]
+    stored: tuple[Size, Size]
+    removed: int
+    held: Held | None
+
+    @property
+    def has_done_something(self) -> bool:
+        """Tell whether files were merged or removed."""
+        return self.files[0] != self.files[1] or self.removed > 0
+
+    def __str__(self) -> str:
+        before, after = self.files[0].files, self.files[1].files
+        said = [f"{before:,} files became {after:,}"] if after != before else []
+        said += [f"{self.removed:,} old files removed"] if self.removed else []
+        if self.held is not None:
+            since = "is not in the log" if self.held.since is None else f"is of {self.held.since:%F %T} UTC"
+            said.append(f"what {self.held.reader} has not read {since}")
+        return f"{self.table}: {', '.join(said) or 'nothing to do'}"
+
+    def note(self) -> None:
+        """Note what was done in ops.events."""
+        (before, after), (stored, left) = self.files, self.stored
+        details = {
+            "files": [before.files, after.files],
+            "stored_files": [stored.files, left.files],
+            "stored_bytes": [stored.bytes, left.bytes],
+            "removed": self.removed,
+        }
+        note(
+            Kind.MAINTENANCE,
+            str(self),
+            layer=self.table.partition(".")[0],
+            table=self.table,
+            details=details,
+        )
+
+
+def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
+    """Return the tables of the streams and those that all streams share."""
+    found = [task for stream in streams for task in _tasks_of(stream, settings)]
+    return found + [Task(spec) for spec in (DEAD_LETTERS, UNSENT_ROWS, DATA_LOSSES, RESULTS, GATES)]
+
+
+def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
+    found = []
+    for source in stream.sources:
+        merging = [f"gold.{table.name}" for table in stream.gold if source.table in table.reads]
+        found += [
+            Task(bronze.spec(source), (Reader(f"silver.{source.table}", feed=False),)),
+            Task(silver.spec(source, settings), tuple(Reader(query, feed=False) for query in merging)),
+        ]
+    return found + [
+        Task(gold.spec(table, settings), (Reader(f"export.{table.name}", feed=True),), is_merged=True)
+        for table in stream.tables
+    ]
+
+
+class Keeper:
+    """Looks after the tables of a lake, one at a time.
+
+    Layers only append to most tables, which OPTIMIZE does not disturb. While it rewrites the files of a
+    merged table, micro-batches are held back: within this application by the block that `alone` makes, else
+    by a lease. Of a merged table at most `most_bytes` are rewritten; more is left for a keeper without limit.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        settings: Settings,
+        *,
+        alone: Alone | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> None:
+        self._lake = lake
+        self._settings = settings
+        self._target_bytes = settings.file_target_mb * _MB
+        self._alone = alone
+        self._most_bytes = most_bytes
+
+    def keep(self, task: Task, now: datetime, *, dry_run: bool = False) -> Kept | None:
+        """Look after a table and say what was done; null where there is no such table.
+
+        A dry run only says how many files it would merge and remove. Raises TableError where somebody else
+        holds the table, and one of Delta's conflicts where a writer has rewritten its files again and again.
+        """
+        spark, spec = self._lake.spark, task.spec
+        path = self._lake.path(spec.layer, spec.name)
+        if not self._lake.exists(spec.layer, spec.name):
+            return None
+        files, stored = upkeep.current_size(spark, path), upkeep.stored_size(spark, path)
+        merged = self._merge_files(task, path, files, dry_run=dry_run)
+        held = self._held_by(task, path)
+        removed = upkeep.vacuum(spark, path, self._kept_for(task, held, now), dry_run=dry_run)
+        if not dry_run:
+            self._clean_log(task, path, now)
+        left = stored if dry_run else upkeep.stored_size(spark, path)
+        return Kept(spec.qualified_name, (files, merged), (stored, left), removed, held)
+
+    def _merge_files(self, task: Task, path: str, files: Size, *, dry_run: bool) -> Size:
+        spark, small = self._lake.spark, upkeep.small_files(self._lake.spark, path, self._target_bytes)
+        if not upkeep.has_many_small_files(small) or (task.is_merged and small.bytes > self._most_bytes):
+            return files
+        if dry_run:
+            return Size(files.files - small.files + 1 + small.bytes // self._target_bytes, files.bytes)
+        with self._holding(task, path):
+            tables.retry_on_conflict(
+                lambda: upkeep.optimize(spark, path, task.spec.cluster_by, self._target_bytes)
+            )
+        return upkeep.current_size(spark, path)
+
+    def _holding(self, task: Task, path: str) -> AbstractContextManager[None]:
+        if not task.is_merged:
+            return nullcontext()
+        if self._alone is not None:
+            return self._alone()
+        return leases.held(self._lake.spark, path, task.spec.qualified_name)
+
+    def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
+        """Return how far back a table's versions have to be readable."""
+        needed = [timedelta(hours=self._settings.files_kept_h)]
+        if any(reader.feed for reader in task.readers):
+            needed.append(self._feed_kept_for)
+        if held is not None and held.since is not None:
+            needed.append(now - held.since + _MARGIN)
+        return max(needed)
+
+    def _clean_log(self, task: Task, path: str, now: datetime) -> None:
+        """Shorten the log, but leave what readers resume from, even if they have read everything.
+
+        Spark looks at its last micro-batch once more, from the end of the one before.
+        """
+        spark, needed = self._lake.spark, [timedelta(hours=self._settings.log_kept_h)]
+        newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
+        for reader in task.readers:
+            for back in (0, 1):
+                position = self._position(reader, path, back=back)
+                if position is not None and first_kept <= position.version <= newest:
+                    needed.append(now - tables.committed_at(spark, path, position.version) + _MARGIN)
+        if any(reader.feed for reader in task.readers):
+            needed.append(self._feed_kept_for)
+        upkeep.clean_log(spark, path, max(needed))
+
+    @property
+    def _feed_kept_for(self) -> timedelta:
+        return timedelta(seconds=self._settings.redis_ttl_s) + _MARGIN
+
+    def _position(self, reader: Reader, path: str, *, back: int = 0) -> Position | None:
+        """Return how far the reader's last finished micro-batch has come, or one `back` before it."""
+        last = snapshots.finished(self._lake, reader.query)
+        if last is None or last < back:
+            return None
+        found = snapshots.positions(self._lake, reader.query, last - back)
+        return found.get(tables.table_id(self._lake.spark, path))
+
+    def _held_by(self, task: Task, path: str) -> Held | None:
+        """Return the reader with the oldest version that it has not read; null where all have read all."""
+        waiting = [held for reader in task.readers if (held := self._unread(reader, path)) is not None]
+        return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
+
+    def _unread(self, reader: Reader, path: str) -> Held | None:
+        spark, position = self._lake.spark, self._position(reader, path)
+        if position is None:
+            return None  # it has never read the table, and will begin with the rows as they are then
+        newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
+        if position.version < first_kept:
+            return Held(reader.query, None)
+        if reader.feed:
+            read = snapshots.version_read(spark, path, position)
+            if read is not None and snapshots.with_same_rows(spark, path, max(read, first_kept)) == newest:
+                return None
+        elif not snapshots.has_unread(spark, path, position, newest + 1):
+            return None
+        return Held(reader.query, tables.committed_at(spark, path, min(position.version, newest)))

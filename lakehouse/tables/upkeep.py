@@ -1,0 +1,157 @@
+"""Upkeep of a table: small files are merged, files of old versions and old log entries are removed.
+
+None of this changes a row. All of it is Delta's own: OPTIMIZE with liquid clustering, VACUUM, and the
+clean-up of the log. The cost of each follows what has changed since the last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.spark import storage
+from lakehouse.tables.log import log_of, noted_files, snapshot
+from lakehouse.tables.schema_evolution import alter
+from lakehouse.tables.writing import retry_on_conflict
+
+_PREFIX = "spark.databricks.delta"
+_CUBES_FILES = 32  # files that are clustered together at most
+_FEW_SMALL_FILES = 8  # are left alone: merging them would cost more than reading them
+_TASKS = "2"  # of a VACUUM, which by default lists directories in ten thousand
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number of files and their bytes."""
+
+    files: int
+    bytes: int
+
+
+def current_size(spark: SparkSession, path: str) -> Size:
+    """Return the size of the table's newest version."""
+    checksum, found = snapshot(spark, path).checksumOpt(), snapshot(spark, path)
+    if checksum.isDefined():
+        return Size(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
+    return Size(int(found.numOfFiles()), int(found.sizeInBytes()))
+
+
+def stored_size(spark: SparkSession, path: str) -> Size:
+    """Return the size of all files below the table's directory: of every version, the feed and the log."""
+    return Size(*storage.usage(spark, path))
+
+
+def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
+    """Return the size of those files of the newest version that are smaller than half the target."""
+    found, limit = snapshot(spark, path), target_bytes // 2
+    noted = noted_files(found)
+    if noted is not None:
+        sizes = [size for file in noted if (size := int(file.size())) < limit]
+        return Size(len(sizes), sum(sizes))
+    small = DataFrame(found.allFiles().toDF(), spark).where(F.col("size") < limit)
+    files, total = small.agg(F.count("*"), F.sum("size")).first() or (0, 0)
+    return Size(files, total or 0)
+
+
+def has_many_small_files(small: Size) -> bool:
+    """Tell whether `optimize` is worth while."""
+    return small.files > _FEW_SMALL_FILES
+
+
+def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
+    """Merge small files into files of about the target size, and tell whether there were any.
+
+    `cluster_by` is the column that files are ordered by, so that each holds a short span of it; null: any
+    order. Files that were clustered before stay unless there are few of them, so the cost follows what has
+    been written since the last time. Raises one of Delta's conflicts where another writer has
+    rewritten the same files meanwhile (`lakehouse.tables.retry_on_conflict`).
+    """
+    own = _session(
+        spark,
+        {
+            "optimize.maxFileSize": target_bytes,
+            "optimize.minFileSize": target_bytes // 2,
+            "optimize.clustering.mergeStrategy.minCubeSize.threshold": target_bytes,
+            "optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": _CUBES_FILES * target_bytes,
+        },
+    )
+    if cluster_by is not None:
+        _ensure_clustered(own, path, cluster_by)
+    metrics = own.sql(f"OPTIMIZE {_named(path)}").select("metrics.numFilesRemoved").first()
+    return bool(metrics and metrics.numFilesRemoved)
+
+
+def _ensure_clustered(spark: SparkSession, path: str, column: str) -> None:
+    if column not in (_clustered_by(spark, path) or ()):
+        retry_on_conflict(lambda: alter(spark, path, f"CLUSTER BY (`{column}`)"))
+
+
+def _clustered_by(spark: SparkSession, path: str) -> list[str]:
+    row = spark.sql(f"DESCRIBE DETAIL {_named(path)}").select("clusteringColumns").first()
+    return list(row.clusteringColumns or ()) if row else []
+
+
+def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
+    """Remove files that no version of the kept time needs, and return how many; `dry_run`: only count them.
+
+    Older versions can no longer be read, nor can their change feed. A rerun finds none.
+    """
+    hours = max(0, int(keep / timedelta(hours=1)))
+    own = _session(spark, {"retentionDurationCheck.enabled": "false", "vacuum.logging.enabled": "false"})
+    own.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", _TASKS)
+    before = _data_files(spark, path)
+    with _silence(spark):
+        found = own.sql(f"VACUUM {_named(path)} RETAIN {hours} HOURS{' DRY RUN' if dry_run else ''}")
+        count = found.count() if dry_run else 0
+    return count if dry_run else before - _data_files(spark, path)
+
+
+def _data_files(spark: SparkSession, path: str) -> int:
+    """Return how many files lie below the table's directory, apart from its log."""
+    return stored_size(spark, path).files - stored_size(spark, f"{path}/_delta_log").files
+
+
+@contextmanager
+def _silence(spark: SparkSession) -> Iterator[None]:
+    """Keep off the terminal what Delta prints about a VACUUM."""
+    jvm: Any = spark._jvm
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
+    """Remove commits that are older than the kept time and lie before a checkpoint of the log.
+
+    Delta does so by itself only for whole days, and after a month.
+    """
+    jvm: Any = spark._jvm
+    delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
+    # A small long would come to Python as an int, and back as a Java Integer.
+    boxed = jvm.java.util.stream.LongStream.of(int(keep / timedelta(milliseconds=1))).boxed().findFirst()
+    keep_ms = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
+    hour = delta.TruncationGranularity.HOUR()
+    log_of(spark, path).cleanUpExpiredLogs(snapshot(spark, path), none, keep_ms, hour)
+
+
+def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:
+    """Return a session of its own with settings of Delta's, so that nobody else works under them."""
+    own = spark.newSession()
+    for name, value in values.items():
+        own.conf.set(f"{_PREFIX}.{name}", str(value))
+    return own
+
+
+def _named(path: str) -> str:
+    location = path.replace("`", "``")
+    return f"delta.`{location}`"
