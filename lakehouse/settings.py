@@ -234,6 +234,14 @@ class Settings(BaseSettings):
         default=48, ge=1, description="How long commits are kept in the tables' logs, in hours; as above."
     )
 
+    kept_days: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description=(
+            "How many days tables keep their rows, as {table: days}; JSON in the environment. A table that "
+            "is not named keeps all of them. See docs/operations.md."
+        ),
+    )
+
     alerts: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
         description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",

@@ -1,7 +1,7 @@
 """The books: every row of bronze is in exactly one of silver, the open and the discarded dead letters.
 
 A replayed dead letter is also in silver. Rows that an unfinished micro-batch of silver has written only have
-to come from bronze.
+to come from bronze. Records that retention has taken from bronze are left out of all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
-from lakehouse.progress import snapshots
+from lakehouse.progress import retained, snapshots
 from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
@@ -27,8 +27,9 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
     finished = snapshots.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
     silver = lake.read("silver", source.table)
-    dead = lake.read("silver", "dead_letters")
-    books = _books(finished, silver, dead.where(F.col("job") == query)).persist()
+    dead = lake.read("silver", "dead_letters").where(F.col("job") == query)
+    taken = retained.taken_of(lake, "bronze", source.table)
+    books = _books(*map(taken.filter_kept, (finished, silver, dead))).persist()
     try:
         wrong = books.select(*COORDINATES, _what().alias("what")).where("what IS NOT NULL")
         unknown = books.where("bronze = 0").join(
@@ -45,7 +46,7 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
             "open, {discarded:,} discarded; {in_flight:,} of an unfinished micro-batch"
         ).format(**totals)
         subject = Compared(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
-        return [subject.compared(totals["bronze"], [wrong, strange], [note])]
+        return [subject.compared(totals["bronze"], [wrong, strange], [note, *taken.notes()])]
     finally:
         books.unpersist()
 

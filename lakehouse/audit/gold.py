@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.audit.report import Check, Compared
 from lakehouse.repair import recompute
+from lakehouse.repair.recompute import GoldCut
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake
@@ -14,7 +15,7 @@ from lakehouse.tables import Lake
 
 def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
     """Compare a gold table and its side tables with a recomputation, row by row."""
-    cut = recompute.cut_of(lake, table)
+    cut = recompute.cut_of(lake, table, settings)
     anew = recompute.made_anew(cut, settings)
     checks = []
     for kept in (table, *table.sides):
@@ -27,7 +28,7 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings)
         subject = Compared(
             stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
         )
-        notes = [f"version {cut.versions[kept.name]}", *_set_aside(found, kept)]
+        notes = [f"version {cut.versions[kept.name]}", *_set_aside(found, kept), *_left_out(cut, kept)]
         checks.append(subject.compared(found.count(), different, notes))
     return checks
 
@@ -38,3 +39,8 @@ def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()
     return [f"{rows:,} with a total beyond its type, see ops.keys_set_aside"] if rows else []
+
+
+def _left_out(cut: GoldCut, kept: MergedTable) -> list[str]:
+    since = cut.since[kept.name]
+    return [] if since is None else [f"rows before {since:%F %T} UTC are left out: retention"]

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress import checkpoints, retained, snapshots
 from lakehouse.progress.data_losses import DATA_LOSSES
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
@@ -36,10 +36,13 @@ def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings
     ]
     if beyond:
         return [subject.found(0, len(beyond), beyond)]
-    due = {partition: (first, max(first, read.get(partition, 0))) for partition, (first, _) in ranges.items()}
-    bronze = lake.read("bronze", source.table)
+    taken = retained.taken_of(lake, "bronze", source.table)
+    gone = {one.partition: one.last + 1 for one in taken.gone if one.topic == topic}
+    firsts = {partition: max(first, gone.get(partition, 0)) for partition, (first, _) in ranges.items()}
+    due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
+    bronze = taken.filter_kept(lake.read("bronze", source.table))
     landed = _counted(bronze.where(F.col("topic") == topic))
-    explained = [*_losses(lake, topic), *_unknown(bronze, source)]
+    explained = [*taken.notes(), *_losses(lake, topic), *_unknown(bronze, source)]
     if not due:
         return [subject.compared(landed.count(), notes=explained)]
     sent = read_records(lake.spark, settings, topic, due).select(

@@ -30,14 +30,14 @@ def maintain(
     stream: StreamOption = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say which files would be merged and removed, and do nothing.")
+        bool, typer.Option("--dry-run", help="Say which rows and files would go, and do nothing.")
     ] = False,
 ) -> None:
-    """Merge small files, remove files and log entries that nobody needs, and clear spent state.
+    """Delete rows that are too old, merge small files, remove what nobody needs, and clear spent state.
 
-    No row changes, and no column that users read. What a layer has not read yet stays, however old it is. May
-    run at any time, beside the layers too; a rerun finds nothing to do. A live run does the same by itself,
-    every LAKEHOUSE_MAINTAIN_EVERY.
+    Rows leave only tables that LAKEHOUSE_KEPT_DAYS names; no other row changes, and no column that users
+    read. What a layer has not read yet stays, however old it is. May run at any time, beside the layers too;
+    a rerun finds nothing to do. A live run does the same by itself, every LAKEHOUSE_MAINTAIN_EVERY.
     """
     settings, streams, console = read_settings(), choose(stream or []), Console()
     with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
@@ -73,16 +73,18 @@ def _keep(
 
 
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
-    """Return a row for each table: files and bytes before and after, and who has not read all of it."""
+    """Return a row for each table: rows, files and bytes, and who has not read all of it."""
+    gone = "rows to go" if dry_run else "rows gone"
     merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")
     shown = Table("table")
-    for heading in ("files", merged, f"old files {removed}", "on disk", "after"):
+    for heading in (gone, "files", merged, f"old files {removed}", "on disk", "after"):
         shown.add_column(heading, justify="right")
     shown.add_column("kept for")
     for one in done:
         (before, after), (stored, left) = one.files, one.stored
         shown.add_row(
             one.table,
+            f"{one.rows:,}",
             f"{before.files:,}",
             f"{after.files:,}",
             f"{one.removed:,}",

@@ -44,7 +44,7 @@ def clear_state(lake: Lake, streams: Sequence[Stream], settings: Settings) -> li
 
 def _clear(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
     name = f"gold.{table.name}"
-    before = _out_of_reach(lake, stream, table, settings)
+    before = out_of_reach(lake, stream, table, settings)
     if before is None or table.state is None:
         return Cleared(name, 0, None)
     path = lake.ensure(gold.spec(table, settings))
@@ -52,8 +52,8 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> 
     return Cleared(name, tables.clear(lake.spark, path, table.state.columns, ended), before)
 
 
-def _out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> datetime | None:
-    """Return the time before which no record that is still to be merged can lie."""
+def out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> datetime | None:
+    """Return the time (UTC) before which no record that is still to be merged can lie; null: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     merged = snapshots.positions(lake, query, snapshots.finished(lake, query))
     watermarks = []

@@ -63,6 +63,7 @@ def rebuild_gold(
 ) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
+    Rows whose records retention has taken from silver stay as they are.
     `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
     table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
     written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
@@ -88,7 +89,7 @@ def _put_right(
     lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
 ) -> dict[str, GoldRebuilt]:
     """Write what differs, to side tables first, as micro-batches do."""
-    cut = recompute.cut_of(lake, table)
+    cut = recompute.cut_of(lake, table, settings)
     anew = recompute.made_anew(cut, settings)
     kept = (*table.sides, table)
     looks = [_Look(cut.found[one.name], anew[one.name], one, settings, span) for one in kept]

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.progress import snapshots
+from lakehouse.progress import retained, snapshots
 from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, attempted, to_dead_letters
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
@@ -101,7 +101,8 @@ def rebuild_silver(
     """Judge again what silver has finished with, and correct silver and the dead letters.
 
     Records in silver came in time and are not late. A letter for lateness stays. A record that today's rules
-    would accept, but that lies before the watermark, is now late. With `allow_late` neither applies.
+    would accept, but that lies before the watermark, is now late. With `allow_late` neither applies, unless
+    retention has taken the rows that a record belongs to; what it has taken from bronze is not judged.
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
@@ -115,6 +116,7 @@ class _SourceRebuild:
 
     def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings, now: datetime) -> None:
         self._lake = lake
+        self._stream = stream
         self._source = source
         self._settings = settings
         self._now = now
@@ -184,15 +186,18 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver."""
         reasons = F.col("reasons")
-        if allow_late:
+        watermark = retained.closed_before(self._lake, self._stream, self._source, self._settings)
+        if allow_late and watermark is None:
             return reasons
-        front = HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
-        watermark = watermark_of(front, self._settings.allowed_lateness_s)
+        if not allow_late:
+            front = HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
+            in_time = watermark_of(front, self._settings.allowed_lateness_s)
+            watermark = retained.latest((in_time, watermark))
         was_late = F.filter("said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
         return (
             F.when(F.col("standing").isNotNull(), reasons)
-            .when(F.size(was_late) > 0, F.concat(reasons, was_late))
+            .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
             .when(F.size(reasons) == 0, late_now)
             .otherwise(reasons)
         )

@@ -1,7 +1,8 @@
 """Gold recomputed: what a gold table and its side tables must hold for the rows of silver they stand for.
 
 All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
-table. The table must hold the same, except as its Comparison says.
+table. The table must hold the same, except as its Comparison says. Rows that retention has taken, or whose
+records it has taken, are not compared (`lakehouse.progress.retained`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, MapType
 
 from lakehouse import tables
-from lakehouse.progress import snapshots
+from lakehouse.progress import retained, snapshots
 from lakehouse.settings import Settings
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
 from lakehouse.tables import Lake
@@ -31,16 +32,18 @@ DOUBLED = "there more than once"
 class GoldCut:
     """A gold table, its side tables, and the rows of silver that they stand for.
 
-    `found` are each table's rows by name, `versions` its version, `merged` the rows of silver.
+    `found` are each table's rows by name, `versions` its version, `merged` the rows of silver. Rows whose
+    first time (UTC) is before `since` are not in `found`; null: all are.
     """
 
     table: GoldTable
     found: Mapping[str, DataFrame]
     versions: Mapping[str, int]
     merged: Mapping[str, DataFrame]
+    since: Mapping[str, datetime | None]
 
 
-def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
+def cut_of(lake: Lake, table: GoldTable, settings: Settings) -> GoldCut:
     """Return the table as it is now, and what belongs to it.
 
     Side tables are written first, so one may be a micro-batch ahead: then its earlier version is taken.
@@ -58,11 +61,12 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
         silver_path = lake.path("silver", name)
         position = positions.get(tables.table_id(spark, silver_path))
         merged[name] = snapshots.read_up_to(spark, silver_path, position)
-    found = {}
+    found, since = {}, {}
     for one in (table, *table.sides):
+        since[one.name] = retained.whole_from(lake, one, table, settings)
         standing = tables.read_version(spark, lake.path("gold", one.name), versions[one.name])
-        found[one.name] = tables.as_declared(standing, one.schema)
-    return GoldCut(table, found, versions, merged)
+        found[one.name] = _filter_since(tables.as_declared(standing, one.schema), one, since[one.name])
+    return GoldCut(table, found, versions, merged, since)
 
 
 def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
@@ -71,8 +75,17 @@ def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
     partials = table.preaggregate(table.combine(cut.merged), settings)
     nothing = cut.found[table.name].where(F.lit(False))
     folded = table.fold(partials, nothing, _front(partials, table), settings)
-    rows = {side.name: side.rows(folded) for side in table.sides}
-    return {table.name: folded.select(*table.schema.names), **rows}
+    rows = {table.name: folded.select(*table.schema.names)}
+    rows |= {side.name: side.rows(folded) for side in table.sides}
+    return {
+        one.name: _filter_since(rows[one.name], one, cut.since[one.name]) for one in (table, *table.sides)
+    }
+
+
+def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -> DataFrame:
+    if since is None or table.time_columns is None:
+        return rows
+    return rows.where(F.col(table.time_columns[0]) >= F.lit(since))
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:

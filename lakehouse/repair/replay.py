@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
+from lakehouse.progress import retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     DISCARDED,
@@ -105,8 +106,9 @@ def replay(
 ) -> Replayed:
     """Judge the selected open letters again and accept into silver those that pass, each record once.
 
-    With `allow_late` no record is late. A rerun finds only those that still fail. Raises TableError while a
-    rebuild of silver judges letters of one of the sources.
+    With `allow_late` no record is late, unless retention has taken the rows that it belongs to. A rerun finds
+    only those that still fail. Raises TableError while a rebuild of silver judges letters of one of the
+    sources.
     """
     places = _places(lake, streams, settings, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -144,7 +146,7 @@ def _places(
     letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & (F.col("status") != REPLAYED))
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
-        _SelectedLetters(lake, source, settings, selection, now)
+        _SelectedLetters(lake, stream, source, settings, selection=selection, now=now)
         for stream in streams
         for source in stream.sources
         if silver.query_name(source) in jobs
@@ -155,9 +157,17 @@ class _SelectedLetters:
     """The selected letters of one source, and its tables."""
 
     def __init__(
-        self, lake: Lake, source: Source, settings: Settings, selection: Selection, now: datetime
+        self,
+        lake: Lake,
+        stream: Stream,
+        source: Source,
+        settings: Settings,
+        *,
+        selection: Selection,
+        now: datetime,
     ) -> None:
         self._lake = lake
+        self._stream = stream
         self._source = source
         self._settings = settings
         self._selected = (
@@ -267,7 +277,8 @@ class _SelectedLetters:
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
         front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
-        watermark = watermark_of(front, self._settings.allowed_lateness_s)
+        closed = retained.closed_before(self._lake, self._stream, self._source, self._settings)
+        watermark = retained.latest((watermark_of(front, self._settings.allowed_lateness_s), closed))
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
         judged = judge(chosen, self._source, watermark, self._settings)
         return judged.join(waiting.select("id", *_KEYS), _KEYS)

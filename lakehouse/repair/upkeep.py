@@ -1,6 +1,7 @@
 """A round of upkeep over the tables of a lake: few files, no files that nobody needs, a short log.
 
-Each table is one step: OPTIMIZE where many small files have gathered, VACUUM, and the clean-up of the log.
+Each table is one step: rows that are too old leave (`lakehouse.repair.retention`), OPTIMIZE merges small
+files where many have gathered, VACUUM, and the clean-up of the log.
 What a reader still needs stays, however old it is: versions that a layer has not read, and the change feed
 from which Redis is filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
 """
@@ -11,17 +12,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from lakehouse import tables
 from lakehouse.events import Kind, note
 from lakehouse.layers import bronze, gold, silver
 from lakehouse.layers.unsent_rows import UNSENT_ROWS
-from lakehouse.progress import snapshots
 from lakehouse.progress.data_losses import DATA_LOSSES
-from lakehouse.progress.snapshots import Position
+from lakehouse.progress.retained import RETENTION
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.repair import retention
+from lakehouse.repair.readers import Held, Reader, held_by, position_of
+from lakehouse.repair.retention import CutMaker
+from lakehouse.runtime.event_table import EVENTS
 from lakehouse.runtime.groups import Alone
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -30,43 +34,32 @@ from lakehouse.tables.upkeep import Size
 
 _MARGIN = timedelta(hours=1)
 _MB = 1 << 20
-_UNKNOWN = datetime.max.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A query that reads a table: its appends, or its change feed."""
-
-    query: str
-    feed: bool
 
 
 @dataclass(frozen=True)
 class Task:
-    """A table to look after, and who reads it; micro-batches rewrite the files of one that `is_merged`."""
+    """A table to look after, and who reads it; micro-batches rewrite the files of one that `is_merged`.
+
+    `cut` says which rows are too old; null: it keeps all of them.
+    """
 
     spec: TableSpec
     readers: tuple[Reader, ...] = ()
     is_merged: bool = False
-
-
-@dataclass(frozen=True)
-class Held:
-    """A reader that has not read a version, and when that was committed (UTC); null: it has left the log."""
-
-    reader: str
-    since: datetime | None
+    cut: CutMaker | None = None
 
 
 @dataclass(frozen=True)
 class Kept:
     """What a step did to a table.
 
-    `files` are those of its newest version before and after, `stored` everything in its directory. `removed`
-    is how many files VACUUM removed (would remove, in a dry run), and `held` whose unread versions it spared.
+    `rows` is how many were too old and left (would leave, in a dry run). `files` are those of its newest
+    version before and after, `stored` everything in its directory. `removed` is how many files VACUUM removed
+    (would remove), and `held` whose unread versions it spared.
     """
 
     table: str
+    rows: int
     files: tuple[Size, Size]
     stored: tuple[Size, Size]
     removed: int
@@ -74,12 +67,13 @@ class Kept:
 
     @property
     def has_done_something(self) -> bool:
-        """Tell whether files were merged or removed."""
-        return self.files[0] != self.files[1] or self.removed > 0
+        """Tell whether rows left, or files were merged or removed."""
+        return self.rows > 0 or self.files[0] != self.files[1] or self.removed > 0
 
     def __str__(self) -> str:
         before, after = self.files[0].files, self.files[1].files
-        said = [f"{before:,} files became {after:,}"] if after != before else []
+        said = [f"{self.rows:,} rows were too old"] if self.rows else []
+        said += [f"{before:,} files became {after:,}"] if after != before else []
         said += [f"{self.removed:,} old files removed"] if self.removed else []
         if self.held is not None:
             since = "is not in the log" if self.held.since is None else f"is of {self.held.since:%F %T} UTC"
@@ -90,6 +84,7 @@ class Kept:
         """Note what was done in ops.events."""
         (before, after), (stored, left) = self.files, self.stored
         details = {
+            "rows": self.rows,
             "files": [before.files, after.files],
             "stored_files": [stored.files, left.files],
             "stored_bytes": [stored.bytes, left.bytes],
@@ -106,22 +101,35 @@ class Kept:
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     """Return the tables of the streams and those that all streams share."""
+    days = settings.kept_days.get
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
-    return found + [Task(spec) for spec in (DEAD_LETTERS, UNSENT_ROWS, DATA_LOSSES, RESULTS, GATES)]
+    kept = days(DEAD_LETTERS.qualified_name)
+    found.append(Task(DEAD_LETTERS, cut=None if kept is None else retention.letters_cut(streams, kept)))
+    for spec, column in ((RESULTS, "checked_at"), (EVENTS, "at")):
+        kept = days(spec.qualified_name)
+        found.append(Task(spec, cut=None if kept is None else retention.ops_cut(column, kept)))
+    return found + [Task(spec) for spec in (UNSENT_ROWS, DATA_LOSSES, GATES, RETENTION)]
 
 
 def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
-    found = []
+    days, found = settings.kept_days.get, []
     for source in stream.sources:
         merging = [f"gold.{table.name}" for table in stream.gold if source.table in table.reads]
-        found += [
-            Task(bronze.spec(source), (Reader(f"silver.{source.table}", feed=False),)),
-            Task(silver.spec(source, settings), tuple(Reader(query, feed=False) for query in merging)),
-        ]
-    return found + [
-        Task(gold.spec(table, settings), (Reader(f"export.{table.name}", feed=True),), is_merged=True)
-        for table in stream.tables
-    ]
+        raw, clean = bronze.spec(source), silver.spec(source, settings)
+        kept = days(raw.qualified_name)
+        cut = None if kept is None else retention.bronze_cut(source, kept)
+        found.append(Task(raw, (Reader(silver.query_name(source), feed=False),), cut=cut))
+        kept = days(clean.qualified_name)
+        cut = None if kept is None else retention.silver_cut(stream, source, settings, kept)
+        found.append(Task(clean, tuple(Reader(query, feed=False) for query in merging), cut=cut))
+    for made_by in stream.gold:
+        for table in (made_by, *made_by.sides):
+            spec = gold.spec(table, settings)
+            kept = days(spec.qualified_name)
+            cut = None if kept is None else retention.gold_cut(stream, table, made_by, settings, kept)
+            readers = (Reader(f"export.{table.name}", feed=True),)
+            found.append(Task(spec, readers, is_merged=True, cut=cut))
+    return found
 
 
 class Keeper:
@@ -157,13 +165,21 @@ class Keeper:
         if not self._lake.exists(spec.layer, spec.name):
             return None
         files, stored = upkeep.current_size(spark, path), upkeep.stored_size(spark, path)
+        rows = self._take(task, path, now, dry_run=dry_run)
         merged = self._merge_files(task, path, files, dry_run=dry_run)
-        held = self._held_by(task, path)
+        held = held_by(self._lake, task.readers, path)
         removed = upkeep.vacuum(spark, path, self._kept_for(task, held, now), dry_run=dry_run)
         if not dry_run:
             self._clean_log(task, path, now)
         left = stored if dry_run else upkeep.stored_size(spark, path)
-        return Kept(spec.qualified_name, (files, merged), (stored, left), removed, held)
+        return Kept(spec.qualified_name, rows, (files, merged), (stored, left), removed, held)
+
+    def _take(self, task: Task, path: str, now: datetime, *, dry_run: bool) -> int:
+        cut = None if task.cut is None else task.cut(self._lake, now)
+        if cut is None:
+            return 0
+        with nullcontext() if dry_run else self._holding(task, path):
+            return retention.take(self._lake, task.spec, cut, now, dry_run=dry_run)
 
     def _merge_files(self, task: Task, path: str, files: Size, *, dry_run: bool) -> Size:
         spark, small = self._lake.spark, upkeep.small_files(self._lake.spark, path, self._target_bytes)
@@ -202,7 +218,7 @@ class Keeper:
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:
             for back in (0, 1):
-                position = self._position(reader, path, back=back)
+                position = position_of(self._lake, reader, path, back=back)
                 if position is not None and first_kept <= position.version <= newest:
                     needed.append(now - tables.committed_at(spark, path, position.version) + _MARGIN)
         if any(reader.feed for reader in task.readers):
@@ -212,31 +228,3 @@ class Keeper:
     @property
     def _feed_kept_for(self) -> timedelta:
         return timedelta(seconds=self._settings.redis_ttl_s) + _MARGIN
-
-    def _position(self, reader: Reader, path: str, *, back: int = 0) -> Position | None:
-        """Return how far the reader's last finished micro-batch has come, or one `back` before it."""
-        last = snapshots.finished(self._lake, reader.query)
-        if last is None or last < back:
-            return None
-        found = snapshots.positions(self._lake, reader.query, last - back)
-        return found.get(tables.table_id(self._lake.spark, path))
-
-    def _held_by(self, task: Task, path: str) -> Held | None:
-        """Return the reader with the oldest version that it has not read; null where all have read all."""
-        waiting = [held for reader in task.readers if (held := self._unread(reader, path)) is not None]
-        return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
-
-    def _unread(self, reader: Reader, path: str) -> Held | None:
-        spark, position = self._lake.spark, self._position(reader, path)
-        if position is None:
-            return None  # it has never read the table, and will begin with the rows as they are then
-        newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
-        if position.version < first_kept:
-            return Held(reader.query, None)
-        if reader.feed:
-            read = snapshots.version_read(spark, path, position)
-            if read is not None and snapshots.with_same_rows(spark, path, max(read, first_kept)) == newest:
-                return None
-        elif not snapshots.has_unread(spark, path, position, newest + 1):
-            return None
-        return Held(reader.query, tables.committed_at(spark, path, min(position.version, newest)))

@@ -8,6 +8,7 @@ from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
 from lakehouse.streams.calls import CALLS
+from lakehouse.streams.kept_days import check_kept_days
 from lakehouse.streams.metrics import METRICS
 from lakehouse.streams.sales import SALES
 from lakehouse.streams.transactions import TRANSACTIONS
@@ -28,10 +29,14 @@ def choose(names: Sequence[str]) -> tuple[Stream, ...]:
 
 
 def read_settings() -> Settings:
-    """Return the settings, as `load_settings` does. Also refuses names of topics that no stream has."""
+    """Return the settings, as `load_settings` does.
+
+    Also refuses topics that no stream has, and days to keep rows for that their tables cannot have.
+    """
     settings = load_settings()
     known = {topic for stream in STREAMS for topic in stream.topics}
     unknown = sorted(settings.topics.keys() - known)
     if unknown:
         raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    check_kept_days(settings.kept_days, STREAMS)
     return settings

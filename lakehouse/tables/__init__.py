@@ -40,6 +40,7 @@ from lakehouse.tables.specs import DataFile, TableSpec, Transaction, checkpoint_
 from lakehouse.tables.writing import (
     append,
     clear,
+    delete,
     insert_missing,
     keep_one,
     replace,
@@ -65,6 +66,7 @@ __all__ = [
     "clear",
     "committed_at",
     "created_ms",
+    "delete",
     "exists",
     "files",
     "first_version",

@@ -22,7 +22,15 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from lakehouse.errors import TableError
 from lakehouse.spark.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
-from lakehouse.tables.commits import FILE, Candidates, Commit, amended_rows, begin, changed_rows
+from lakehouse.tables.commits import (
+    CHANGE_TYPE,
+    FILE,
+    Candidates,
+    Commit,
+    amended_rows,
+    begin,
+    changed_rows,
+)
 from lakehouse.tables.specs import Transaction
 
 T = TypeVar("T")
@@ -270,6 +278,28 @@ def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column
 def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
     return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))
+
+
+def delete(spark: SparkSession, path: str, where: Column) -> int:
+    """Delete the rows that `where` selects and return how many; a rerun finds none.
+
+    The change feed gets each of them as a delete.
+    """
+
+    def gone() -> int:
+        commit, hit = begin(spark, path), F.coalesce(where, F.lit(False))
+        near = commit.candidates(where)
+        with executing_for(spark, few=are_few(rows=near.rows)):
+            found = commit.rows(near).where(hit).groupBy(FILE).count().collect()
+            if found:
+                names = [row[FILE] for row in found]
+                kind = F.when(hit, F.lit("delete")).alias(CHANGE_TYPE)
+                commit.write(commit.rows(near, names).select(*commit.schema.names, kind))
+                commit.remove(near, names)
+                commit.finish(None)
+        return sum(row["count"] for row in found)
+
+    return retry_on_conflict(gone)
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:

@@ -368,5 +368,5 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_
 
         assert len(pipeline.rows_of(settings, SILVER)) == rows
         assert differences(settings) == []
-        cut = recompute.cut_of(lake, USER_TRANSACTIONS_5M)
+        cut = recompute.cut_of(lake, USER_TRANSACTIONS_5M, settings)
         assert cut.merged["transactions"].count() == rows

@@ -92,7 +92,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     found["again"] = clear_state(lake, [STREAM], settings)
     pipeline.run_layers(spark, settings, "export")
     after, messages_after = pipeline.rows_of(settings, GOLD), messages()
-    cut = recompute.cut_of(lake, METRICS_1M)
+    cut = recompute.cut_of(lake, METRICS_1M, settings)
     anew = recompute.made_anew(cut, settings)["metrics_1m"]
     wrong = recompute.differences(cut.found["metrics_1m"], anew, METRICS_1M, settings).count()
 
