@@ -247,7 +247,7 @@ def test_missing_java_and_missing_jars_say_what_to_install(
         assert "install Java 17" in failure("up")
     with monkeypatch.context() as patch:
         patch.setattr(jars.sys, "prefix", str(home))  # type: ignore[attr-defined]
-        assert "run `make setup`" in failure("up")
+        assert "run `lakehouse setup`" in failure("up")
     assert processes_of(home) == []
 
 
