@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import uuid
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakehouse.spark.paths import local_path
@@ -18,6 +20,20 @@ _LOCAL = "file:"
 def exists(spark: SparkSession, path: str) -> bool:
     """Tell whether a file or directory exists."""
     return bool(_file_system(spark, path).exists(_path(spark, path)))
+
+
+def modified_ms(spark: SparkSession, path: str) -> int | None:
+    """Return when a file was last modified, in ms since the epoch; null if it does not exist."""
+    here = _on_this_machine(spark, path)
+    if here is not None:
+        try:
+            return here.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+    system = _file_system(spark, path)
+    if not system.exists(_path(spark, path)):
+        return None
+    return int(system.getFileStatus(_path(spark, path)).getModificationTime())
 
 
 def names(spark: SparkSession, directory: str) -> list[str]:
@@ -40,6 +56,9 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 
 def read_text(spark: SparkSession, path: str) -> str:
     """Return a small file's text."""
+    here = _on_this_machine(spark, path)
+    if here is not None and here.exists():
+        return here.read_text(encoding="utf-8")
     jvm: Any = spark._jvm
     stream = _file_system(spark, path).open(_path(spark, path))
     try:
@@ -67,10 +86,15 @@ def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False)
 
 def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
     """Return the path on this machine's file system, null if Hadoop has it elsewhere."""
-    context: Any = spark.sparkContext._jsc
-    if path.startswith(_LOCAL) or context.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL):
+    if path.startswith(_LOCAL) or ("://" not in path and _is_local_by_default(spark.sparkContext)):
         return local_path(path)
     return None
+
+
+@lru_cache(maxsize=1)
+def _is_local_by_default(context: SparkContext) -> bool:
+    java: Any = context._jsc
+    return bool(java.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL))
 
 
 def _write_here(path: Path, text: str, *, anew: bool) -> None:

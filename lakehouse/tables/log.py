@@ -15,6 +15,9 @@ from pyspark.sql.types import StructType
 from lakehouse.spark import storage
 from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
+CHECKPOINT_INTERVAL = 100
+"""A checkpoint of a table's log is written every so many commits."""
+
 FEW_FILES = 16
 """Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
@@ -29,9 +32,34 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
     """Return Delta's own object of the table, as of now or a version; version -1 if there is no table."""
     jvm: Any = spark._jvm
     log, unset = log_of(spark, path), jvm.scala.Option.empty()
-    if version is None:
-        return log.update(False, unset, unset)
-    return log.getSnapshotAt(version, unset, unset, False)
+    if version is not None:
+        return log.getSnapshotAt(version, unset, unset, False)
+    known = log.unsafeVolatileSnapshot()
+    return known if _is_newest(spark, path, known) else log.update(False, unset, unset)
+
+
+def _is_newest(spark: SparkSession, path: str, known: Any) -> bool:
+    """Tell, without listing the log, whether a snapshot is of the table's newest version.
+
+    Versions have no gaps. So it is the newest if its own commit is still the same file and the next one is
+    missing. Delta lists the whole directory instead, and so finds newer checkpoints. It has to look when one
+    must be there: otherwise the snapshot would keep every commit since the one that it began with.
+    """
+    version = int(known.version())
+    if version < 0:
+        return False
+    segment = known.logSegment()
+    if version - int(segment.checkpointProvider().version()) >= CHECKPOINT_INTERVAL:
+        return False
+    if storage.modified_ms(spark, commit_file(path, version + 1)) is not None:
+        return False
+    written = storage.modified_ms(spark, commit_file(path, version))
+    return written is not None and written == int(segment.lastCommitFileModificationTimestamp())
+
+
+def commit_file(path: str, version: int) -> str:
+    """Return where the log keeps a version's commit."""
+    return f"{path}/_delta_log/{version:020}.json"
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -138,7 +166,7 @@ def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
 
 def first_version(spark: SparkSession, path: str) -> int:
     """Return the earliest version that can still be read; log retention removes earlier ones."""
-    if storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
+    if storage.exists(spark, commit_file(path, 0)):
         return 0
     return int(log_of(spark, path).history().getEarliestRecreatableCommit())
 
@@ -150,7 +178,7 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 
 def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
     """Return a version's actions in the order of its log, each by its kind."""
-    text = storage.read_text(spark, f"{path}/_delta_log/{version:020}.json")
+    text = storage.read_text(spark, commit_file(path, version))
     return [json.loads(line) for line in text.splitlines()]
 
 

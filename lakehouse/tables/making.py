@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.tables import commits, schema_evolution
-from lakehouse.tables.log import exists, metadata, properties, snapshot
+from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec
 from lakehouse.tables.writing import retry_on_conflict
@@ -27,7 +27,7 @@ _STATS = "delta.dataSkippingStatsColumns"
 # checkpoint of the log every ten commits, takes seconds that a table written every second does not have.
 _COMMON_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
-    "delta.checkpointInterval": "100",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.checkpoint.writeStatsAsStruct": "true",
 }
 
