@@ -110,22 +110,25 @@ class EventTimeProgress:
 class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
-    `due(progress, settings)` is the condition on current rows that time alone may change.
+    `due(progress, settings)` is the condition on current rows that time alone may change. In such rows
+    `due_column` lies between the two ends of `due_span(progress, settings)`; null: no lower end.
     """
 
     column: str
     due: Callable[[EventTimeProgress, Settings], Column]
+    due_column: str
+    due_span: Callable[[EventTimeProgress, Settings], tuple[datetime | None, datetime]]
 
 
 @dataclass(frozen=True)
 class WallClock:
     """Time is the wall clock; it advances without records.
 
-    It changes each row for which `waits` is true when `after` has passed since its `column`: columns get the
+    It changes each row for which `waits` holds when `after` has passed since its `column`: columns get the
     values of `set_columns`. A fold that meets such rows does the same.
     """
 
-    waits: Callable[[], Column]
+    waits: Equals
     column: str
     after: Callable[[Settings], timedelta]
     set_columns: Callable[[Settings], Mapping[str, Column]]

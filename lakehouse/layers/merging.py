@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
 from lakehouse.layers.query import BatchResult
+from lakehouse.messages.layout import Equals
 from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
@@ -32,6 +33,7 @@ from lakehouse.stream import (
     WallClock,
 )
 from lakehouse.tables import Candidates, Commit, HighWaterMark, Lake, Transaction, from_micros, leases
+from lakehouse.tables.pruning import Between, Near
 from lakehouse.tables.spans import MOST_SPANS, merged
 from lakehouse.transforms.timestamps import shifted
 
@@ -115,7 +117,7 @@ class Merge:
         with executing_for(spark, few=few):
             partials = gathered(partials, few=few)
             current = commit.rows(near).drop(tables.FILE)
-            current = gathered(current if touched is None else current.where(touched), few=few)
+            current = gathered(current if touched is None else current.where(touched.condition()), few=few)
             to_recompute = (
                 self._to_recompute(partials, current) if self._may_need_recompute(facts, progress) else None
             )
@@ -130,12 +132,17 @@ class Merge:
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
-        due = self._due(EventTimeProgress(None, now))
-        waiting = tables.read(spark, self._path).where(clock.waits())
+        commit, waits = tables.begin(spark, self._path), Between(*_only(clock.waits))
+        near = commit.candidates(Near(((waits,),)))
+        due = clock.waits() & (F.col(clock.column) <= F.lit(self._latest_due(now, clock)))
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
-        rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
+        with executing_for(spark, few=are_few(rows=near.rows)):
+            waiting = commit.rows(near).where(clock.waits())
+            rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:
-            tables.update(spark, self._path, due, clock.set_columns(self._settings))
+            tables.update(
+                spark, self._path, due, clock.set_columns(self._settings), within=self._near_due(now, clock)
+            )
         self.next_due = None if micros is None else shifted(from_micros(micros), clock.after(self._settings))
         return BatchResult(rows, {self._table.name: rows})
 
@@ -162,7 +169,7 @@ class Merge:
         before = self._merged.value(spark)
         return EventTimeProgress(before, facts.reached if before is None else max(before, facts.reached))
 
-    def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Column | None:
+    def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
         """Return a condition that holds for rows the micro-batch may change, null for all of them.
 
         It only skips files: a fold looks again. If a few late records lie far from the others, the hours
@@ -181,20 +188,24 @@ class Merge:
         spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
         if not 1 < len(spans) <= MOST_SPANS:
             spans = [(first, last)]
-        begins, ends = F.col(extent[0]), F.col(extent[1])
-        near = reduce(
-            Column.__or__, ((begins <= F.lit(end)) & (ends >= F.lit(begin)) for begin, end in spans)
-        )
-        return near if self._table.clock is None else near | self._due(progress)
+        near = Near(tuple(_overlap(extent, begin, end) for begin, end in spans))
+        return near | self._due(progress)
 
-    def _due(self, progress: EventTimeProgress) -> Column:
+    def _due(self, progress: EventTimeProgress) -> Near:
+        """Return where the rows lie that time alone may change."""
         clock = self._table.clock
         if isinstance(clock, EventClock):
-            return clock.due(progress, self._settings)
+            return Near(((Between(clock.due_column, *clock.due_span(progress, self._settings)),),))
         if isinstance(clock, WallClock):
-            latest = shifted(progress.now, -clock.after(self._settings))
-            return clock.waits() & (F.col(clock.column) <= F.lit(latest))
-        return F.lit(False)
+            return self._near_due(progress.now, clock)
+        return Near(())
+
+    def _near_due(self, now: datetime, clock: WallClock) -> Near:
+        latest = Between(clock.column, None, self._latest_due(now, clock))
+        return Near(((Between(*_only(clock.waits)), latest),))
+
+    def _latest_due(self, now: datetime, clock: WallClock) -> datetime:
+        return shifted(now, -clock.after(self._settings))
 
     def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
         """Tell, without reading the table, whether there may be rows that partials alone cannot keep up."""
@@ -285,6 +296,16 @@ class Merge:
         self.next_due = min(known, default=None)
 
 
+def _only(wanted: Equals) -> tuple[str, str, str]:
+    """Return a column and the first and last value of rows for which a condition on text holds."""
+    return wanted.column, str(wanted.value), str(wanted.value)
+
+
+def _overlap(extent: tuple[str, str], begin: datetime, end: datetime) -> tuple[Between, Between]:
+    """Select rows whose extent in time has a moment in common with a span."""
+    return Between(extent[0], None, end), Between(extent[1], begin, None)
+
+
 def _hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
@@ -304,7 +325,7 @@ def _held(rows: DataFrame) -> DataFrame | None:
     return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
 
 
-def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
+def _extent_of(table: MergedTable, rows: DataFrame) -> Near | None:
     """Return the condition for a table's rows in the same span as these; null where they have no times."""
     if table.time_columns is None:
         return None
@@ -312,9 +333,8 @@ def _extent_of(table: MergedTable, rows: DataFrame) -> Column | None:
     least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
     bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
     if bounds is None or bounds["first"] is None:
-        return F.lit(False)
-    since, until = F.lit(from_micros(bounds["first"])), F.lit(from_micros(bounds["last"]))
-    return (F.col(first) <= until) & (F.col(last) >= since)
+        return Near(())
+    return Near((_overlap((first, last), from_micros(bounds["first"]), from_micros(bounds["last"])),))
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:

@@ -244,7 +244,7 @@ CALL_RECORDS = GoldTable(
     fold=fold_calls,
     merge_radius=lambda settings: timedelta(seconds=settings.call_gap_s),
     clock=WallClock(
-        waits=lambda: F.col("status") == "open",
+        waits=Equals("status", "open"),
         column="last_event_time",
         after=_closes_after,
         set_columns=closed_by_now,

@@ -34,6 +34,7 @@ from lakehouse.transforms import statistics
 from lakehouse.transforms.windows import (
     StatisticsWindows,
     Tumbling,
+    due_ends,
     due_windows,
     fixed_settings,
     statistics_message,
@@ -86,7 +87,7 @@ def _kept(
         merge_every_s=merge_every_s,
         preaggregate=preaggregate,
         fold=kept.fold,
-        clock=EventClock("last_event_time", due_windows),
+        clock=EventClock("last_event_time", due_windows, "window_end", due_ends),
         pinned_settings=fixed_settings,
         comparison=Comparison(
             ignored=("sketch",),

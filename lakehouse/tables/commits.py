@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark.columns import Columns
+from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.log import (
     FEW_FILES,
     frame_of,
@@ -29,7 +30,9 @@ from lakehouse.tables.log import (
     noted_files,
     properties_of,
     scala_seq,
+    snapshot,
 )
+from lakehouse.tables.pruning import Near
 from lakehouse.tables.specs import Transaction
 
 CHANGE_TYPE = "_change_type"
@@ -39,11 +42,16 @@ _UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files of a table that may match a condition: Delta's objects by name, their bytes and rows."""
+    """Files of a table that may match a condition: Delta's objects and how many rows each has, by name."""
 
     files: dict[str, Any]
     size_bytes: int
-    rows: int
+    rows_by_name: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files have."""
+        return sum(self.rows_by_name.values())
 
 
 @dataclass
@@ -82,21 +90,34 @@ class Commit:
         last = last_batch(self.snapshot, transaction.application)
         return last is not None and last >= transaction.version
 
-    def candidates(self, where: Column | None) -> Candidates:
+    def candidates(self, where: Near | Column | None) -> Candidates:
         """Return the files that may have rows that match the condition, null for all of them.
 
-        They count as read. If the table has few files, all of it does.
+        They count as read. For `Near`, and if the table has few files, the whole table does: this conflicts
+        then with every other commit that changes rows.
         """
+        if isinstance(where, Near):
+            return self._near(where)
         files = noted_files(self.snapshot, FEW_FILES)
         if files is not None:
             self._txn.readWholeTable()
         else:
             found = self._filtered(F.lit(True) if where is None else where)
             files = [found.apply(place) for place in range(found.size())]
+        by_name = {str(file.path()).rsplit("/", 1)[-1]: file for file in files}
+        rows = {
+            name: _UNKNOWN_ROWS if (one := _records(file)) is None else one for name, file in by_name.items()
+        }
+        return Candidates(by_name, sum(int(file.size()) for file in files), rows)
+
+    def _near(self, where: Near) -> Candidates:
+        self._txn.readWholeTable()
+        files = files_of(self.spark, self.path, self.snapshot).by_name
+        found = {name: file for name, file in files.items() if where.may_hold(file.bounds)}
         return Candidates(
-            {str(file.path()).rsplit("/", 1)[-1]: file for file in files},
-            sum(int(file.size()) for file in files),
-            sum(_UNKNOWN_ROWS if (rows := _records(file)) is None else rows for file in files),
+            {name: to_delta(self.spark, file) for name, file in found.items()},
+            sum(file.size_bytes for file in found.values()),
+            {name: _UNKNOWN_ROWS if file.rows is None else file.rows for name, file in found.items()},
         )
 
     def _filtered(self, where: Column) -> Any:
@@ -191,8 +212,9 @@ class Commit:
 def begin(spark: SparkSession, path: str) -> Commit:
     """Begin a commit to the table at the path, as it is now."""
     jvm: Any = spark._jvm
-    none = jvm.scala.Option.empty()
-    return Commit(spark, path, log_of(spark, path).startTransaction(none, none))
+    option = jvm.scala.Option
+    newest = option.apply(snapshot(spark, path))
+    return Commit(spark, path, log_of(spark, path).startTransaction(option.empty(), newest))
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.errors import TableError
-from lakehouse.spark.execution import are_few, executing_for, gathered
+from lakehouse.spark.execution import FEW_ROWS, are_few, executing_for, gathered
 from lakehouse.stream import DELETED
 from lakehouse.tables.commits import (
     CHANGE_TYPE,
@@ -31,6 +31,7 @@ from lakehouse.tables.commits import (
     begin,
     changed_rows,
 )
+from lakehouse.tables.pruning import Near
 from lakehouse.tables.specs import Transaction
 
 T = TypeVar("T")
@@ -102,6 +103,11 @@ def _put_in_place(
     new = _as_in(commit.schema, rows, commit.path)
     if names:
         old = gathered(commit.rows(near, names).drop(FILE), few=few)
+        if sum(near.rows_by_name[name] for name in names) > FEW_ROWS:
+            # Whoever changes these rows again soon then has only them to write, not all that lay around them.
+            changing = new.select(*keys)
+            commit.write(old.join(changing, list(keys), "left_anti").coalesce(len(names)))
+            old = old.join(changing, list(keys), "left_semi")
         commit.write(changed_rows(old, new, keys, gone))
         commit.remove(near, names)
     else:
@@ -205,21 +211,30 @@ def update_matched(
     )
 
 
-def update(spark: SparkSession, path: str, where: Column, values: Mapping[str, Column]) -> int:
+def update(
+    spark: SparkSession,
+    path: str,
+    where: Column,
+    values: Mapping[str, Column],
+    *,
+    within: Near | None = None,
+) -> int:
     """Set columns in the rows that `where` selects and return how many.
 
-    The caller ensures that a rerun finds none.
+    The caller ensures that a rerun finds none. `within` holds for all rows that `where` selects; it skips
+    files.
     """
 
     def matched(standing: DataFrame) -> DataFrame:
         return standing.alias("t")
 
-    return retry_on_conflict(lambda: _set_where(begin(spark, path), where, matched, where, values))
+    near = where if within is None else within
+    return retry_on_conflict(lambda: _set_where(begin(spark, path), near, matched, where, values))
 
 
 def _set_where(
     commit: Commit,
-    within: Column,
+    within: Near | Column,
     matched: Callable[[DataFrame], DataFrame],
     where: Column,
     values: Mapping[str, Column],

@@ -148,6 +148,12 @@ def due_windows(progress: EventTimeProgress, settings: Settings) -> Column:
     return final_now & ~_is_final(window_end, F.lit(progress.before), settings.grace_s)
 
 
+def due_ends(progress: EventTimeProgress, settings: Settings) -> tuple[datetime | None, datetime]:
+    """Return the first and last end of such a window, both included; null: however early."""
+    grace = timedelta(seconds=settings.grace_s)
+    return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
+
+
 def fixed_settings(settings: Settings) -> Mapping[str, str]:
     """Return the settings that rows with statistics depend on."""
     return {"quantile_k": str(settings.quantile_k), "grace_s": str(settings.grace_s)}

@@ -1,0 +1,105 @@
+"""The data files of a table's newest version, kept up to date by what each commit adds and removes.
+
+To list them, Delta replays the log in Spark jobs, for every version anew. Here they are read once, and then
+follow from the commits since. So what a micro-batch pays does not depend on the age of the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.spark import storage
+from lakehouse.tables.log import frame_of, read_commit
+from lakehouse.tables.pruning import Bounds
+
+_MOST_COMMITS = 50  # more are not read one by one
+
+
+@dataclass(frozen=True)
+class File:
+    """A data file: its size, its rows (null: unknown), the bounds of its columns, and the log's own words."""
+
+    size_bytes: int
+    rows: int | None
+    bounds: Bounds
+    action: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a version of a table, by name."""
+
+    table: str
+    version: int
+    by_name: Mapping[str, File]
+
+
+_known: dict[str, Files] = {}
+
+
+def files_of(spark: SparkSession, path: str, snapshot: Any) -> Files:
+    """Return the files of a snapshot of the table at the path."""
+    table, version, known = str(snapshot.metadata().id()), int(snapshot.version()), _known.get(path)
+    if known is None or known.table != table or not 0 <= version - known.version <= _MOST_COMMITS:
+        found = _read(spark, path, snapshot, table, version)
+    elif version == known.version:
+        return known
+    else:
+        found = _advanced(spark, path, known, version)
+    _known[path] = found
+    return found
+
+
+def frame_of_files(spark: SparkSession, snapshot: Any, files: Iterable[File]) -> DataFrame:
+    """Return the rows of some of a snapshot's files."""
+    return frame_of(spark, snapshot, [to_delta(spark, file) for file in files])
+
+
+def to_delta(spark: SparkSession, file: File) -> Any:
+    """Return Delta's own object of a file."""
+    jvm: Any = spark._jvm
+    action = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$")
+    return action.fromJson(json.dumps({"add": file.action}))
+
+
+def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files:
+    by_name = dict(known.by_name)
+    for number in range(known.version + 1, version + 1):
+        actions = read_commit(spark, path, number)
+        for gone in (action["remove"] for action in actions if "remove" in action):
+            by_name.pop(_name(gone), None)
+        by_name |= {_name(action["add"]): _file(action["add"]) for action in actions if "add" in action}
+    return Files(known.table, version, by_name)
+
+
+def _read(spark: SparkSession, path: str, snapshot: Any, table: str, version: int) -> Files:
+    """Read the files from the checksum of the version, which names few files, or else from the log."""
+    noted = _noted(spark, path, version)
+    if noted is None:
+        rows = DataFrame(snapshot.allFiles().toDF(), spark).toJSON().collect()
+        noted = [json.loads(str(row)) for row in rows]
+    return Files(table, version, {_name(action): _file(action) for action in noted})
+
+
+def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
+    file = f"{path}/_delta_log/{version:020}.crc"
+    if not storage.exists(spark, file):
+        return None
+    files: list[dict[str, Any]] | None = json.loads(storage.read_text(spark, file)).get("allFiles")
+    return files
+
+
+def _name(action: Mapping[str, Any]) -> str:
+    return str(action["path"]).rpartition("/")[2]
+
+
+def _file(action: Mapping[str, Any]) -> File:
+    stats = json.loads(action.get("stats") or "{}")
+    bounds = Bounds(stats.get("minValues") or {}, stats.get("maxValues") or {})
+    whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
+    return File(int(action["size"]), stats.get("numRecords"), bounds, whole)
