@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import json
+from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
-from lakehouse.spark.execution import are_few, executing_for
+from lakehouse.spark.execution import are_few, by_reference, executing_for
+from lakehouse.tables.data_files import files_of, frame_of_files
 from lakehouse.tables.log import (
     FEW_FILES,
+    commit_file,
     frame_of,
     log_of,
     noted_files,
     read_commit,
+    scala_seq,
     size_bytes,
     snapshot,
     version_of,
 )
+from lakehouse.tables.pruning import last_ones
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
 _YOUNG = 20  # commits; each of them is read
+_FEW_VERSIONS = 4
 _APPENDS = {"add", "commitInfo", "txn"}
 
 
@@ -40,7 +48,7 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     Raises Spark's AnalysisException if there is no table.
     """
     found = snapshot(spark, path)
-    return spark.read.format("delta").load(path) if found.version() < 0 else _rows_of(spark, path, found)
+    return spark.read.format("delta").load(path) if found.version() < 0 else _rows_of(spark, found)
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
@@ -50,7 +58,7 @@ def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
 
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
     """Return the table's rows as of a version."""
-    return _rows_of(spark, path, snapshot(spark, path, version))
+    return _rows_of(spark, snapshot(spark, path, version))
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
@@ -60,7 +68,7 @@ def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.withColumns(lacking) if lacking else rows
 
 
-def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
+def _rows_of(spark: SparkSession, found: Any) -> DataFrame:
     """Return the rows of a snapshot.
 
     All files of a small table are read: selecting those that may match would cost Delta Spark jobs.
@@ -70,7 +78,12 @@ def _rows_of(spark: SparkSession, path: str, found: Any) -> DataFrame:
         files = noted_files(found, FEW_FILES)
         if files is not None:
             return frame_of(spark, found, files)
-    return spark.read.format("delta").option("versionAsOf", found.version()).load(path)
+    jvm: Any = spark._jvm
+    option, every = jvm.scala.Option, scala_seq(spark, [])
+    # By path and version, Delta would list the log to see whether there is that version. True: nothing newer.
+    relation = found.deltaLog().createRelation(every, option.apply(found), option.empty(), True)
+    session: Any = spark._jsparkSession
+    return DataFrame(session.baseRelationToDataFrame(relation), spark)
 
 
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
@@ -108,9 +121,46 @@ def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
-    """Return the table's change feed between two versions, both included."""
+    """Return the table's change feed between two versions, both included.
+
+    Delta lists the whole log for it. So the files of a few versions are taken from their commits, where these
+    name them all.
+    """
+    if last - first < _FEW_VERSIONS:
+        parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return reduce(DataFrame.unionByName, known)
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     return reader.option("startingVersion", first).option("endingVersion", last).load(path)
+
+
+def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
+    """Return what a version changed, null where its commit does not say it file by file."""
+    actions = read_commit(spark, path, version)
+    kinds = {kind for action in actions for kind in action}
+    feed = [str(action["cdc"]["path"]) for action in actions if "cdc" in action]
+    if not kinds <= _APPENDS | {"cdc", "remove"} or (not feed and "remove" in kinds):
+        return None
+    added = [action["add"] for action in actions if "add" in action]
+    files = feed or [str(add["path"]) for add in added if add.get("dataChange", True)]
+    kind = StructType().add("_change_type", "string")
+    columns = StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
+    schema = StructType([*columns, *kind]) if feed else columns
+    if not files:
+        rows = spark.createDataFrame([], schema)
+    else:
+        rows = spark.read.schema(schema).parquet(*(f"{path}/{unquote(file)}" for file in files))
+    if not feed:
+        rows = rows.withColumn("_change_type", F.lit("insert"))
+    at = storage.modified_ms(spark, commit_file(path, version))
+    # A new value in generated code would be a new class to compile.
+    by = F.col(columns.names[0])
+    noted = {
+        "_commit_version": by_reference(F.lit(version).cast("long"), by),
+        "_commit_timestamp": by_reference(F.timestamp_millis(F.lit(at)), by),
+    }
+    return rows.withColumns(noted)
 
 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:
@@ -133,8 +183,7 @@ class HighWaterMark:
     """The greatest value of a timestamp column, UTC, in a table that has only one writer meanwhile.
 
     It is read from the table once and then updated with what the writer writes. Delta's file statistics
-    truncate timestamps, so asking the table means reading the column. Rows of the last day are read first,
-    for which the statistics do skip files.
+    truncate timestamps, so asking the table means reading the column, but only in the files that can have it.
     """
 
     def __init__(self, path: str, column: str) -> None:
@@ -146,10 +195,7 @@ class HighWaterMark:
     def value(self, spark: SparkSession) -> datetime | None:
         """Return the greatest value, None for an empty table."""
         if not self._known:
-            with executing_for(spark, few=are_few(size_bytes=size_bytes(spark, self._path))):
-                rows = read(spark, self._path)
-                recent = rows.where(F.col(self._column) > F.lit(datetime.now(UTC) - timedelta(days=1)))
-                self._value = self._max(recent) or self._max(rows)
+            self._value = self._greatest(spark)
             self._known = True
         return self._value
 
@@ -157,6 +203,12 @@ class HighWaterMark:
         """Note a value that has been written."""
         self._value = value if self._value is None else max(self._value, value)
 
-    def _max(self, rows: DataFrame) -> datetime | None:
-        row = rows.agg(F.unix_micros(F.max(self._column)).alias("micros")).first()
+    def _greatest(self, spark: SparkSession) -> datetime | None:
+        newest = snapshot(spark, self._path)
+        by_name = files_of(spark, self._path, newest).by_name
+        last = last_ones({name: file.bounds for name, file in by_name.items()}, self._column)
+        files = [by_name[name] for name in last]
+        with executing_for(spark, few=are_few(size_bytes=sum(file.size_bytes for file in files))):
+            rows = frame_of_files(spark, newest, files)
+            row = rows.agg(F.unix_micros(F.max(self._column)).alias("micros")).first()
         return None if row is None or row.micros is None else from_micros(row.micros)
