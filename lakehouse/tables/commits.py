@@ -51,7 +51,11 @@ class Candidates:
     @property
     def rows(self) -> int:
         """How many rows the files have."""
-        return sum(self.rows_by_name.values())
+        return self.rows_of(self.files)
+
+    def rows_of(self, names: Iterable[str]) -> int:
+        """Return how many rows some of the files have."""
+        return sum(self.rows_by_name[name] for name in names)
 
 
 @dataclass

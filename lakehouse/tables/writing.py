@@ -90,25 +90,24 @@ def upsert(
         return 0
     few = are_few(rows=max(changed, near.rows))
     with executing_for(rows.sparkSession, few=few):
-        _put_in_place(gathered(rows, few=few), commit, near, keys, few=few)
+        _put_in_place(gathered(rows, few=few), changed, commit, near, keys)
         commit.finish(transaction)
     return changed
 
 
-def _put_in_place(
-    rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
-) -> None:
+def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates, keys: Sequence[str]) -> None:
+    few = are_few(rows=max(count, near.rows))
     names = _files_with(rows, commit, near, keys, few=few)
     gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)
     new = _as_in(commit.schema, rows, commit.path)
     if names:
-        old = gathered(commit.rows(near, names).drop(FILE), few=few)
-        if sum(near.rows_by_name[name] for name in names) > FEW_ROWS:
+        old, written = gathered(commit.rows(near, names).drop(FILE), few=few), near.rows_of(names)
+        if written > FEW_ROWS and near.size_bytes > _REWRITTEN_BYTES:
             # Whoever changes these rows again soon then has only them to write, not all that lay around them.
-            changing = new.select(*keys)
+            changing, written = new.select(*keys), count
             commit.write(old.join(changing, list(keys), "left_anti").coalesce(len(names)))
             old = old.join(changing, list(keys), "left_semi")
-        commit.write(changed_rows(old, new, keys, gone))
+        commit.write(gathered(changed_rows(old, new, keys, gone), few=are_few(rows=written)))
         commit.remove(near, names)
     else:
         commit.write(new.where(~gone).drop(DELETED))

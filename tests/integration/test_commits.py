@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import pytest
@@ -11,8 +12,11 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
+from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.stream import DELETED
 from lakehouse.tables import Lake, TableSpec, Transaction
+from lakehouse.tables.pruning import Between, Near
+from tests.counting import counted
 
 SCHEMA = "k long, v string"
 
@@ -47,13 +51,20 @@ def fill(spark: SparkSession, table: str, files: int, *, twice: str = "false") -
     rows.unionByName(rows.where(twice)).write.format("delta").mode("append").save(table)
 
 
+def files_by_rows(spark: SparkSession, table: str) -> list[int]:
+    """How many rows each file of the table has."""
+    rows = spark.read.format("delta").load(table).groupBy(F.col("_metadata.file_name")).count()
+    return sorted(row["count"] for row in rows.collect())
+
+
 def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
     return sorted((row.k, row.v) for row in frame.collect())
 
 
 def feed_of(spark: SparkSession, table: str, version: int) -> list[tuple[str, int, str]]:
     """A version's change feed, as Spark's own reader has it."""
-    changes = tables.read_changes(spark, table, version, version)
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    changes = reader.option("startingVersion", version).option("endingVersion", version).load(table)
     return sorted((row["_change_type"], row.k, row.v) for row in changes.collect())
 
 
@@ -223,3 +234,40 @@ def test_a_table_without_statistics_is_written_and_counted_all_the_same(
         spark.conf.unset("spark.databricks.delta.stats.collect")
 
     assert rows_of(tables.read(spark, table)) == [(1, "b"), (2, "c")]
+
+
+def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSession, table: str) -> None:
+    """Then the next change of the same rows rewrites only these."""
+    many = FEW_ROWS + 100
+    old = {number: hashlib.sha256(str(number).encode()).hexdigest() for number in range(many)}
+    fields = F.col("id").alias("k"), F.sha2(F.col("id").cast("string"), 256).alias("v")
+    spark.range(0, many, 1, 1).select(*fields).write.format("delta").mode("append").save(table)
+
+    assert put(spark, table, [(7, "new"), (8, ""), (many, "new")], 1, near="k >= 0") == 3
+    assert files_by_rows(spark, table) == [2, many - 2]
+    assert feed_of(spark, table, 2) == [
+        ("delete", 8, old[8]),
+        ("insert", many, "new"),
+        ("update_postimage", 7, "new"),
+        ("update_preimage", 7, old[7]),
+    ]
+    assert put(spark, table, [(7, "newer")], 2, near="k >= 0") == 1
+    assert files_by_rows(spark, table) == [2, many - 2]
+    expected = old | {7: "newer", many: "new"}
+    del expected[8]
+    assert rows_of(spark.read.format("delta").load(table)) == sorted(expected.items())
+
+
+def test_files_are_found_by_their_bounds_without_a_job_whatever_has_been_committed(
+    spark: SparkSession, table: str
+) -> None:
+    fill(spark, table, 60)
+    conditions = [Between("k", first, last) for first, last in ((3, 3), (39, None), (40, None), (None, None))]
+    for number in range(3):
+        put(spark, table, [(100 + number, "new")], number, near="k >= 100")
+        with counted(spark) as counts:
+            found = [tables.begin(spark, table).candidates(Near(((one,),))).rows for one in conditions]
+        assert found == [1, 2 + number, 1 + number, 41 + number]
+        assert counts.jobs <= (1 if number == 0 else 0)
+    spark.sql(f"OPTIMIZE delta.`{table}`")
+    assert tables.begin(spark, table).candidates(Near(((conditions[0],),))).rows == 43

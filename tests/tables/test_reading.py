@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec, Transaction, reading
+from lakehouse.tables import Lake, TableSpec, Transaction, log, reading
 from tests import pipeline
 from tests.frames import local_frame
 
@@ -124,3 +128,66 @@ def test_rows_read_are_those_of_a_version_whatever_is_written_later(
         [0, 2, 3, 4, 5],
     ]
     assert before.where("n > 1").groupBy("n").count().count() == 2
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        pytest.param((), id="appends"),
+        pytest.param(("UPDATE {} SET n = 9 WHERE n = 1", "DELETE FROM {} WHERE n = 2"), id="changes"),
+        pytest.param(("DELETE FROM {} WHERE n < 2",), id="whole files that leave"),
+        pytest.param(("OPTIMIZE {}", "ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')"), id="no change"),
+        pytest.param(("ALTER TABLE {} ADD COLUMN word string",), id="another schema"),
+    ],
+)
+def test_changes_between_versions_are_those_that_delta_reads(
+    spark: SparkSession, tmp_path: Path, happened: Sequence[str]
+) -> None:
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
+    appended(spark, path, 0, 1)
+    for statement in happened:
+        spark.sql(statement.format(f"delta.`{path}`"))
+    newest = tables.version_of(spark, path)
+    reader = spark.read.format("delta").option("readChangeFeed", "true").option("endingVersion", newest)
+
+    for first in range(1, newest + 1):
+        changes = tables.read_changes(spark, path, first, newest)
+        expected = reader.option("startingVersion", first).load(path)
+        assert changes.schema.names == expected.schema.names
+        assert sorted(map(str, changes.collect())) == sorted(map(str, expected.collect()))
+
+
+def test_the_newest_version_is_seen_whoever_wrote_it(spark: SparkSession, tmp_path: Path) -> None:
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
+    appended(spark, path, 0)
+    write_deltalake(path, pa.table({"n": pa.array([7], pa.int64())}), mode="append")
+
+    assert tables.version_of(spark, path) == 2
+    assert sorted(row.n for row in tables.read(spark, path).collect()) == [0, 1, 7]
+
+
+def test_a_table_made_anew_at_the_path_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    """It has as many versions as the one before."""
+    lake = Lake(spark, str(tmp_path))
+    path = lake.ensure(SPEC)
+    appended(spark, path, 0)
+    before = tables.table_id(spark, path)
+    shutil.rmtree(path)
+    time.sleep(0.01)  # file systems tell files apart by milliseconds
+    lake.ensure(SPEC)
+    write_deltalake(path, pa.table({"n": pa.array([7], pa.int64())}), mode="append")
+
+    assert tables.table_id(spark, path) != before
+    assert [row.n for row in tables.read(spark, path).collect()] == [7]
+
+
+def test_a_snapshot_does_not_gather_commits(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of the log is taken note of, though nothing else makes Delta look."""
+    path = Lake(spark, str(tmp_path)).ensure(SPEC)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    monkeypatch.setattr(log, "CHECKPOINT_INTERVAL", 3)
+    for number in range(8):
+        appended(spark, path, number)
+        assert tables.snapshot(spark, path).logSegment().deltas().size() <= 3
