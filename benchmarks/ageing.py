@@ -1,0 +1,242 @@
+"""What a micro-batch costs on tables of many days, beside the same one on young tables.
+
+    python -m benchmarks.ageing
+    python -m benchmarks.ageing --days 10 --days 90 --late 0.01 --json ageing.json --plot ageing.png
+
+Lakes of several ages stand side by side; `benchmarks.aged` makes their rows and their long logs. In each
+round every lake gets the same events, by turns, and catches up with them in some micro-batches, in trips and
+by layer. The cost of a step of a trip, or of a layer's micro-batch, is the CPU and wall time between the ends
+of two; a start is all before the end of the first. A ratio is one to the young lake in the same round.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+from rich.table import Table
+
+from benchmarks import aged
+from benchmarks.bench import bench_services, console
+from benchmarks.measuring import application, cpu_seconds
+from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.repair.upkeep import Keeper, tasks
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.loads import Load, send
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.streams import STREAMS, choose
+from lakehouse.tables import Lake, open_lake
+
+_LATE_SPAN_S = 6.9 * 24 * 3600
+_SPAN_S = 120.0
+_BATCHES = 4
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True)
+class Aged:
+    """A lake of so many days; 0: young."""
+
+    days: int
+    lake: Lake
+    settings: Settings
+
+
+@dataclass
+class Clock:
+    """CPU-seconds of the application and wall time, noted at the end of each micro-batch."""
+
+    marks: list[tuple[float, float]] = field(default_factory=list)
+
+    def mark(self, _done: BatchDone | None = None) -> None:
+        """Note a moment."""
+        self.marks.append((sum(map(cpu_seconds, application())), time.monotonic()))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU-seconds and wall seconds of a step in a round on the lake of an age."""
+
+    step: str
+    days: int
+    round: int
+    cpu_s: float
+    wall_s: float
+
+
+@app.command()
+def ageing(
+    *,
+    days: Annotated[list[int] | None, typer.Option(min=1, help="Ages; by default 10, 30 and 90.")] = None,
+    stream: Annotated[list[str] | None, typer.Option(help="Streams; by default all.")] = None,
+    events: Annotated[int, typer.Option(min=100, help="Events of each stream in a round.")] = 4_000,
+    late: Annotated[float, typer.Option(min=0, max=1, help="Share of events up to seven days late.")] = 0.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 3,
+    by_layer: Annotated[bool, typer.Option(help="Also measure a query for each layer.")] = True,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
+) -> None:
+    """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
+    streams, ages = choose(stream or []), [0, *sorted(days or [10, 30, 90])]
+    found: list[Cost] = []
+    with _lakes(ages, streams, events) as lakes:
+        for number in range(warmup + rounds):
+            for one in lakes if number % 2 else lakes[::-1]:
+                costs = _measure(one, streams, events, late, number, by_layer=by_layer)
+                found += [cost for cost in costs if number >= warmup]
+            console.print(f"round {number + 1} of {warmup + rounds}")
+    _show(found, ages, f"{events:,} events a round, {late:.0%} of them late, {rounds} rounds")
+    if json_ is not None:
+        json_.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    _draw(plot, found, ages)
+
+
+@contextmanager
+def _lakes(ages: Sequence[int], streams: Sequence[Stream], events: int) -> Iterator[list[Aged]]:
+    with bench_services() as settings, open_lake(settings, "bench ageing", brief=False) as first:
+        found = [_lake_of(first, settings, days, place) for place, days in enumerate(ages)]
+        for one in found:
+            _catch_up(one, streams, events, seed=1)
+            began, keeper = time.monotonic(), Keeper(one.lake, one.settings)
+            if one.days:
+                aged.add_rows(one.lake, streams, one.settings, days=one.days, until=utc_now())
+            for task in tasks(streams, one.settings):
+                keeper.keep(task, utc_now())
+            if one.days:
+                aged.lengthen_logs(one.lake, streams, one.settings)
+            console.print(f"a lake of {one.days} days, made and kept in {time.monotonic() - began:.0f} s")
+        yield found
+
+
+def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
+    """Return the lake of an age, with topics and a Redis database of its own."""
+    topics = [topic for stream in STREAMS for topic in stream.topics]
+    base = settings.redis_url.get_secret_value().rpartition("/")[0]
+    own = {
+        "lake": f"{settings.lake}-{days}",
+        "topics": {topic: f"{topic}-{days}" for topic in topics},
+        "redis_url": SecretStr(f"{base}/{place}"),
+        "max_bytes_per_batch": "1k",  # a file of the table before, that is: what one micro-batch wrote
+    }
+    settings = settings.model_copy(update=own)
+    return Aged(days, Lake(first.spark, settings.lake), settings)
+
+
+def _catch_up(one: Aged, streams: Sequence[Stream], events: int, *, seed: int) -> None:
+    for stream in streams:
+        send(Load(stream.name, events, span_s=_SPAN_S, seed=seed), one.settings)
+    run(one.lake, streams, LAYERS, one.settings, RunOptions(AVAILABLE_NOW))
+
+
+def _measure(
+    one: Aged, streams: Sequence[Stream], events: int, late: float, number: int, *, by_layer: bool
+) -> Iterator[Cost]:
+    many = one.settings.model_copy(update={"max_records_per_batch": max(1, events // _BATCHES)})
+    for stream in streams:
+        _send(one, stream, events, late, number)
+        yield from _costs(one, stream, LAYERS, number, many)
+        if by_layer:
+            _send(one, stream, events, late, number + 1000)
+            for layer in LAYERS:
+                yield from _costs(one, stream, [layer], number, many)
+
+
+def _send(one: Aged, stream: Stream, events: int, late: float, seed: int) -> None:
+    few = round(events * late)
+    send(Load(stream.name, events - few, span_s=_SPAN_S, seed=seed), one.settings)
+    if few:
+        send(Load(stream.name, few, span_s=_LATE_SPAN_S, seed=seed), one.settings)
+
+
+def _costs(
+    one: Aged, stream: Stream, layers: Sequence[LayerName], number: int, settings: Settings
+) -> Iterator[Cost]:
+    name, clock = f"{layers[0] if len(layers) == 1 else 'trip'}, {stream.name}", Clock()
+    clock.mark()
+    options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark, trips=len(layers) > 1)
+    run(one.lake, [stream], layers, settings, options)
+    begin, first, last, batches = *clock.marks[:2], clock.marks[-1], len(clock.marks) - 2
+    yield Cost(f"start of {name}", one.days, number, first[0] - begin[0], first[1] - begin[1])
+    if batches:
+        cpu_s, wall_s = ((after - before) / batches for after, before in zip(last, first, strict=True))
+        yield Cost(name, one.days, number, cpu_s, wall_s)
+
+
+def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
+    table = Table("step", title=f"{title}: medians, and of the ratios to the young lake in the same round")
+    for days in ages:
+        table.add_column(f"{days} days: CPU-s" if days else "young: CPU-s", justify="right")
+        table.add_column("wall s", justify="right")
+        if days:
+            table.add_column("ratios", justify="right")
+    for step, ratios in _ratios(found, ages).items():
+        cells = []
+        for days in ages:
+            of = [cost for cost in found if (cost.step, cost.days) == (step, days)]
+            cells.append(f"{statistics.median(cost.cpu_s for cost in of):.2f}")
+            cells.append(f"{statistics.median(cost.wall_s for cost in of):.2f}")
+            if days:
+                cells.append("{:.2f}, {:.2f}".format(*ratios[days]))
+        table.add_row(step, *cells)
+    console.print(table)
+
+
+def _ratios(found: Sequence[Cost], ages: Sequence[int]) -> dict[str, dict[int, tuple[float, float]]]:
+    """Return, by step and age, the median ratio of CPU and of wall time to the young lake's."""
+    by: Mapping[str, dict[tuple[int, int], Cost]] = defaultdict(dict)
+    for cost in found:
+        by[cost.step][cost.days, cost.round] = cost
+    ratios: dict[str, dict[int, tuple[float, float]]] = {}
+    for step, costs in by.items():
+        ratios[step] = {}
+        for days in ages[1:]:
+            pairs = [
+                (cost, costs[0, number])
+                for (of, number), cost in costs.items()
+                if of == days and (0, number) in costs
+            ]
+            ratios[step][days] = (
+                statistics.median(old.cpu_s / max(young.cpu_s, 0.01) for old, young in pairs),
+                statistics.median(old.wall_s / young.wall_s for old, young in pairs),
+            )
+    return ratios
+
+
+def _draw(file: Path | None, found: Sequence[Cost], ages: Sequence[int]) -> None:
+    if file is None:
+        return
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second, which only a plot needs
+
+    ratios = _ratios(found, ages)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for place, (axes, name) in enumerate(
+        zip(figure.subplots(1, 2), ("CPU-seconds", "wall time"), strict=True)
+    ):
+        for step, by_days in ratios.items():
+            style = ":" if step.startswith("start") else "-"
+            axes.plot(
+                ages, [1.0, *(by_days[days][place] for days in ages[1:])], style, marker=".", label=step
+            )
+        axes.axhline(1.3, color="black", linewidth=0.5)
+        axes.set_xlabel("days in the tables")
+        axes.set_title(f"{name} of a micro-batch, young = 1")
+        axes.set_ylim(bottom=0)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize="x-small")
+    figure.savefig(file, dpi=120)
+
+
+if __name__ == "__main__":
+    app()
