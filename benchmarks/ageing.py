@@ -56,13 +56,24 @@ class Aged:
 
 @dataclass
 class Clock:
-    """CPU-seconds of the application and wall time, noted at the end of each micro-batch."""
+    """CPU-seconds of the application and wall time, noted with the query's name when a micro-batch ends."""
 
-    marks: list[tuple[float, float]] = field(default_factory=list)
+    marks: list[tuple[str, float, float]] = field(default_factory=list)
 
-    def mark(self, _done: BatchDone | None = None) -> None:
+    def mark(self, done: BatchDone | None = None) -> None:
         """Note a moment."""
-        self.marks.append((sum(map(cpu_seconds, application())), time.monotonic()))
+        cpu_s = sum(map(cpu_seconds, application()))
+        self.marks.append(("" if done is None else done.query, cpu_s, time.monotonic()))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every lake gets in a round; `late` is a share of the events, up to seven days late."""
+
+    streams: Sequence[Stream]
+    events: int
+    late: float
+    by_layer: bool
 
 
 @dataclass(frozen=True)
@@ -90,26 +101,28 @@ def ageing(
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
 ) -> None:
     """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
-    streams, ages = choose(stream or []), [0, *sorted(days or [10, 30, 90])]
+    plan, ages = Plan(choose(stream or []), events, late, by_layer), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
-    with _lakes(ages, streams, events) as lakes:
+    with _lakes(ages, plan) as lakes:
         for number in range(warmup + rounds):
             for one in lakes if number % 2 else lakes[::-1]:
-                costs = _measure(one, streams, events, late, number, by_layer=by_layer)
-                found += [cost for cost in costs if number >= warmup]
+                found += [cost for cost in _measure(one, plan, number) if number >= warmup]
             console.print(f"round {number + 1} of {warmup + rounds}")
-    _show(found, ages, f"{events:,} events a round, {late:.0%} of them late, {rounds} rounds")
+    _show(found, ages, f"{events:,} events of a stream in each of {rounds} rounds")
     if json_ is not None:
         json_.write_text(json.dumps([asdict(one) for one in found], indent=1))
     _draw(plot, found, ages)
 
 
 @contextmanager
-def _lakes(ages: Sequence[int], streams: Sequence[Stream], events: int) -> Iterator[list[Aged]]:
+def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
+    streams = plan.streams
     with bench_services() as settings, open_lake(settings, "bench ageing", brief=False) as first:
         found = [_lake_of(first, settings, days, place) for place, days in enumerate(ages)]
         for one in found:
-            _catch_up(one, streams, events, seed=1)
+            for stream in streams:
+                send(Load(stream.name, plan.events, span_s=_SPAN_S), one.settings)
+            run(one.lake, streams, LAYERS, one.settings, RunOptions(AVAILABLE_NOW))
             began, keeper = time.monotonic(), Keeper(one.lake, one.settings)
             if one.days:
                 aged.add_rows(one.lake, streams, one.settings, days=one.days, until=utc_now())
@@ -135,44 +148,55 @@ def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
     return Aged(days, Lake(first.spark, settings.lake), settings)
 
 
-def _catch_up(one: Aged, streams: Sequence[Stream], events: int, *, seed: int) -> None:
-    for stream in streams:
-        send(Load(stream.name, events, span_s=_SPAN_S, seed=seed), one.settings)
-    run(one.lake, streams, LAYERS, one.settings, RunOptions(AVAILABLE_NOW))
-
-
-def _measure(
-    one: Aged, streams: Sequence[Stream], events: int, late: float, number: int, *, by_layer: bool
-) -> Iterator[Cost]:
-    many = one.settings.model_copy(update={"max_records_per_batch": max(1, events // _BATCHES)})
-    for stream in streams:
-        _send(one, stream, events, late, number)
-        yield from _costs(one, stream, LAYERS, number, many)
-        if by_layer:
-            _send(one, stream, events, late, number + 1000)
+def _measure(one: Aged, plan: Plan, number: int) -> Iterator[Cost]:
+    for stream in plan.streams:
+        _send(one, stream, plan.events, 0, number)
+        yield from _costs(one, stream, LAYERS, number, plan.events, "trip: ")
+        if plan.late:
+            _send(one, stream, plan.events, round(plan.events * plan.late), number + 1000)
+            yield from _costs(one, stream, LAYERS, number, plan.events, f"trip, {plan.late:.0%} late: ")
+        if plan.by_layer:
+            _send(one, stream, plan.events, 0, number + 2000)
             for layer in LAYERS:
-                yield from _costs(one, stream, [layer], number, many)
+                yield from _costs(one, stream, [layer], number, plan.events, "by layer: ")
 
 
-def _send(one: Aged, stream: Stream, events: int, late: float, seed: int) -> None:
-    few = round(events * late)
-    send(Load(stream.name, events - few, span_s=_SPAN_S, seed=seed), one.settings)
-    if few:
-        send(Load(stream.name, few, span_s=_LATE_SPAN_S, seed=seed), one.settings)
+def _send(one: Aged, stream: Stream, events: int, late: int, seed: int) -> None:
+    send(Load(stream.name, events - late, span_s=_SPAN_S, seed=seed), one.settings)
+    if late:
+        send(Load(stream.name, late, span_s=_LATE_SPAN_S, seed=seed), one.settings)
 
 
-def _costs(
-    one: Aged, stream: Stream, layers: Sequence[LayerName], number: int, settings: Settings
+def _costs(  # noqa: PLR0917
+    one: Aged, stream: Stream, layers: Sequence[LayerName], number: int, events: int, title: str
 ) -> Iterator[Cost]:
-    name, clock = f"{layers[0] if len(layers) == 1 else 'trip'}, {stream.name}", Clock()
+    """Catch up, and yield the cost of each query's micro-batches after the first round of them."""
+    clock, settings = Clock(), one.settings.model_copy(update={"max_records_per_batch": events // _BATCHES})
     clock.mark()
     options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark, trips=len(layers) > 1)
     run(one.lake, [stream], layers, settings, options)
-    begin, first, last, batches = *clock.marks[:2], clock.marks[-1], len(clock.marks) - 2
-    yield Cost(f"start of {name}", one.days, number, first[0] - begin[0], first[1] - begin[1])
-    if batches:
-        cpu_s, wall_s = ((after - before) / batches for after, before in zip(last, first, strict=True))
-        yield Cost(name, one.days, number, cpu_s, wall_s)
+    queries = [query for query, _, _ in clock.marks]
+    first = len(dict.fromkeys(queries)) - 1  # the mark at which every query has ended once
+    name = stream.name if len(layers) > 1 else f"{layers[0]} of {stream.name}"
+    yield _cost(f"start, {title}{name}", one, number, [_passed(clock, 0, first)])
+    steps: Mapping[str, list[tuple[float, float]]] = defaultdict(list)
+    for place in range(first + 1, len(queries)):
+        steps[queries[place]].append(_passed(clock, place - 1, place))
+    for query, passed in steps.items():
+        yield _cost(title + query, one, number, passed)
+    if len(layers) > 1 and steps:
+        yield _cost(f"{title}all of {stream.name}", one, number, [_passed(clock, first, len(queries) - 1)])
+
+
+def _passed(clock: Clock, since: int, until: int) -> tuple[float, float]:
+    (_, cpu_s, wall_s), (_, cpu_until_s, wall_until_s) = clock.marks[since], clock.marks[until]
+    return cpu_until_s - cpu_s, wall_until_s - wall_s
+
+
+def _cost(step: str, one: Aged, number: int, passed: Sequence[tuple[float, float]]) -> Cost:
+    """Return the mean of some runs of a step as its cost in a round."""
+    cpu_s, wall_s = (statistics.mean(part) for part in zip(*passed, strict=True))
+    return Cost(step, one.days, number, cpu_s, wall_s)
 
 
 def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
@@ -186,6 +210,9 @@ def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
         cells = []
         for days in ages:
             of = [cost for cost in found if (cost.step, cost.days) == (step, days)]
+            if not of or (days and days not in ratios):
+                cells += [""] * (3 if days else 2)
+                continue
             cells.append(f"{statistics.median(cost.cpu_s for cost in of):.2f}")
             cells.append(f"{statistics.median(cost.wall_s for cost in of):.2f}")
             if days:
@@ -208,6 +235,8 @@ def _ratios(found: Sequence[Cost], ages: Sequence[int]) -> dict[str, dict[int, t
                 for (of, number), cost in costs.items()
                 if of == days and (0, number) in costs
             ]
+            if not pairs:
+                continue
             ratios[step][days] = (
                 statistics.median(old.cpu_s / max(young.cpu_s, 0.01) for old, young in pairs),
                 statistics.median(old.wall_s / young.wall_s for old, young in pairs),
@@ -226,6 +255,8 @@ def _draw(file: Path | None, found: Sequence[Cost], ages: Sequence[int]) -> None
         zip(figure.subplots(1, 2), ("CPU-seconds", "wall time"), strict=True)
     ):
         for step, by_days in ratios.items():
+            if "all of" not in step and not step.startswith("start"):
+                continue
             style = ":" if step.startswith("start") else "-"
             axes.plot(
                 ages, [1.0, *(by_days[days][place] for days in ages[1:])], style, marker=".", label=step
