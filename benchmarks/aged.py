@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, METRICS, SERVICES
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, TableSpec
-from lakehouse.tables.log import log_of
+from lakehouse.tables.log import CHECKPOINT_INTERVAL, log_of
 
 DAYS = 90
 """The age that the numbers of rows below belong to; a lake of fewer days has as many rows a day."""
@@ -39,6 +38,7 @@ _FEWER = {
     "silver.dead_letters": 100_000,
 }
 COMMITS = 10_000
+_LAST = "_last_checkpoint"
 _ROWS_A_FILE = 250_000
 _SKETCHES_KEPT_DAYS = 8  # maintenance clears them once a row is too old to be updated
 
@@ -252,18 +252,23 @@ def _value(row: _Row) -> Column:
 
 
 def _lengthen_log(lake: Lake, path: str) -> None:
-    """Add commits that change nothing until the log is long enough, and end with a checkpoint.
+    """Add commits that change nothing until the log is long enough, with a checkpoint of it every so many.
 
-    They are names of the same file: to make and to remove as many files would take longer than to measure.
+    They are names of the same files: to make and to remove as many files would take longer than to measure.
     """
     log, version = Path(path) / "_delta_log", tables.version_of(lake.spark, path)
+    log_of(lake.spark, path).checkpoint()
+    last = json.loads((log / _LAST).read_text(encoding="utf-8"))
+    (log / f".{_LAST}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
     checksum = json.loads((log / f"{version:020}.crc").read_text(encoding="utf-8"))
     commit = {"operation": "STREAMING UPDATE", "isBlindAppend": True, "timestamp": int(time.time() * 1000)}
+    commits = range(version + 1, COMMITS)
     for kind, value in (("json", {"commitInfo": commit}), ("crc", checksum | {"txnId": "ageing"})):
-        with tempfile.NamedTemporaryFile("w", dir=log, prefix=".", suffix=".tmp", encoding="utf-8") as first:
-            first.write(json.dumps(value) + "\n")
-            first.flush()
-            for number in range(version + 1, COMMITS):
-                os.link(first.name, log / f"{number:020}.{kind}")
-    tables.snapshot(lake.spark, path)
-    log_of(lake.spark, path).checkpoint()
+        first = log / f"{commits[0]:020}.{kind}"
+        first.write_text(json.dumps(value) + "\n", encoding="utf-8")
+        for number in commits[1:]:
+            os.link(first, log / f"{number:020}.{kind}")
+    ends = [number for number in commits if number % CHECKPOINT_INTERVAL == 0 or number == commits[-1]]
+    for number in ends:
+        os.link(log / f"{version:020}.checkpoint.parquet", log / f"{number:020}.checkpoint.parquet")
+    (log / _LAST).write_text(json.dumps({"version": ends[-1], "size": last["size"]}), encoding="utf-8")
