@@ -16,7 +16,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +40,7 @@ from lakehouse.tables import Lake, open_lake
 
 _LATE_SPAN_S = 6.9 * 24 * 3600
 _SPAN_S = 120.0
-_BATCHES = 4
+_BATCHES = 3
 
 app = typer.Typer(add_completion=False)
 
@@ -92,7 +92,7 @@ def ageing(
     *,
     days: Annotated[list[int] | None, typer.Option(min=1, help="Ages; by default 10, 30 and 90.")] = None,
     stream: Annotated[list[str] | None, typer.Option(help="Streams; by default all.")] = None,
-    events: Annotated[int, typer.Option(min=100, help="Events of each stream in a round.")] = 4_000,
+    events: Annotated[int, typer.Option(min=100, help="Events of each stream in a round.")] = 3_000,
     late: Annotated[float, typer.Option(min=0, max=1, help="Share of events up to seven days late.")] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 3,
@@ -103,7 +103,7 @@ def ageing(
     """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
     plan, ages = Plan(choose(stream or []), events, late, by_layer), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
-    with _lakes(ages, plan) as lakes:
+    with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then it tells what it has measured
         for number in range(warmup + rounds):
             for one in lakes if number % 2 else lakes[::-1]:
                 found += [cost for cost in _measure(one, plan, number) if number >= warmup]
