@@ -51,8 +51,8 @@ class Cluster:
     def __enter__(self) -> Self:
         """Start everything; raises ServiceError if it does not come up within a minute."""
         try:
-            where = ["--host", _MASTER, "--port", str(self._port), "--webui-port", str(self._web_port)]
-            self._master = self._started("master", "master.Master", where)
+            ports = ["--port", str(self._port), "--webui-port", str(self._web_port)]
+            self._master = self._started("master", "master.Master", _MASTER, ports)
             self._await("the master", lambda: self._state()["status"] == "ALIVE")
             for number in self._workers:
                 self.start_worker(number)
@@ -75,9 +75,9 @@ class Cluster:
         """Start a worker that does not run, and return when the master has it."""
         before = self._alive()
         host = _WORKERS.format(_FIRST_WORKER + number)
-        where = ["--host", host, "--webui-port", "0", "--work-dir", str(self._directory / f"work-{number}")]
+        where = ["--webui-port", "0", "--work-dir", str(self._directory / f"work-{number}")]
         name = f"worker-{number}"
-        self._workers[number] = self._started(name, "worker.Worker", [*where, *self._room, self.master])
+        self._workers[number] = self._started(name, "worker.Worker", host, [*where, *self._room, self.master])
         self._await(name, lambda: self._alive() > before)
 
     def kill_worker(self, number: int) -> int:
@@ -104,7 +104,7 @@ class Cluster:
             found: dict[str, Any] = json.load(answer)
             return found
 
-    def _started(self, name: str, what: str, arguments: list[str]) -> Child:
+    def _started(self, name: str, what: str, host: str, arguments: list[str]) -> Child:
         home = Path(pyspark.__file__).parent
         directory = self._directory / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -113,12 +113,14 @@ class Cluster:
             "PATH": os.defpath,
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": host,  # else the web pages listen on every network of the machine
             # A worker that is killed is noticed by its connection; one that hangs, after this.
             "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=15",
             **({"JAVA_HOME": java} if java else {}),
         }
         cleared = ["/usr/bin/env", "-i", *(f"{key}={value}" for key, value in environment.items())]
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments]
+        program = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
+        command = [*program, "--host", host, *arguments]
         return Child(
             [*cleared, *command], directory=directory, console=directory / "console.log", with_parent=True
         )

@@ -56,6 +56,7 @@ _ON_CLUSTER = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",  # it would listen on every network of the machine
     "spark.log.level": "ERROR",
 }
 

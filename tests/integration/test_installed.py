@@ -111,6 +111,7 @@ def test_its_jobs_run_on_a_cluster_whose_workers_know_nothing_of_it(
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
+            "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         }
         conf = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
