@@ -33,6 +33,7 @@ UP_TIMEOUT_S = 300.0
 POINT_TIMEOUT_S = 120.0
 _PROCESS_TIMEOUT_S = 30.0
 _FULL_TIMEOUT_S = 120.0
+_WAKING_TIMEOUT_S = 240.0
 _LOOK_S = 0.001
 _SETTLE_S = 0.5  # what a dead process had sent to the broker has arrived by then
 
@@ -221,8 +222,8 @@ def kill_worker(scene: Scene) -> Result:
 def freeze(layer: LayerName) -> Fault:
     """Stop a driver in the middle of a micro-batch, let another take its place, and wake the first.
 
-    For some seconds both are there and hold the same checkpoint, as after a network that came back. Then the
-    first one is killed.
+    Both are there and hold the same checkpoint, as after a network that came back, until the first one has
+    done something about one of its micro-batches, and for some seconds more. Then it is killed.
     """
 
     def act(scene: Scene) -> Result:
@@ -233,13 +234,18 @@ def freeze(layer: LayerName) -> Fault:
         while not (begun := _begun(settings, QUERIES[layer])) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         supervisor.disturb(f"two drivers of {layer}")
-        with supervisor.frozen(layer) as wake:
-            hit = [f"{name} {batch}" for name, batch in begun if _is_open(settings, name, batch)]
+        with supervisor.frozen(layer) as frozen:
+            inside = [(name, batch) for name, batch in begun if _is_open(settings, name, batch)]
             is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
-            wake()
+            frozen.wake()
+            # Where it was away for long, its executors are lost, and it needs new ones before it says a word.
+            lines = [line for name, batch in inside for line in (f"{name} batch {batch}: ", f"{name} failed")]
+            said = frozen.await_line(lines, _WAKING_TIMEOUT_S) if inside else None
             time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
         supervisor.disturb(f"two drivers of {layer}")
-        return Result(bool(hit) and is_back, f"in {', '.join(hit) or 'no micro-batch'}")
+        names = ", ".join(f"{name} {batch}" for name, batch in inside)
+        note = f"in {names or 'no micro-batch'}; awake, it said: {said or 'nothing of them'}"
+        return Result(is_back and said is not None, note)
 
     return act
 

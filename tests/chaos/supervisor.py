@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Self
@@ -50,6 +50,34 @@ class _Life:
     readers: list[threading.Thread] = field(default_factory=list)
     batches: int = 0
     killed: bool = False
+
+
+class Frozen:
+    """A process that was stopped in the middle of what it did, until it is woken."""
+
+    def __init__(self, life: _Life) -> None:
+        self._life = life
+        self._said = 0
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._said = len(self._life.stdout)
+        os.killpg(self._life.popen.pid, signal.SIGCONT)
+
+    def await_line(self, beginnings: Sequence[str], timeout_s: float) -> str | None:
+        """Return the first line with one of the beginnings that it says once it is awake; null for none.
+
+        If it ends by itself, that is its last line.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for line in self._life.stdout[self._said :]:
+                if line.startswith(tuple(beginnings)):
+                    return line
+            if _has_ended(self._life.popen.pid):
+                return (self._life.stderr or ["it ended without a word"])[-1]
+            time.sleep(_POLL_S)
+        return None
 
 
 class Supervisor:
@@ -108,18 +136,15 @@ class Supervisor:
             return True
 
     @contextlib.contextmanager
-    def frozen(self, layer: str) -> Iterator[Callable[[], None]]:
-        """Freeze a layer's process for the block, and start another one; the block gets what wakes it.
-
-        It is killed after the block.
-        """
+    def frozen(self, layer: str) -> Iterator[Frozen]:
+        """Freeze a layer's process and start another one; the block can wake it, and its end kills it."""
         name = self._names[layer]
         with self._lock:
             life = self._lives.pop(name)
             os.killpg(life.popen.pid, signal.SIGSTOP)
             self._start_at[name] = time.monotonic()
         try:
-            yield lambda: os.killpg(life.popen.pid, signal.SIGCONT)
+            yield Frozen(life)
         finally:
             _end(life)
 
