@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -80,6 +81,7 @@ class Rounds:
 
 
 def _await_quiet(is_quiet: Callable[[], bool], over: threading.Event, most_s: float) -> None:
-    waited = 0.0
-    while not is_quiet() and waited < most_s and not over.wait(_LOOK_EVERY_S):
-        waited += _LOOK_EVERY_S
+    deadline = time.monotonic() + most_s
+    while not is_quiet() and (left := deadline - time.monotonic()) > 0:
+        if over.wait(min(left, _LOOK_EVERY_S)):
+            return
