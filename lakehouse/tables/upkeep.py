@@ -103,7 +103,15 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
     Older versions can no longer be read, nor can their change feed. A rerun finds none.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
-    own = _session(spark, {"retentionDurationCheck.enabled": "false", "vacuum.logging.enabled": "false"})
+    own = _session(
+        spark,
+        {
+            "retentionDurationCheck.enabled": "false",
+            # By default, VACUUM keeps what the table's properties say, whatever it is told: a week.
+            "vacuum.retentionWindowIgnore.enabled": "false",
+            "vacuum.logging.enabled": "false",
+        },
+    )
     own.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", _TASKS)
     before = _data_files(spark, path)
     with _silence(spark):

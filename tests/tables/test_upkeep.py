@@ -1,0 +1,62 @@
+"""VACUUM removes what nobody reads any more, once it is as old as we say."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.tables.upkeep import vacuum
+
+HOUR = timedelta(hours=1)
+
+
+def age(file: Path, old: timedelta = 2 * HOUR) -> None:
+    """Let a file be two hours old, or older."""
+    moment = time.time() - old.total_seconds()
+    os.utime(file, (moment, moment))
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Path:
+    """A table whose only row has been replaced once."""
+    path = tmp_path / "table"
+    for number in range(2):
+        frame = spark.range(number, number + 1).coalesce(1)
+        frame.write.format("delta").mode("overwrite").save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("place", [".", "_change_data", "part"])
+def test_an_old_file_that_no_version_has_is_removed(spark: SparkSession, table: Path, place: str) -> None:
+    left = table / place / "part-00000-left-behind.snappy.parquet"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"")
+    age(left)
+
+    assert vacuum(spark, str(table), HOUR, dry_run=True) == 1
+    assert left.exists()
+    assert vacuum(spark, str(table), HOUR, dry_run=False) == 1
+
+    assert not left.exists()
+    assert len(list(table.glob("*.parquet"))) == 2
+    assert vacuum(spark, str(table), HOUR, dry_run=False) == 0
+
+
+def test_a_file_stays_for_as_long_as_it_is_kept_even_if_that_is_more_than_deltas_week(
+    spark: SparkSession, table: Path
+) -> None:
+    ages = {"kept": timedelta(days=10), "gone": timedelta(days=40)}
+    for name, days in ages.items():
+        (table / f"part-00000-{name}.snappy.parquet").write_bytes(b"")
+        age(table / f"part-00000-{name}.snappy.parquet", days)
+
+    assert vacuum(spark, str(table), timedelta(days=30), dry_run=True) == 1
+    assert vacuum(spark, str(table), timedelta(days=30), dry_run=False) == 1
+
+    assert (table / "part-00000-kept.snappy.parquet").exists()
+    assert not (table / "part-00000-gone.snappy.parquet").exists()
