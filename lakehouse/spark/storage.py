@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from functools import lru_cache
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from lakehouse.spark.paths import local_path
 
 _LOCAL = "file:"
+_CHANGE_FEED = "_change_data"
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -52,6 +54,25 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
     """Return how many files lie below a directory, and their bytes."""
     found = _file_system(spark, directory).getContentSummary(_path(spark, directory))
     return int(found.getFileCount()), int(found.getLength())
+
+
+def modified_here(spark: SparkSession, directory: str) -> dict[str, float] | None:
+    """Return when each file below a directory was last modified, in seconds since the epoch, by its name.
+
+    Names that begin with an underscore or a dot are left out, but for a table's change feed. Null if the
+    directory is not on this machine's file system.
+    """
+    here = _on_this_machine(spark, directory)
+    if here is None:
+        return None
+    found: dict[str, float] = {}
+    for root, directories, files in os.walk(here):
+        directories[:] = [name for name in directories if name[0] not in "_." or name == _CHANGE_FEED]
+        for name in files:
+            if name[0] not in "_.":
+                with contextlib.suppress(FileNotFoundError):  # somebody else has just removed it
+                    found[name] = Path(root, name).stat().st_mtime
+    return found
 
 
 def read_text(spark: SparkSession, path: str) -> str:

@@ -6,6 +6,7 @@ clean-up of the log. The cost of each follows what has changed since the last ti
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from lakehouse.tables.writing import retry_on_conflict
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # files that are clustered together at most
 _FEW_SMALL_FILES = 8  # are left alone: merging them would cost more than reading them
+_HOUR_S = 3600
 _TASKS = "2"  # of a VACUUM, which by default lists directories in ten thousand
 
 
@@ -100,9 +102,12 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
     """Remove files that no version of the kept time needs, and return how many; `dry_run`: only count them.
 
-    Older versions can no longer be read, nor can their change feed. A rerun finds none.
+    Older versions can no longer be read, nor can their change feed. A rerun finds none. VACUUM takes seconds
+    even if it finds nothing, so it is left out where it cannot find anything.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
+    if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):
+        return 0
     own = _session(
         spark,
         {
@@ -118,6 +123,16 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
         found = own.sql(f"VACUUM {_named(path)} RETAIN {hours} HOURS{' DRY RUN' if dry_run else ''}")
         count = found.count() if dry_run else 0
     return count if dry_run else before - _data_files(spark, path)
+
+
+def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
+    """Tell whether there may be a file from before a time (seconds since the epoch) that nobody reads now."""
+    modified = storage.modified_here(spark, path)
+    if modified is None:
+        return True
+    old = {name for name, at in modified.items() if at < before}
+    noted = noted_files(snapshot(spark, path)) if old else []
+    return noted is None or not old <= {str(file.path()).rsplit("/", 1)[-1] for file in noted}
 
 
 def _data_files(spark: SparkSession, path: str) -> int:

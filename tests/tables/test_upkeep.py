@@ -1,4 +1,4 @@
-"""VACUUM removes what nobody reads any more, once it is as old as we say."""
+"""VACUUM removes what nobody reads any more, and is left out where there is no such file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.tables.upkeep import vacuum
+from tests.counting import counted
 
 HOUR = timedelta(hours=1)
 
@@ -29,6 +30,32 @@ def table(spark: SparkSession, tmp_path: Path) -> Path:
         frame = spark.range(number, number + 1).coalesce(1)
         frame.write.format("delta").mode("overwrite").save(str(path))
     return path
+
+
+def files_of(spark: SparkSession, table: Path) -> set[Path]:
+    """Return the files of the newest version."""
+    names = {Path(name).name for name in spark.read.format("delta").load(str(table)).inputFiles()}
+    return {table / name for name in names}
+
+
+def test_there_is_no_vacuum_where_every_file_is_young(spark: SparkSession, table: Path) -> None:
+    with counted(spark) as counts:
+        assert vacuum(spark, str(table), HOUR, dry_run=False) == 0
+
+    assert counts.jobs == 0
+    assert len(list(table.glob("*.parquet"))) == 2
+
+
+def test_there_is_no_vacuum_where_every_old_file_is_the_newest_versions(
+    spark: SparkSession, table: Path
+) -> None:
+    for file in files_of(spark, table):
+        age(file)
+
+    with counted(spark) as counts:
+        assert vacuum(spark, str(table), HOUR, dry_run=False) == 0
+
+    assert counts.jobs == 0
 
 
 @pytest.mark.parametrize("place", [".", "_change_data", "part"])
