@@ -42,14 +42,16 @@ class Load:
     """Events of a stream to send, all at once (no `rate`) or at a rate per second.
 
     Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
-    are shares of the events; `shape` are shares that only this stream's samples know. The same seed gives the
-    same events except for their times.
+    are shares of the events; `shape` is what only this stream's samples know. The events of a producer whose
+    clock or connection lags are so many seconds behind. The same seed gives the same events except for their
+    times.
     """
 
     stream: str
     events: int
     rate: float | None = None
     span_s: float = 600.0
+    behind_s: float = 0.0
     seed: int = 1
     malformed: float = 0.0
     late: float = 0.0
@@ -67,8 +69,10 @@ class Load:
             times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
         else:
             times = paced_times(self.rate)
+        if self.behind_s:
+            times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
         # A malformed event from the future must be one when it lands, however early its place in the span.
-        ahead_s = settings.future_tolerance_s + _HOUR_S + (0 if self.rate else self.span_s)
+        ahead_s = settings.future_tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
         shape = dict(self.shape)
         shares = Shares(
             self.malformed,

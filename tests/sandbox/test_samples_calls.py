@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.errors import SettingsError
 from lakehouse.sandbox.samples import Sample, paced_times
-from lakehouse.sandbox.samples.calls import PAYLOADS, TOPICS, samples
+from lakehouse.sandbox.samples.calls import HOT_CALLER, HOT_PAIR, PAYLOADS, TOPICS, samples
 from tests.sampling import CONTRACTS, class_of, decoded, event_time_ms
 
 CONTRACT = CONTRACTS["calls"]
@@ -162,3 +162,35 @@ def test_a_malformed_field_is_the_one_that_its_kind_names(field: str) -> None:
     assert len(named) >= 4
     assert {CONTRACT.breach(sample) for sample in named} == {field}
     assert {sample.source for sample in malformed} == {0, 1}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_the_hot_pair_has_its_share_of_the_records_in_one_call(share: float) -> None:
+    produced = CONTRACT.generate(20_000, hot_pair=share)
+
+    found = calls_of(produced)
+    hot = found.pop(HOT_PAIR, [[]])
+    assert len(hot) == 1
+    assert len(hot[0]) / 20_000 == pytest.approx(share, abs=0.02)
+    assert share_of_one_sided(found) == pytest.approx(0.1, abs=0.05)
+
+
+def test_the_hot_caller_has_its_share_of_the_pairs() -> None:
+    found = calls_of(CONTRACT.generate(20_000, hot_caller=0.9, one_sided=0.2))
+
+    callers = Counter(user1 for user1, _ in found)
+    assert callers[HOT_CALLER] / len(found) == pytest.approx(0.9, abs=0.02)
+    assert share_of_one_sided(found) == pytest.approx(0.2, abs=0.03)
+
+
+def test_calls_can_have_a_single_record() -> None:
+    found = calls_of(CONTRACT.generate(20_000, alone=1.0, span_s=3600))
+
+    assert {len(call) for calls in found.values() for call in calls} == {1}
+
+
+@pytest.mark.parametrize("name", ["alone", "hot_pair", "hot_caller"])
+def test_a_share_that_is_none_is_refused(name: str) -> None:
+    options: dict[str, Any] = {name: 1.5}
+    with pytest.raises(SettingsError, match=r" 1.5 is a share of all .*; expected 0 to 1"):
+        CONTRACT.generate(10, **options)

@@ -3,8 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from lakehouse.errors import SettingsError
 from lakehouse.sandbox.samples import Sample, spread_times
-from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, METRICS, SERVICES, samples
+from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, HOT_SERVICE, METRICS, SERVICES, samples
 from tests.sampling import CONTRACTS, NOW_MS, class_of, decoded, event_time_ms
 
 CONTRACT = CONTRACTS["metrics"]
@@ -98,3 +99,24 @@ def test_iso_times_are_exact_to_the_millisecond() -> None:
 
     expected = datetime(2026, 1, 1, 0, 0, 0, 7000, tzinfo=UTC)
     assert {datetime.fromisoformat(text) for text in iso} == {expected}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_hot_series_has_the_share_asked_for(share: float) -> None:
+    produced = CONTRACT.generate(10_000, hot_series=share, late=0.1, duplicates=0.1)
+
+    hot = [decoded(sample) for sample in produced if sample.key == HOT_SERVICE.encode()]
+    assert len(hot) / 10_000 == pytest.approx(share, abs=0.02)
+    assert {record["metricName"] for record in hot} <= {METRICS[0]}
+    with pytest.raises(SettingsError, match=r"hot series 2 is a share of all events; expected 0 to 1"):
+        CONTRACT.generate(10, hot_series=2)
+
+
+def test_the_series_of_many_services_take_turns() -> None:
+    produced = CONTRACT.generate(6000, services=400)
+
+    records = [decoded(sample) for sample in produced]
+    series = Counter((record["serviceId"], record["metricName"]) for record in records)
+    assert len(series) == 400 * len(METRICS)
+    assert set(series.values()) == {3}
+    assert [(s.key or b"").decode() for s in produced] == [record["serviceId"] for record in records]

@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse.errors import SettingsError
 from lakehouse.sandbox.samples import spread_times
-from lakehouse.sandbox.samples.sales import PRODUCTS
+from lakehouse.sandbox.samples.sales import HOT_PRODUCT, PRODUCTS
 from tests.sampling import CONTRACTS, NOW_MS, class_of, decoded
 
 CONTRACT = CONTRACTS["sales"]
@@ -80,3 +80,20 @@ def test_a_malformed_field_is_the_one_that_its_kind_names(field: str) -> None:
     assert len(named) >= 4
     for sample in named:
         assert CONTRACT.breach(sample) == ("not UTF-8 JSON" if sample.kind in unreadable else field), sample
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_hot_product_has_the_share_asked_for(share: float) -> None:
+    produced = CONTRACT.generate(10_000, hot_product=share, late=0.1, duplicates=0.1, tombstones=0.05)
+
+    hot = sum(sample.key == HOT_PRODUCT.encode() for sample in produced)
+    assert hot / 10_000 == pytest.approx(share, abs=0.02)
+    with pytest.raises(SettingsError, match=r"hot product 2 is a share of all sales; expected 0 to 1"):
+        CONTRACT.generate(10, hot_product=2)
+
+
+def test_many_products_take_turns() -> None:
+    produced = CONTRACT.generate(6000, products=2000)
+
+    assert set(Counter(sample.key for sample in produced).values()) == {3}
+    assert [(s.key or b"").decode() for s in produced] == [decoded(s)["product"] for s in produced]

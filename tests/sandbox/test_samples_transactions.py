@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 from decimal import Decimal
 
 import pytest
@@ -56,3 +57,10 @@ def test_amounts_that_are_no_payment_are_malformed() -> None:
 
     names = ("zero", "minus_zero", "negative")
     assert [decoded(by_kind[f"malformed:amount_{name}"])["amount"] for name in names] == [0, 0, -12.5]
+
+
+def test_many_users_take_turns() -> None:
+    produced = CONTRACT.generate(6000, users=2000, late=0.1)
+
+    assert set(Counter(sample.key for sample in produced).values()) == {3}
+    assert [(s.key or b"").decode() for s in produced] == [decoded(s)["userId"] for s in produced]

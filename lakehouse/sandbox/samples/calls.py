@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 TOPICS = ("analyticsTopic", "metricsTopic")
 PAYLOADS = ("analytics", "metrics")
 """The field that a record of each topic has."""
+HOT_CALLER = "switchboard"
+HOT_PAIR = HOT_CALLER, user(0)
 
+_HOT_PAIR = -1
 _CALLERS = 1000
 _JOINED = 0.8  # of gap_s: the most between two records of a call
 _APART = 3  # times gap_s: the least between two calls of a pair
@@ -54,19 +57,28 @@ def samples(
     seed: int,
     shares: Shares = NO_FAULTS,
     one_sided: float = 0.1,
+    alone: float = 0.0,
+    hot_pair: float = 0.0,
+    hot_caller: float = 0.0,
     gap_s: float = 60.0,
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `one_sided` is the chance of a call to have records in one topic only.
+    `one_sided` is the chance of a call to have records in one topic only, and `alone` that of having a single
+    record. `hot_pair` is the chance of a record to be one of HOT_PAIR, which is in one call from the first to
+    the last. `hot_caller` is the chance of a pair to have HOT_CALLER as its first user.
 
     Raises SettingsError for a chance that is none.
     """
     require_share("one-sided", one_sided, "all calls")
+    require_share("alone", alone, "all calls")
+    require_share("hot pair", hot_pair, "all records")
+    require_share("hot caller", hot_caller, "all pairs")
     rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
-    calls = _Calls(rng, shares.valid(count), one_sided, gap_s, shares.allowed_lateness_s)
+    mixed = _Mixed(one_sided, alone, hot_pair, hot_caller)
+    calls = _Calls(rng, shares.valid(count), mixed, gap_s, shares.allowed_lateness_s)
 
     def malformed_one(time_ms: int) -> Sample:
         side = int(uniform() * len(TOPICS))
@@ -76,6 +88,15 @@ def samples(
         return Sample(f"{user1}-{user2}".encode(), value, kind, side)
 
     return mix(count, times_ms, rng, shares, valid=calls.valid, malformed=malformed_one, late=calls.late)
+
+
+class _Mixed(NamedTuple):
+    """The chances that `samples` takes."""
+
+    one_sided: float
+    alone: float
+    hot_pair: float
+    hot_caller: float
 
 
 class _Open(NamedTuple):
@@ -90,25 +111,28 @@ class _Calls:
     """The calls under way, and the pairs that may begin another."""
 
     def __init__(
-        self, rng: random.Random, records: int, one_sided: float, gap_s: float, allowed_lateness_s: int
+        self, rng: random.Random, records: int, mixed: _Mixed, gap_s: float, allowed_lateness_s: int
     ) -> None:
         self._rng = rng
         self._uniform = rng.random
         self._records = records  # to come, of which `owed` are spoken for by the open calls
         self._owed = 0
-        self._one_sided = one_sided
+        self._mixed = mixed
         self._joined_ms = round(1000 * gap_s * _JOINED)
         self._apart_ms = round(1000 * gap_s * _APART)
         self._latest_ms = 1000 * allowed_lateness_s * _WITHIN
         self._open: list[_Open] = []  # a heap by due_ms
         self._resting: deque[tuple[int, int]] = deque()  # (free again at, pair), in order
-        self._pairs = 0
+        self._pairs = self._hot_pairs = 0
         self._late: _Open | None = None
 
     def valid(self, time_ms: int) -> Sample:
         """Return the next record of a call that has one due, else the first one of another call."""
         self._records -= 1
-        if self._open and (self._open[0].due_ms <= time_ms or self._owed > self._records):
+        must_end = self._owed > self._records
+        if self._mixed.hot_pair and not must_end and self._uniform() < self._mixed.hot_pair:
+            return self._record(_HOT_PAIR, int(self._uniform() * 2), time_ms, "valid")
+        if self._open and (self._open[0].due_ms <= time_ms or must_end):
             due_ms, pair, sides = heappop(self._open)
             time_ms = min(due_ms, time_ms)
             self._owed -= 1
@@ -138,7 +162,9 @@ class _Calls:
     def _plan(self, most: int) -> _Sides:
         """Return the sides of the records of another call, in order; `most` is how many there may be."""
         uniform = self._uniform
-        one_sided = most == 1 or uniform() < self._one_sided
+        if self._mixed.alone and uniform() < self._mixed.alone:
+            most = 1
+        one_sided = most == 1 or uniform() < self._mixed.one_sided
         # Those that are short enough: the first ones have one record, or two.
         plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
         of_a_length = plans[int(uniform() * len(plans))]
@@ -150,6 +176,9 @@ class _Calls:
         return self._new_pair()
 
     def _new_pair(self) -> int:
+        if self._mixed.hot_caller and self._uniform() < self._mixed.hot_caller:
+            self._hot_pairs += 1
+            return _HOT_PAIR - self._hot_pairs
         self._pairs += 1
         return self._pairs - 1
 
@@ -161,7 +190,9 @@ class _Calls:
 
 
 def _pair(number: int) -> tuple[str, str]:
-    """Return two users, another pair for every number."""
+    """Return two users, another pair for every number; below zero, the first one is HOT_CALLER."""
+    if number < 0:
+        return HOT_CALLER, user(_HOT_PAIR - number)
     caller = number % _CALLERS
     return user(caller), user(caller + 1 + number // _CALLERS)
 

@@ -2,7 +2,8 @@
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(malformed=0.01))
 
-The kinds of sample are those of lakehouse.sandbox.samples.mixing. The same arguments give the same bytes.
+One series can be given a share of all, and there can be any number of services. The kinds of sample are those
+of lakehouse.sandbox.samples.mixing. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import Breaker, with_literal, with_value, without
-from lakehouse.sandbox.samples.mixing import ISO_SHARE, NO_FAULTS, Shares, compact, iso, mix
+from lakehouse.sandbox.samples.mixing import (
+    ISO_SHARE,
+    NO_FAULTS,
+    Shares,
+    compact,
+    in_turn,
+    iso,
+    mix,
+    require_share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,20 +51,40 @@ SERVICES = (
     "検索",
     "доставка-🚚",
 )
+HOT_SERVICE = "hot-path"
 METRICS = ("cpu_usage", "memory_mb", "request_latency_ms", "error_rate", "queue_depth")
 ENVIRONMENTS = ("production", "staging", "development")
 
 
 def samples(
-    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    shares: Shares = NO_FAULTS,
+    hot_series: float = 0.0,
+    services: float = 0,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`."""
+    """Return an iterator over `count` samples, one for each of `times_ms`.
+
+    `hot_series` is the chance of an event to be one of the first metric of HOT_SERVICE, which has none
+    otherwise. The series of so many `services` take turns, in place of those of the 20 that are drawn.
+
+    Raises SettingsError for a chance that is none.
+    """
+    require_share("hot series", hot_series, "all events")
     rng = random.Random(seed)
     uniform = rng.random
     broken = Breaker(_BREAKAGES, shares.ahead_s)
+    turns = in_turn(services * len(METRICS))
+
+    def pick() -> _Series:
+        if hot_series and uniform() < hot_series:
+            return _HOT
+        return _numbered(next(turns)) if services else _pick(uniform)
 
     def valid(time_ms: int) -> Sample:
-        key, value = _encode(rng, uniform, time_ms)
+        key, value = _encode(pick(), rng, uniform, time_ms)
         return Sample(key, value, "valid")
 
     def malformed_one(time_ms: int) -> Sample:
@@ -88,8 +118,10 @@ def _pick(uniform: Callable[[], float]) -> _Series:
     return _SERIES[int(uniform() * len(_SERIES))]
 
 
-def _encode(rng: random.Random, uniform: Callable[[], float], time_ms: int) -> tuple[bytes, bytes]:
-    _, _, key, head, value = _SERIES[int(uniform() * len(_SERIES))]
+def _encode(
+    series: _Series, rng: random.Random, uniform: Callable[[], float], time_ms: int
+) -> tuple[bytes, bytes]:
+    _, _, key, head, value = series
     tail = _TAILS[int(uniform() * len(_TAILS))]
     if uniform() < ISO_SHARE:
         return key, b'%b%b,"timestamp":"%b"%b' % (head, value(rng), iso(time_ms, uniform), tail)
@@ -117,17 +149,21 @@ def _queue_depth(rng: random.Random) -> bytes:
 
 
 _VALUES = (_cpu_usage, _memory_mb, _request_latency_ms, _error_rate, _queue_depth)
-_SERIES = tuple(
-    _Series(
-        service,
-        metric,
-        service.encode(),
-        f'{{"serviceId":{compact(service)},"metricName":{compact(metric)},"value":'.encode(),
-        value,
-    )
-    for service in SERVICES
-    for metric, value in zip(METRICS, _VALUES, strict=True)
-)
+
+
+def _series(service: str, number: int) -> _Series:
+    metric = METRICS[number]
+    head = f'{{"serviceId":{compact(service)},"metricName":{compact(metric)},"value":'
+    return _Series(service, metric, service.encode(), head.encode(), _VALUES[number])
+
+
+def _numbered(number: int) -> _Series:
+    service, metric = divmod(number, len(METRICS))
+    return _series(f"service-{service}", metric)
+
+
+_SERIES = tuple(_series(service, number) for service in SERVICES for number in range(len(METRICS)))
+_HOT = _series(HOT_SERVICE, 0)
 # One event in twenty names no environment.
 _TAILS = (
     *(f',"environment":{compact(ENVIRONMENTS[0])}}}'.encode(),) * 11,

@@ -159,6 +159,11 @@ def require_share(name: str, share: float, whole: str) -> None:
         raise SettingsError(f"{name} {share:g} is a share of {whole}; expected 0 to 1")
 
 
+def in_turn(count: float) -> Iterator[int]:
+    """Yield the numbers from 0 to below `count` over and over, so that each comes equally often."""
+    return cycle(range(int(count)))
+
+
 def compact(value: object) -> str:
     """Return a value as JSON without spaces, in whatever script it is."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,5 +1,7 @@
 """Sample sales: 24 products, the first ones sold most, with a return now and then and tombstones on request.
 
+One product can be given a share of all, and there can be any number of others.
+
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
 The kinds of sample are those of lakehouse.sandbox.samples.mixing, and
@@ -16,7 +18,7 @@ import random
 from typing import TYPE_CHECKING
 
 from lakehouse.sandbox.samples import Sample, breaking
-from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, mix, stamp
+from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, in_turn, mix, require_share, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,24 +35,41 @@ PRODUCTS = (
     "شاي",
     "🍕 large",
 )
+HOT_PRODUCT = "bestseller"
 
 _RETURNS = 0.03
 _WHOLE = 0.2
 
 
 def samples(
-    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    shares: Shares = NO_FAULTS,
+    hot_product: float = 0.0,
+    products: float = 0,
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    A tombstone has its time as Kafka's timestamp.
+    A tombstone has its time as Kafka's timestamp. `hot_product` is the chance of a sale to be one of
+    HOT_PRODUCT, which has none otherwise. So many `products` take turns, in place of the 24 that are drawn.
+
+    Raises SettingsError for a chance that is none.
     """
+    require_share("hot product", hot_product, "all sales")
     rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
+    turns = in_turn(products)
+
+    def pick() -> tuple[bytes, bytes]:
+        if hot_product and uniform() < hot_product:
+            return _HOT
+        return _encoded(f"product{1 + next(turns)}") if products else _pick(uniform)
 
     def valid(time_ms: int) -> Sample:
-        key, head = _pick(uniform)
+        key, head = pick()
         return Sample(key, b'%b%b,"timestamp":%b}' % (head, _value(rng), stamp(time_ms, uniform)), "valid")
 
     def malformed_one(time_ms: int) -> Sample:
@@ -60,7 +79,7 @@ def samples(
         return Sample(_BAD_KEYS.get(kind, product.encode()), value, kind)
 
     def tombstone(time_ms: int) -> Sample:
-        return Sample(_pick(uniform)[0], None, "tombstone", timestamp_ms=time_ms)
+        return Sample(pick()[0], None, "tombstone", timestamp_ms=time_ms)
 
     return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one, tombstone=tombstone)
 
@@ -79,9 +98,12 @@ def _value(rng: random.Random) -> bytes:
     return b"%.2f" % value
 
 
-_HEADS = tuple(
-    (product.encode(), f'{{"product":{compact(product)},"value":'.encode()) for product in PRODUCTS
-)
+def _encoded(product: str) -> tuple[bytes, bytes]:
+    return product.encode(), f'{{"product":{compact(product)},"value":'.encode()
+
+
+_HEADS = tuple(map(_encoded, PRODUCTS))
+_HOT = _encoded(HOT_PRODUCT)
 
 # A null value is a tombstone, and its key the product: what is wrong with one is its key.
 _KEYS = {

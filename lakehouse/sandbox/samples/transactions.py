@@ -1,4 +1,4 @@
-"""Sample transactions of a thousand users, one of whom can be given a share of all.
+"""Sample transactions of a thousand users or more, one of whom can be given a share of all.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.sandbox.samples import Sample, breaking
 from lakehouse.sandbox.samples.breaking import with_literal
-from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, mix, require_share, stamp
+from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, compact, in_turn, mix, require_share, stamp
 from lakehouse.sandbox.samples.users import user
 
 if TYPE_CHECKING:
@@ -27,11 +27,18 @@ _WHOLE = 0.2
 
 
 def samples(
-    count: int, times_ms: Iterable[int], *, seed: int, shares: Shares = NO_FAULTS, hot_user: float = 0.0
+    count: int,
+    times_ms: Iterable[int],
+    *,
+    seed: int,
+    shares: Shares = NO_FAULTS,
+    hot_user: float = 0.0,
+    users: float = 0,
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `hot_user` is the chance of an event to be one of HOT_USER, who has none otherwise.
+    `hot_user` is the chance of an event to be one of HOT_USER, who has none otherwise. So many `users` take
+    turns, in place of the thousand that are drawn.
 
     Raises SettingsError for a chance that is none.
     """
@@ -39,9 +46,12 @@ def samples(
     rng = random.Random(seed)
     uniform = rng.random
     broken = breaking.Breaker(_BREAKAGES, shares.ahead_s)
+    turns = in_turn(users)
 
     def pick() -> tuple[bytes, bytes]:
-        return _HOT if uniform() < hot_user else _HEADS[int(uniform() * len(_HEADS))]
+        if uniform() < hot_user:
+            return _HOT
+        return _encoded(user(next(turns))) if users else _HEADS[int(uniform() * len(_HEADS))]
 
     def valid(time_ms: int) -> Sample:
         key, head = pick()
