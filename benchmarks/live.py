@@ -145,10 +145,10 @@ def _measure(plan: Plan) -> Round:
         one = stack.enter_context(pipeline(settings, *_streams_of(plan), *plan.arguments))
         one.await_start()
         watcher = _watcher_of(plan, settings, stack)
-        _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
+        Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, said, found = time.time(), len(one.lines()), Round()
         with sampled(lambda: one.processes) as used:
-            producers = _Producers(plan, settings, plan.seconds, seed=2)
+            producers = Producers(plan, settings, plan.seconds, seed=2)
             if plan.kill_after_s is not None:
                 time.sleep(plan.kill_after_s)
                 found.killed_at_s = time.time()
@@ -174,10 +174,10 @@ def _measure_peer(plan: Plan) -> Round:
         watcher = stack.enter_context(
             watching(Places(settings.kafka_bootstrap_servers, peer.OUTPUTS[stream][0]))
         )
-        _Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
+        Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, found = time.time(), Round()
         with sampled(lambda: [one.process]) as used:
-            _Producers(plan, settings, plan.seconds, seed=2).wait()
+            Producers(plan, settings, plan.seconds, seed=2).wait()
         _await_events(plan, watcher)
         found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
         found.cores = used.cpu_s / used.wall_s
@@ -219,7 +219,7 @@ def _await_events(plan: Plan, watcher: Watcher, one: Pipeline | None = None) -> 
         time.sleep(0.1)
 
 
-class _Producers:
+class Producers:
     """Processes that send events of each stream.
 
     In the process of a driver, which calls the JVM thousands of times a second, the two would slow each other
@@ -238,6 +238,16 @@ class _Producers:
             for stream in plan.streams
             if seconds
         ]
+
+    def are_done(self) -> bool:
+        """Whether everything is sent, or will never be."""
+        return all(one.poll() is not None for one in self._processes)
+
+    def stop(self) -> None:
+        """Send no more, and wait until what was sent is acknowledged."""
+        for one in self._processes:
+            one.terminate()
+            one.wait()
 
     def wait(self) -> None:
         """Wait until everything is sent; raises LakehouseError where it is not."""

@@ -1,0 +1,76 @@
+"""jobs/pipeline.py on a standalone cluster on this machine, and the heaps of its driver and executors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.applications import Used, environment, sampled
+from benchmarks.heap import Heap, heap_of, logged, option
+from lakehouse.errors import LakehouseError
+from lakehouse.sandbox.cluster import Cluster
+from lakehouse.settings import Settings
+
+EXECUTORS = 2
+_ROOT = Path(__file__).parents[1]
+_PROPERTIES = _ROOT / ".venv/share/lakehouse/cluster.properties"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What a job used in all of its processes, and the heaps of its driver and of the fuller executor."""
+
+    used: Used
+    driver: Heap
+    executors: Heap
+
+
+def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: str) -> Submitted:
+    """Catch up with a stream; raises LakehouseError if the job fails.
+
+    Two executors have a core each; the driver takes the settings' heap.
+    """
+    lake = Path(settings.lake)
+    heaps = {who: lake.with_name(f"{lake.name}-{who}") for who in ("driver", "executors")}
+    heaps["executors"].mkdir()
+    options = {
+        "spark.driver.host": cluster.driver_host,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.executor.memory": executor_memory,
+        "spark.executor.cores": "1",
+        "spark.cores.max": str(EXECUTORS),
+        "spark.sql.shuffle.partitions": str(EXECUTORS),
+        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {option(heaps['executors'])}",
+        "spark.log.level": "ERROR",
+    }
+    conf = [word for key, value in options.items() for word in ("--conf", f"{key}={value}")]
+    where = ["--master", cluster.master, "--properties-file", str(_PROPERTIES)]
+    job = [str(_ROOT / "jobs/pipeline.py"), "--stream", stream, "--trigger", "available-now"]
+    command = [str(Path(sys.executable).with_name("spark-submit")), *where, *conf, *job]
+    with logged(heaps["driver"]):
+        own = os.environ | environment(settings) | {"LAKEHOUSE_TOPICS": json.dumps(settings.topics)}
+    errors = heaps["driver"] / "errors.txt"
+    with (
+        errors.open("wb") as said,
+        psutil.Popen(command, env=own, stdout=said, stderr=said) as process,
+        sampled(lambda: [process, *_executors()]) as used,
+    ):
+        code = process.wait()
+    if code:
+        raise LakehouseError(f"{stream}: the job ended with {code}: {errors.read_text()[-2000:]}")
+    return Submitted(used, heap_of(heaps["driver"]), heap_of(heaps["executors"]))
+
+
+def _executors() -> Iterator[psutil.Process]:
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if _EXECUTOR in one.cmdline():
+                yield one
