@@ -49,7 +49,7 @@ def _is_newest(spark: SparkSession, path: str, known: Any) -> bool:
     if version < 0:
         return False
     segment = known.logSegment()
-    if version - int(segment.checkpointProvider().version()) >= CHECKPOINT_INTERVAL:
+    if version - int(segment.checkpointProvider().version()) > CHECKPOINT_INTERVAL:
         return False
     if storage.modified_ms(spark, commit_file(path, version + 1)) is not None:
         return False
