@@ -54,9 +54,12 @@ def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: s
     conf = [word for key, value in options.items() for word in ("--conf", f"{key}={value}")]
     where = ["--master", cluster.master, "--properties-file", str(_PROPERTIES)]
     job = [str(_ROOT / "jobs/pipeline.py"), "--stream", stream, "--trigger", "available-now"]
-    command = [str(Path(sys.executable).with_name("spark-submit")), *where, *conf, *job]
+    here = Path(sys.executable).parent
+    command = [str(here / "spark-submit"), *where, *conf, *job]
     with logged(heaps["driver"]):
         own = os.environ | environment(settings) | {"LAKEHOUSE_TOPICS": json.dumps(settings.topics)}
+        # spark-submit looks for a Python that has pyspark.
+        own |= {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYSPARK_PYTHON": sys.executable}
     errors = heaps["driver"] / "errors.txt"
     with (
         errors.open("wb") as said,
