@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
 from lakehouse.tables.log import frame_of, read_commit
@@ -81,8 +82,8 @@ def _read(spark: SparkSession, path: str, snapshot: Any, table: str, version: in
     """Read the files from the checksum of the version, which names few files, or else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
-        rows = DataFrame(snapshot.allFiles().toDF(), spark).toJSON().collect()
-        noted = [json.loads(str(row)) for row in rows]
+        files = DataFrame(snapshot.allFiles().toDF(), spark).select(F.to_json(F.struct("*")).alias("action"))
+        noted = [json.loads(row.action) for row in files.collect()]
     return Files(table, version, {_name(action): _file(action) for action in noted})
 
 
