@@ -137,10 +137,10 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, versio
     Where log retention has removed commits since the position, any rows count as unread.
     """
     place = Position(0, -1, is_starting=False) if position is None else position
-    kept = tables.first_version(spark, path)
-    if place.version < kept:
-        return bool(tables.files(spark, path, kept))
-    commits = _commits(spark, path, place.version, version)
+    try:
+        commits = _commits(spark, path, place.version, version)
+    except TableError:
+        return bool(tables.files(spark, path, tables.first_version(spark, path)))
     unread = [_added(commit) for commit in commits if not rewrites(commit)]
     if place.is_starting:
         read = len(_first_files(spark, path, place))
