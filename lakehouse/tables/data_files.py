@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -46,12 +47,12 @@ _known: dict[str, Files] = {}
 def files_of(spark: SparkSession, path: str, snapshot: Any) -> Files:
     """Return the files of a snapshot of the table at the path."""
     table, version, known = str(snapshot.metadata().id()), int(snapshot.version()), _known.get(path)
-    if known is None or known.table != table or not 0 <= version - known.version <= _MOST_COMMITS:
-        found = _read(spark, path, snapshot, table, version)
-    elif version == known.version:
+    if known is not None and known.table == table and version == known.version:
         return known
-    else:
+    found = None
+    if known is not None and known.table == table and 0 < version - known.version <= _MOST_COMMITS:
         found = _advanced(spark, path, known, version)
+    found = found or _read(spark, path, snapshot, table, version)
     _known[path] = found
     return found
 
@@ -68,10 +69,14 @@ def to_delta(spark: SparkSession, file: File) -> Any:
     return action.fromJson(json.dumps({"add": file.action}))
 
 
-def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files:
+def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
+    """Return the files of a later version by the commits since; null where one has left the log."""
+    try:
+        commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
+    except Py4JJavaError:
+        return None
     by_name = dict(known.by_name)
-    for number in range(known.version + 1, version + 1):
-        actions = read_commit(spark, path, number)
+    for actions in commits:
         for gone in (action["remove"] for action in actions if "remove" in action):
             by_name.pop(_name(gone), None)
         by_name |= {_name(action["add"]): _file(action["add"]) for action in actions if "add" in action}

@@ -14,8 +14,9 @@ from lakehouse.errors import TableError
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.stream import DELETED
-from lakehouse.tables import Lake, TableSpec, Transaction, data_files
+from lakehouse.tables import Lake, TableSpec, Transaction, data_files, log
 from lakehouse.tables.pruning import Between, Near
+from tests import pipeline
 from tests.counting import counted
 
 SCHEMA = "k long, v string"
@@ -273,3 +274,17 @@ def test_files_are_found_by_their_bounds_without_a_job_whatever_has_been_committ
         spark.sql(statement.format(f"delta.`{table}`"))
         monkeypatch.setattr(data_files, "_known", {})  # as another process, which has read no commit
         assert tables.begin(spark, table).candidates(Near(((conditions[0],),))).rows == 43
+
+
+def test_files_are_found_though_the_commits_since_the_last_look_have_left_the_log(
+    spark: SparkSession, table: str
+) -> None:
+    every = Near(((Between("k", 0, None),),))
+    fill(spark, table, 2)
+    assert tables.begin(spark, table).candidates(every).rows == 40
+    put(spark, table, [(40, "new")], 1, near="k >= 0")
+    put(spark, table, [(41, "new")], 2, near="k >= 0")
+    log.log_of(spark, table).checkpoint()
+    pipeline.forget_commits(table, before=tables.version_of(spark, table))
+
+    assert tables.begin(spark, table).candidates(every).rows == 42
