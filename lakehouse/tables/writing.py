@@ -102,7 +102,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     new = _as_in(commit.schema, rows, commit.path)
     if names:
         old, written = gathered(commit.rows(near, names).drop(FILE), few=few), near.rows_of(names)
-        if written > FEW_ROWS and near.size_bytes > _REWRITTEN_BYTES:
+        if written - count > FEW_ROWS and near.size_bytes > _REWRITTEN_BYTES:
             # Whoever changes these rows again soon then has only them to write, not all that lay around them.
             changing, written = new.select(*keys), count
             commit.write(old.join(changing, list(keys), "left_anti").coalesce(len(names)))
