@@ -143,6 +143,10 @@ def new_header(spark: SparkSession, planned_at: datetime) -> dict[str, Any]:
     metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     planned_ms = int(planned_at.timestamp() * 1000)
     header: dict[str, Any] = json.loads(metadata.apply(0, planned_ms, spark._jsparkSession.conf()).json())
+    # Spark takes the number of shuffle partitions from a setting that only a stream's own session has.
+    header["conf"] = {
+        name: spark.conf.get(name) if value is None else value for name, value in header["conf"].items()
+    }
     return header
 
 
