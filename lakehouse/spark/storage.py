@@ -35,7 +35,12 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
     system = _file_system(spark, path)
     if not system.exists(_path(spark, path)):
         return None
-    return int(system.getFileStatus(_path(spark, path)).getModificationTime())
+    return int(status(spark, path).getModificationTime())
+
+
+def status(spark: SparkSession, path: str) -> Any:
+    """Return Hadoop's own object of a file's status."""
+    return _file_system(spark, path).getFileStatus(_path(spark, path))
 
 
 def names(spark: SparkSession, directory: str) -> list[str]:

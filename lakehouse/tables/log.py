@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,27 +35,51 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
     log, unset = log_of(spark, path), jvm.scala.Option.empty()
     if version is not None:
         return log.getSnapshotAt(version, unset, unset, False)
-    known = log.unsafeVolatileSnapshot()
-    return known if _is_newest(spark, path, known) else log.update(False, unset, unset)
+    newest = _newest(spark, path, log)
+    return log.update(False, unset, unset) if newest is None else newest
 
 
-def _is_newest(spark: SparkSession, path: str, known: Any) -> bool:
-    """Tell, without listing the log, whether a snapshot is of the table's newest version.
+def _newest(spark: SparkSession, path: str, log: Any) -> Any:
+    """Return a snapshot of the table's newest version, without listing the log; null if only that can tell.
 
-    Versions have no gaps. So it is the newest if its own commit is still the same file and the next one is
-    missing. Delta lists the whole directory instead, and so finds newer checkpoints. It has to look when one
-    must be there: otherwise the snapshot would keep every commit since the one that it began with.
+    Versions have no gaps. So the known snapshot is the newest if its own commit is still the same file and
+    the next one is missing; commits of other processes are added to it, one by one. Delta lists the whole
+    directory instead, and so finds newer checkpoints. It has to look when one must be there: otherwise the
+    snapshot would keep every commit since the one that it began with.
     """
-    version = int(known.version())
+    known = log.unsafeVolatileSnapshot()
+    version = newest = int(known.version())
     if version < 0:
-        return False
+        return None
     segment = known.logSegment()
-    if version - int(segment.checkpointProvider().version()) > CHECKPOINT_INTERVAL:
-        return False
-    if storage.modified_ms(spark, commit_file(path, version + 1)) is not None:
-        return False
     written = storage.modified_ms(spark, commit_file(path, version))
-    return written is not None and written == int(segment.lastCommitFileModificationTimestamp())
+    if written is None or written != int(segment.lastCommitFileModificationTimestamp()):
+        return None
+    last = int(segment.checkpointProvider().version()) + CHECKPOINT_INTERVAL
+    jvm: Any = spark._jvm
+    while newest <= last and storage.modified_ms(spark, commit_file(path, newest + 1)) is not None:
+        newest += 1
+        status = storage.status(spark, commit_file(path, newest))
+        management = jvm.org.apache.spark.sql.delta.SnapshotManagement
+        segment = management.appendCommitToLogSegment(segment, status, newest)
+    if newest > last:
+        return None
+    return known if newest == version else _installed(spark, log, segment)
+
+
+def _installed(spark: SparkSession, log: Any, segment: Any) -> Any:
+    """Make a snapshot of the log's segment the one that Delta knows, unless it knows a newer one by now."""
+    none, lock = spark._jvm.scala.Option.empty(), log.snapshotLock()  # type: ignore[union-attr]
+    lock.lock()
+    try:
+        known = log.unsafeVolatileSnapshot()
+        if int(known.version()) >= int(segment.version()):
+            return known
+        made = log.installSnapshot(log.createSnapshot(segment, none, none, none), int(time.time() * 1000))
+        known.uncache()
+        return made
+    finally:
+        lock.unlock()
 
 
 def commit_file(path: str, version: int) -> str:
