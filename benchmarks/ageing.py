@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -125,13 +126,18 @@ def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
             run(one.lake, streams, LAYERS, one.settings, RunOptions(AVAILABLE_NOW))
             began, keeper = time.monotonic(), Keeper(one.lake, one.settings)
             if one.days:
-                aged.add_rows(one.lake, streams, one.settings, days=one.days, until=utc_now())
+                aged.add_rows(one.lake, streams, one.settings, days=one.days, until=_last_hour())
             for task in tasks(streams, one.settings):
                 keeper.keep(task, utc_now())
             if one.days:
                 aged.lengthen_logs(one.lake, streams, one.settings)
             console.print(f"a lake of {one.days} days, made and kept in {time.monotonic() - began:.0f} s")
         yield found
+
+
+def _last_hour() -> datetime:
+    """Return an hour's start before any event that has been sent, UTC."""
+    return (utc_now() - timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
 
 
 def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
