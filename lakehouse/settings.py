@@ -26,6 +26,7 @@ ENV_PREFIX = "LAKEHOUSE_"
 CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
 CACHE_VARIABLE = "LAKEHOUSE_CACHE"
 DEFAULT_CONFIG = Path("lakehouse.toml")
+_SHIFTS = {"k": 10, "m": 20, "g": 30}
 _CENTURY_S = 36_525 * 24 * 3600
 
 
@@ -282,6 +283,12 @@ class Settings(BaseSettings):
             if not _is_of_kubernetes(name.upper(), value or "")
         }
         return env_settings, init_settings
+
+    @property
+    def bytes_per_batch(self) -> int:
+        """What `max_bytes_per_batch` says, in bytes."""
+        number, unit = self.max_bytes_per_batch.rstrip("kmg"), self.max_bytes_per_batch[-1]
+        return int(number) << _SHIFTS.get(unit, 0)
 
     def topic(self, default_name: str) -> str:
         """Return the topic that replaces a stream's default topic name."""

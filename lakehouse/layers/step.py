@@ -1,27 +1,39 @@
-"""A layer's query as a step of trips: its position in its checkpoint, and what it plans and notes there.
+"""A layer's query without Spark's stream: its position in its checkpoint, what it plans and notes there.
 
-A step is planned in the layer's own checkpoint before it begins, and noted as done afterwards, as if the
-layer's own query had read the versions that the trip wrote.
+A step is planned in the layer's own checkpoint before it begins, and noted as done afterwards, as if a stream
+of Spark's had read the same versions. What a step reads is handed over by a trip, or found by the commits of
+the tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from pyspark.sql import DataFrame
 
 from lakehouse import tables
 from lakehouse.layers.query import LayerQuery
-from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress import backlogs, checkpoints, snapshots
+from lakehouse.progress.backlogs import Backlog
 from lakehouse.progress.snapshots import Appended
 from lakehouse.tables import Lake, Transaction
 
 _KEPT = 100  # plans that a checkpoint keeps, as in Spark
 _FORGOTTEN_EVERY = 25
-_MOST_VERSIONS = 10
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The rows of a micro-batch that has been planned, and their count; null where it is unknown."""
+
+    rows: DataFrame
+    count: int | None
 
 
 class Step:
-    """A layer's query as a part of trips.
+    """A layer's query as a part of trips, or by itself.
 
     While `joined`, it takes part. `failure` holds its error until somebody has handled it. While it `waits`,
     rows that trips have skipped lie in the tables it reads.
@@ -61,6 +73,76 @@ class Step:
         self._identify()
         return self._planned_beyond()
 
+    def follow(self) -> bool:
+        """Continue after the last finished micro-batch, by the commits of the tables it reads.
+
+        False where only Delta's source can: a micro-batch is planned and not done, a version is read in part,
+        or none of a table's rows has been read, and its commits do not tell what they are.
+        """
+        if self._planned_beyond() is not None or not self._read_places():
+            return False
+        for name in self._sources:
+            path = self.query.tables[name]
+            newest = tables.version_of(self._lake.spark, path)
+            if self._ids[name] in self._read:
+                continue
+            if tables.size_bytes(self._lake.spark, path) == 0:
+                self._read[self._ids[name]] = newest + 1
+            elif tables.is_in_its_commits(self._lake.spark, path):
+                self._read[self._ids[name]] = 0
+            else:
+                return False
+        self._identify()
+        return True
+
+    def ends(self) -> dict[str, int] | None:
+        """Return which versions come next in the tables it reads, by name; null if one is another table."""
+        found = {name: tables.snapshot(self._lake.spark, self.query.tables[name]) for name in self._sources}
+        if any(str(one.metadata().id()) != self._ids[name] for name, one in found.items()):
+            return None
+        return {name: int(one.version()) + 1 for name, one in found.items()}
+
+    def has_read_less(self, ends: Mapping[str, int]) -> bool:
+        """Tell whether there are versions before these that it has not read."""
+        return any(self._read[self._ids[name]] < end for name, end in ends.items())
+
+    def backlog(self, ends: Mapping[str, int], *, max_bytes: int) -> dict[str, Backlog] | None:
+        """Return what waits before these versions, of each table about `max_bytes` at most.
+
+        Null where only Delta's source can take it: a single version is larger, or there are many changes to
+        send. Raises TableError where log retention has removed a commit.
+        """
+        is_export = self.query.layer == "export"
+        if is_export and self._has_much_to_send():
+            return None
+        find, spark = (backlogs.changes if is_export else backlogs.appends), self._lake.spark
+        found = {
+            name: find(spark, self.query.tables[name], self._read[self._ids[name]], end, max_bytes=max_bytes)
+            for name, end in ends.items()
+        }
+        known = {name: one for name, one in found.items() if one is not None}
+        return known if len(known) == len(found) else None
+
+    def take(self, found: Mapping[str, Backlog], header: Mapping[str, Any]) -> Planned | None:
+        """Plan a micro-batch of what waits; null if there is not a row in it: then it counts as read."""
+        spark = self._lake.spark
+        self._read |= {self._ids[name]: one.end for name, one in found.items()}
+        if not any(one.files for one in found.values()):
+            return None
+        places = [checkpoints.delta_place(self._ids[name], one.end) for name, one in found.items()]
+        self.plan_as(header, places)
+        if self.query.layer == "export":
+            ((name, one),) = found.items()
+            feed = tables.read_changes(spark, self.query.tables[name], one.first, one.end - 1)
+            return Planned(feed, None)
+        parts = {
+            name: snapshots.appended_of(spark, self.query.tables[name], one.files)
+            for name, one in found.items()
+        }
+        counts = [part.count for part in parts.values()]
+        rows = self.query.combine({name.partition(".")[2]: part.rows for name, part in parts.items()})
+        return Planned(rows, None if None in counts else sum(count or 0 for count in counts))
+
     def _identify(self) -> None:
         self._application = self.query.application(checkpoints.begin(self._lake.spark, self.checkpoint))
 
@@ -72,7 +154,7 @@ class Step:
     def _has_much_to_send(self) -> bool:
         """Tell whether so many versions wait that sending them in bounded micro-batches is better."""
         span = self.changes() if self.query.layer == "export" else None
-        return span is not None and span[1] - span[0] >= _MOST_VERSIONS
+        return span is not None and span[1] - span[0] >= tables.FEW_VERSIONS
 
     def _read_places(self) -> bool:
         """Read the position of the last micro-batch; false where it stopped within a version."""

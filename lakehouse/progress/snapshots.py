@@ -8,7 +8,7 @@ exactly those rows of its sources that this version stands for. A cut stays vali
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,12 +119,30 @@ def read_appended(spark: SparkSession, path: str, first: int | None, end: int) -
     Raises TableError where log retention has removed such a commit.
     """
     commits = _commits(spark, path, first or 0, end)
-    files = [file for commit in commits if not rewrites(commit) for file in _changing("add", commit)]
-    rows = tables.read(spark, path)
-    if files:
-        rows = _rows_of(spark, path, [str(file["path"]) for file in files], rows.schema)
+    return appended_of(spark, path, [file for commit in commits for file in appended_files(commit)])
+
+
+def appended_of(spark: SparkSession, path: str, files: Sequence[Mapping[str, Any]]) -> Appended:
+    """Return the rows of files that versions of the table appended, given in the log's own words."""
     counts = [json.loads(file.get("stats") or "{}").get("numRecords") for file in files]
-    return Appended(rows if files else rows.limit(0), None if None in counts else sum(counts))
+    return Appended(tables.read_files(spark, path, files), None if None in counts else sum(counts))
+
+
+def appended_files(commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the files that a commit appended, in its own words; none if it changed rows as well."""
+    return [] if rewrites(commit) else changing("add", commit)
+
+
+def changed_files(commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the files from which Delta reads a commit's changes, in its own words."""
+    feed = [action["cdc"] for action in commit if "cdc" in action]
+    return feed or changing("add", commit) + changing("remove", commit)
+
+
+def commit_of(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
+    """Return a version's actions; raises TableError where log retention has removed them."""
+    (commit,) = _commits(spark, path, version, version + 1)
+    return commit
 
 
 def _rows_of(spark: SparkSession, path: str, files: list[str], schema: StructType) -> DataFrame:
@@ -196,7 +214,7 @@ def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
         return rows if all_of_it else rows.where(_in(read))
     if position.index < 0:
         return tables.read_version(spark, path, position.version - 1)
-    (commit,) = _commits(spark, path, position.version, position.version + 1)
+    commit = commit_of(spark, path, position.version)
     unread = _added(commit)[position.index + 1 :]
     rows = tables.read_version(spark, path, position.version)
     return rows.where(~_in(unread)) if unread else rows
@@ -211,12 +229,12 @@ def _first_files(spark: SparkSession, path: str, position: Position) -> list[str
 
 def _added(commit: list[dict[str, Any]]) -> list[str]:
     """Return the files with new rows; compaction's files hold rows that were there before."""
-    return [str(file["path"]) for file in _changing("add", commit)]
+    return [str(file["path"]) for file in changing("add", commit)]
 
 
 def rewrites(commit: list[dict[str, Any]]) -> bool:
     """Tell whether a commit removes or changes rows that were there before."""
-    return bool(_changing("remove", commit))
+    return bool(changing("remove", commit))
 
 
 def _replaces_files(commit: list[dict[str, Any]]) -> bool:
@@ -237,7 +255,7 @@ def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[
         ) from error
 
 
-def _changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the commit's actions of a kind that change rows."""
     return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
 
@@ -254,10 +272,8 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
         return position.version if read >= len(tables.files(spark, path, position.version)) else None
     if not read:
         return position.version - 1
-    (commit,) = _commits(spark, path, position.version, position.version + 1)
-    changes = sum("cdc" in action for action in commit)
-    files = changes or len(_changing("add", commit)) + len(_changing("remove", commit))
-    return position.version if read >= files else position.version - 1
+    files = changed_files(commit_of(spark, path, position.version))
+    return position.version if read >= len(files) else position.version - 1
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
@@ -267,8 +283,8 @@ def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
     """
     newest = written_now(spark, path, None).version
     while version < newest:
-        (commit,) = _commits(spark, path, version + 1, version + 2)
-        if _changing("add", commit) or _changing("remove", commit):
+        commit = commit_of(spark, path, version + 1)
+        if changing("add", commit) or changing("remove", commit):
             break
         version += 1
     return version

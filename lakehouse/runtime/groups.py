@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note, place_of
 from lakehouse.layers.query import BatchResult, LayerQuery, QueryMaker
+from lakehouse.runtime.by_commits import ByCommits, Work
 from lakehouse.runtime.guards import Guards
 from lakehouse.runtime.running import Running, await_predecessor, form_ring, leave
 from lakehouse.runtime.signals import Stop
@@ -181,34 +184,67 @@ class Group:
 
     def _start(self, one: Running, query: LayerQuery) -> None:
         common = self._common
-        checkpoint = query.checkpoint or common.lake.checkpoint(query.name)
         if query.checkpoint is None:
             common.guards.check(query, common.clock())
+        one.begin()
+        if query.topic is not None or query.checkpoint is not None:
+            one.handle = self._stream(one, query, common.trigger)
+            return
 
-        def on_micro_batch(batch: DataFrame, number: int) -> None:
-            one.has_begun = True
+        def rest() -> None:
             self._tell_phases(one)
-            with self._turns.one(one.maker.name):
-                one.rounds_seen = one.rounds_before
-                try:
-                    started = time.monotonic()
-                    context = batch.sparkSession.sparkContext
-                    application = query.application(str(context.getLocalProperty("sql.streaming.queryId")))
-                    result = query.process(batch, Transaction(application, number), common.clock())
-                    one.written = number
-                    one.rounds += 1
-                    one.restarts = 0
-                    self._is_done(one, BatchDone(query.name, number, result, time.monotonic() - started))
-                    one.progress(number)
-                except BaseException as failure:
-                    one.failure = failure
-                    raise
             if common.is_live:
                 self._await_turn(one)
 
-        one.begin()
+        interval = interval_ms(common.trigger)
+        work = Work(
+            partial(self._process, one, query),
+            partial(self._stream, one, query, AVAILABLE_NOW),
+            rest,
+            None if interval is None else interval / 1000,
+            common.settings.bytes_per_batch,
+            common.clock,
+        )
+        one.handle = ByCommits(common.lake, query, work, self._turns).start()
+
+    def _stream(self, one: Running, query: LayerQuery, trigger: str) -> StreamingQuery:
+        """Start the query as a stream of Spark's."""
+
+        def on_micro_batch(batch: DataFrame, number: int) -> None:
+            self._tell_phases(one)
+            with self._turns.one(one.maker.name):
+                context = batch.sparkSession.sparkContext
+                application = query.application(str(context.getLocalProperty("sql.streaming.queryId")))
+                self._process(one, query, batch, Transaction(application, number))
+            if trigger != AVAILABLE_NOW:
+                self._await_turn(one)
+
+        checkpoint = query.checkpoint or self._common.lake.checkpoint(query.name)
         writer = query.rows().writeStream.queryName(query.name).option("checkpointLocation", checkpoint)
-        one.handle = _with_trigger(writer, common.trigger).foreachBatch(on_micro_batch).start()
+        return _with_trigger(writer, trigger).foreachBatch(on_micro_batch).start()
+
+    def _process(
+        self,
+        one: Running,
+        query: LayerQuery,
+        batch: DataFrame,
+        transaction: Transaction,
+        count: int | None = None,
+    ) -> None:
+        """Process a micro-batch in its turn."""
+        one.has_begun, one.rounds_seen = True, one.rounds_before
+        try:
+            started = time.monotonic()
+            result = query.process(batch, transaction, self._common.clock(), count)
+            one.written = transaction.version
+            one.rounds += 1
+            one.restarts = 0
+            took_s = time.monotonic() - started
+            self._is_done(one, BatchDone(query.name, transaction.version, result, took_s))
+            one.progress(transaction.version)
+        except BaseException as failure:
+            one.failure = failure
+            raise
 
     def _tell_phases(self, one: Running) -> None:
         """Report the phases of the query's last micro-batch, which Spark knows once it is done."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakehouse.layers.query import LayerQuery, QueryMaker
+from lakehouse.runtime.by_commits import ByCommits
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.turns import Turns
 from lakehouse.spark.query_errors import is_table_change
@@ -35,7 +36,7 @@ class Running:
 
     maker: QueryMaker
     query: LayerQuery | None = None
-    handle: StreamingQuery | None = None
+    handle: StreamingQuery | ByCommits | None = None
     written: int = -1
     furthest: int = -1
     rounds: int = 0
@@ -144,8 +145,11 @@ def leave(queries: Sequence[Running], turns: Turns) -> None:
             while handle.isActive and _last_committed(handle) < one.written:
                 time.sleep(_POLL_S)
             handle.stop()
+    for one in queries:
+        if isinstance(one.handle, ByCommits):
+            one.handle.join()  # it may wait for a turn, with which it will begin nothing
 
 
-def _last_committed(handle: StreamingQuery) -> int:
+def _last_committed(handle: StreamingQuery | ByCommits) -> int:
     progress = handle.lastProgress
     return -1 if progress is None else int(progress["batchId"])

@@ -25,13 +25,16 @@ from lakehouse.tables.log import (
     version_of,
 )
 from lakehouse.tables.reading import (
+    FEW_VERSIONS,
     HighWaterMark,
     as_declared,
     has_rows,
+    is_in_its_commits,
     read,
     read_change_stream,
     read_changes,
     read_changes_since,
+    read_files,
     read_stream,
     read_version,
     register,
@@ -51,6 +54,7 @@ from lakehouse.tables.writing import (
 )
 
 __all__ = [
+    "FEW_VERSIONS",
     "FILE",
     "Candidates",
     "Commit",
@@ -73,6 +77,7 @@ __all__ = [
     "from_micros",
     "has_rows",
     "insert_missing",
+    "is_in_its_commits",
     "is_written",
     "keep_one",
     "last_batch",
@@ -84,6 +89,7 @@ __all__ = [
     "read_changes",
     "read_changes_since",
     "read_commit",
+    "read_files",
     "read_stream",
     "read_version",
     "register",

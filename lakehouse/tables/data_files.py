@@ -79,7 +79,7 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
     for actions in commits:
         for gone in (action["remove"] for action in actions if "remove" in action):
             by_name.pop(_name(gone), None)
-        by_name |= {_name(action["add"]): _file(action["add"]) for action in actions if "add" in action}
+        by_name |= {_name(action["add"]): file_of(action["add"]) for action in actions if "add" in action}
     return Files(known.table, version, by_name)
 
 
@@ -89,7 +89,7 @@ def _read(spark: SparkSession, path: str, snapshot: Any, table: str, version: in
     if noted is None:
         files = DataFrame(snapshot.allFiles().toDF(), spark).select(F.to_json(F.struct("*")).alias("action"))
         noted = [json.loads(row.action) for row in files.collect()]
-    return Files(table, version, {_name(action): _file(action) for action in noted})
+    return Files(table, version, {_name(action): file_of(action) for action in noted})
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
@@ -104,7 +104,8 @@ def _name(action: Mapping[str, Any]) -> str:
     return str(action["path"]).rpartition("/")[2]
 
 
-def _file(action: Mapping[str, Any]) -> File:
+def file_of(action: Mapping[str, Any]) -> File:
+    """Return a file that the log adds, given in its words."""
     stats = json.loads(action.get("stats") or "{}")
     bounds = Bounds(stats.get("minValues") or {}, stats.get("maxValues") or {})
     whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
 from lakehouse.spark.execution import are_few, by_reference, executing_for
-from lakehouse.tables.data_files import files_of, frame_of_files
+from lakehouse.tables.data_files import file_of, files_of, frame_of_files
 from lakehouse.tables.log import (
     FEW_FILES,
     commit_file,
@@ -30,8 +31,10 @@ from lakehouse.tables.log import (
 from lakehouse.tables.pruning import last_ones
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
+FEW_VERSIONS = 10
+"""The changes of so many versions are read file by file; each version is a scan of its own."""
+
 _YOUNG = 20  # commits; each of them is read
-_FEW_VERSIONS = 4
 _APPENDS = {"add", "commitInfo", "txn"}
 
 
@@ -59,6 +62,11 @@ def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
 def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
     """Return the table's rows as of a version."""
     return _rows_of(spark, snapshot(spark, path, version))
+
+
+def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Return the rows of files that commits added, given in their words, even if they have left the table."""
+    return frame_of_files(spark, snapshot(spark, path), map(file_of, added))
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
@@ -112,12 +120,16 @@ def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
     it resumes before there is another commit. A young table that was only appended to has the same rows in
     its commits.
     """
+    return {"startingVersion": "0"} if is_in_its_commits(spark, path) else {}
+
+
+def is_in_its_commits(spark: SparkSession, path: str) -> bool:
+    """Tell whether the table is so young that its commits, which have only appended, are soon read."""
     newest = version_of(spark, path)
-    if newest > _YOUNG or not storage.exists(spark, f"{path}/_delta_log/{0:020}.json"):
-        return {}
+    if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
+        return False
     commits = [read_commit(spark, path, version) for version in range(1, newest + 1)]
-    only_appends = all(set(action) <= _APPENDS for commit in commits for action in commit)
-    return {"startingVersion": "0"} if only_appends else {}
+    return all(set(action) <= _APPENDS for commit in commits for action in commit)
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
@@ -126,7 +138,7 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
     Delta lists the whole log for it. So the files of a few versions are taken from their commits, where these
     name them all.
     """
-    if last - first < _FEW_VERSIONS:
+    if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
