@@ -39,7 +39,7 @@ _FEWER = {
 }
 COMMITS = 10_000
 _LAST = "_last_checkpoint"
-_ROWS_A_FILE = 250_000
+_ROWS_A_FILE = 100_000
 _SKETCHES_KEPT_DAYS = 8  # maintenance clears them once a row is too old to be updated
 
 

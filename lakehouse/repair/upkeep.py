@@ -33,6 +33,8 @@ from lakehouse.tables import Lake, TableSpec, leases, upkeep
 from lakehouse.tables.upkeep import Size
 
 _MARGIN = timedelta(hours=1)
+_ROWS_A_MERGED_FILE = 100_000
+"""For a late record, a merge rewrites a whole file: rows cost more than bytes."""
 _MB = 1 << 20
 
 
@@ -182,16 +184,20 @@ class Keeper:
             return retention.take(self._lake, task.spec, cut, now, dry_run=dry_run)
 
     def _merge_files(self, task: Task, path: str, files: Size, *, dry_run: bool) -> Size:
-        spark, small = self._lake.spark, upkeep.small_files(self._lake.spark, path, self._target_bytes)
+        spark, target_bytes = self._lake.spark, self._target_bytes_of(task, path)
+        small = upkeep.small_files(spark, path, target_bytes)
         if not upkeep.has_many_small_files(small) or (task.is_merged and small.bytes > self._most_bytes):
             return files
         if dry_run:
-            return Size(files.files - small.files + 1 + small.bytes // self._target_bytes, files.bytes)
+            return Size(files.files - small.files + 1 + small.bytes // target_bytes, files.bytes)
         with self._holding(task, path):
-            tables.retry_on_conflict(
-                lambda: upkeep.optimize(spark, path, task.spec.cluster_by, self._target_bytes)
-            )
+            tables.retry_on_conflict(lambda: upkeep.optimize(spark, path, task.spec.cluster_by, target_bytes))
         return upkeep.current_size(spark, path)
+
+    def _target_bytes_of(self, task: Task, path: str) -> int:
+        if not task.is_merged:
+            return self._target_bytes
+        return min(self._target_bytes, upkeep.bytes_of_rows(self._lake.spark, path, _ROWS_A_MERGED_FILE))
 
     def _holding(self, task: Task, path: str) -> AbstractContextManager[None]:
         if not task.is_merged:

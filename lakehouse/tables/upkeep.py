@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
+from lakehouse.tables.data_files import files_of
 from lakehouse.tables.log import log_of, noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
 from lakehouse.tables.writing import retry_on_conflict
@@ -24,6 +25,7 @@ from lakehouse.tables.writing import retry_on_conflict
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # files that are clustered together at most
 _FEW_SMALL_FILES = 8  # are left alone: merging them would cost more than reading them
+_LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
 _TASKS = "2"  # of a VACUUM, which by default lists directories in ten thousand
 
@@ -59,6 +61,14 @@ def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
     small = DataFrame(found.allFiles().toDF(), spark).where(F.col("size") < limit)
     files, total = small.agg(F.count("*"), F.sum("size")).first() or (0, 0)
     return Size(files, total or 0)
+
+
+def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
+    """Return how many bytes so many rows of the table take on average, at least a mebibyte."""
+    files = files_of(spark, path, snapshot(spark, path)).by_name.values()
+    counted = [(file.size_bytes, file.rows) for file in files if file.rows]
+    there = sum(count for _, count in counted)
+    return max(_LEAST_BYTES, sum(size for size, _ in counted) * rows // there) if there else _LEAST_BYTES
 
 
 def has_many_small_files(small: Size) -> bool:

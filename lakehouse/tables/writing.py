@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.errors import TableError
-from lakehouse.spark.execution import FEW_ROWS, are_few, executing_for, gathered
+from lakehouse.spark.execution import are_few, executing_for, gathered
 from lakehouse.stream import DELETED
 from lakehouse.tables.commits import (
     CHANGE_TYPE,
@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _ATTEMPTS = 5
 _REWRITTEN_BYTES = 128 << 10  # so little is rewritten faster than it is searched
+_SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than files of their own
 _GIVEN = "_given"
 
 
@@ -102,7 +103,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     new = _as_in(commit.schema, rows, commit.path)
     if names:
         old, written = gathered(commit.rows(near, names).drop(FILE), few=few), near.rows_of(names)
-        if written - count > FEW_ROWS and near.size_bytes > _REWRITTEN_BYTES:
+        if written - count > _SO_FEW_STAY and near.size_bytes > _REWRITTEN_BYTES:
             # Whoever changes these rows again soon then has only them to write, not all that lay around them.
             changing, written = new.select(*keys), count
             commit.write(old.join(changing, list(keys), "left_anti").coalesce(len(names)))

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
-from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.stream import DELETED
 from lakehouse.tables import Lake, TableSpec, Transaction, data_files, log
 from lakehouse.tables.pruning import Between, Near
@@ -239,7 +238,7 @@ def test_a_table_without_statistics_is_written_and_counted_all_the_same(
 
 def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSession, table: str) -> None:
     """Then the next change of the same rows rewrites only these."""
-    many = FEW_ROWS + 100
+    many = 4_100
     old = {number: hashlib.sha256(str(number).encode()).hexdigest() for number in range(many)}
     fields = F.col("id").alias("k"), F.sha2(F.col("id").cast("string"), 256).alias("v")
     spark.range(0, many, 1, 1).select(*fields).write.format("delta").mode("append").save(table)

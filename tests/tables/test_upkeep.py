@@ -1,4 +1,4 @@
-"""VACUUM removes what nobody reads any more, and is left out where there is no such file."""
+"""VACUUM removes what nobody reads any more, and is left out where there is none; the size of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.tables.upkeep import vacuum
+from lakehouse.tables.upkeep import bytes_of_rows, vacuum
 from tests.counting import counted
 
 HOUR = timedelta(hours=1)
@@ -87,3 +87,17 @@ def test_a_file_stays_for_as_long_as_it_is_kept_even_if_that_is_more_than_deltas
 
     assert (table / "part-00000-kept.snappy.parquet").exists()
     assert not (table / "part-00000-gone.snappy.parquet").exists()
+
+
+def test_the_bytes_of_some_rows_are_their_share_of_the_table_and_a_mebibyte_at_least(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    rows = spark.range(0, 40_000, 1, 2).selectExpr("sha2(cast(id AS string), 256) AS text")
+    rows.write.format("delta").save(path)
+    size = sum(file.stat().st_size for file in Path(path).glob("*.parquet"))
+
+    assert bytes_of_rows(spark, path, 30_000) == size * 3 // 4 > 1 << 20
+    assert bytes_of_rows(spark, path, 100) == 1 << 20
+    spark.sql(f"DELETE FROM delta.`{path}`")
+    assert bytes_of_rows(spark, path, 30_000) == 1 << 20
