@@ -12,6 +12,7 @@ of two; a start is all before the end of the first. A ratio is one to the young 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -27,7 +28,9 @@ from pydantic import SecretStr
 from rich.table import Table
 
 from benchmarks import aged
+from benchmarks.applications import environment
 from benchmarks.bench import bench_services, console
+from benchmarks.fixed import timed
 from benchmarks.measuring import application, cpu_seconds
 from lakehouse.layers.query import LAYERS, LayerName
 from lakehouse.repair.upkeep import Keeper, tasks
@@ -42,6 +45,7 @@ from lakehouse.tables import Lake, open_lake
 _LATE_SPAN_S = 6.9 * 24 * 3600
 _SPAN_S = 120.0
 _BATCHES = 3
+_WIDTH = 140
 
 app = typer.Typer(add_completion=False)
 
@@ -75,6 +79,7 @@ class Plan:
     events: int
     late: float
     by_layer: bool
+    jobs: bool
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,14 @@ def ageing(
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 3,
     by_layer: Annotated[bool, typer.Option(help="Also measure a query for each layer.")] = True,
+    jobs: Annotated[
+        bool, typer.Option(help="Also measure each layer as a process, from start to end.")
+    ] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
 ) -> None:
     """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
-    plan, ages = Plan(choose(stream or []), events, late, by_layer), [0, *sorted(days or [10, 30, 90])]
+    plan, ages = Plan(choose(stream or []), events, late, by_layer, jobs), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
     with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then it tells what it has measured
         for number in range(warmup + rounds):
@@ -165,6 +173,10 @@ def _measure(one: Aged, plan: Plan, number: int) -> Iterator[Cost]:
             _send(one, stream, plan.events, 0, number + 2000)
             for layer in LAYERS:
                 yield from _costs(one, stream, [layer], number, plan.events, "by layer: ")
+        if plan.jobs:
+            _send(one, stream, plan.events, 0, number + 3000)
+            for layer in LAYERS:
+                yield _job(one, stream, layer, number)
 
 
 def _send(one: Aged, stream: Stream, events: int, late: int, seed: int) -> None:
@@ -194,6 +206,13 @@ def _costs(  # noqa: PLR0917
         yield _cost(f"{title}all of {stream.name}", one, number, [_passed(clock, first, len(queries) - 1)])
 
 
+def _job(one: Aged, stream: Stream, layer: LayerName, number: int) -> Cost:
+    """Return what a process of its own takes until the layer has caught up."""
+    arguments = ("run", layer, "--stream", stream.name, "--trigger", AVAILABLE_NOW)
+    usage = timed(Path(__file__).parents[1], arguments, os.environ | environment(one.settings))
+    return Cost(f"process, {layer} of {stream.name}", one.days, number, usage.cpu_s, usage.wall_s)
+
+
 def _passed(clock: Clock, since: int, until: int) -> tuple[float, float]:
     (_, cpu_s, wall_s), (_, cpu_until_s, wall_until_s) = clock.marks[since], clock.marks[until]
     return cpu_until_s - cpu_s, wall_until_s - wall_s
@@ -206,7 +225,8 @@ def _cost(step: str, one: Aged, number: int, passed: Sequence[tuple[float, float
 
 
 def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
-    table = Table("step", title=f"{title}: medians, and of the ratios to the young lake in the same round")
+    table = Table(title=f"{title}: medians, and of the ratios to the young lake in the same round")
+    table.add_column("step", no_wrap=True)
     for days in ages:
         table.add_column(f"{days} days: CPU-s" if days else "young: CPU-s", justify="right")
         table.add_column("wall s", justify="right")
@@ -224,7 +244,7 @@ def _show(found: Sequence[Cost], ages: Sequence[int], title: str) -> None:
             if days:
                 cells.append("{:.2f}, {:.2f}".format(*ratios[days]))
         table.add_row(step, *cells)
-    console.print(table)
+    console.print(table, width=_WIDTH)
 
 
 def _ratios(found: Sequence[Cost], ages: Sequence[int]) -> dict[str, dict[int, tuple[float, float]]]:

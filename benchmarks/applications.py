@@ -87,6 +87,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "LAKEHOUSE_LAKE": settings.lake,
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
         "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
         "LAKEHOUSE_LOG_FORMAT": "json",
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }

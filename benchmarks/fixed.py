@@ -226,18 +226,19 @@ def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
             "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
         }
         run = ("run", "all", "--trigger", "available-now")
-        yield f"cold catch-up of 4 x {events:,} events", _timed(root, run, environment)
-        yield "the same lake, caught up", _timed(root, run, environment)
+        yield f"cold catch-up of 4 x {events:,} events", timed(root, run, environment)
+        yield "the same lake, caught up", timed(root, run, environment)
         for layer in ("bronze", "silver", "gold"):
             send(Load("metrics", 1, seed=9), settings)
             yield f"{layer}: from start to one record's plan", _to_plan(root, layer, settings, environment)
         count = "SELECT count(*) FROM gold.metrics_1m"
-        yield "sql, a count", _timed(root, ("sql", count), environment)
-        yield "audit", _timed(root, ("audit",), environment)
-        yield "expect gold", _timed(root, ("expect", "gold"), environment)
+        yield "sql, a count", timed(root, ("sql", count), environment)
+        yield "audit", timed(root, ("audit",), environment)
+        yield "expect gold", timed(root, ("expect", "gold"), environment)
 
 
-def _timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Usage:
+def timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Usage:
+    """Measure a command of a checkout from its start to its end."""
     process = _started(root, arguments, environment)
     usage = _used_until(process, lambda: False)
     if process.returncode not in (0, 1):  # 1: the samples are older than an expectation likes, say
