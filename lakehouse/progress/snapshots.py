@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +147,7 @@ def commit_of(spark: SparkSession, path: str, version: int) -> list[dict[str, An
 
 
 def _rows_of(spark: SparkSession, path: str, files: list[str], schema: StructType) -> DataFrame:
-    return spark.read.schema(schema).parquet(*(f"{path}/{file}" for file in files))
+    return tables.read_parquet(spark, [f"{path}/{unquote(file)}" for file in files], schema)
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, version: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
@@ -162,7 +162,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
     if not files:
         rows = spark.createDataFrame([], schema)
     else:
-        rows = spark.read.schema(schema).parquet(*(f"{path}/{unquote(file)}" for file in files))
+        rows = read_parquet(spark, [f"{path}/{unquote(file)}" for file in files], schema)
     if not feed:
         rows = rows.withColumn("_change_type", F.lit("insert"))
     at = storage.modified_ms(spark, commit_file(path, version))
@@ -173,6 +173,11 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
         "_commit_timestamp": by_reference(F.timestamp_millis(F.lit(at)), by),
     }
     return rows.withColumns(noted)
+
+
+def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
+    """Return the rows of Parquet files whose paths are taken as they are, whatever signs they have."""
+    return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
 
 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:

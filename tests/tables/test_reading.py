@@ -143,7 +143,7 @@ def test_rows_read_are_those_of_a_version_whatever_is_written_later(
 def test_changes_between_versions_are_those_that_delta_reads(
     spark: SparkSession, tmp_path: Path, happened: Sequence[str]
 ) -> None:
-    path = Lake(spark, str(tmp_path)).ensure(SPEC)
+    path = Lake(spark, str(tmp_path / "a lake [1] {ö}")).ensure(SPEC)
     appended(spark, path, 0, 1)
     for statement in happened:
         spark.sql(statement.format(f"delta.`{path}`"))
