@@ -1,7 +1,8 @@
 """Redis and gold: every row that gold has changed within the time to live stands in Redis unchanged.
 
 A row that Redis has in a newer version than the audit's is in flight, and so is what the export has not
-reached yet. A row that gold does not have may stand in Redis only if it is older than the time to live, or if
+reached yet. A row that gold has deleted may be missing: nobody had it if the export began later. One that
+gold does not have may stand in Redis only if it is older than the time to live, or if
 a table that was since recreated has left it: it expires.
 """
 
@@ -126,9 +127,13 @@ class _Look:
         while chunk := list(islice(changes, _CHUNK)):
             self.compared += len(chunk)
             for change, text in zip(chunk, read(chunk), strict=True):
-                is_right = text == as_stored(change, self.generation)
-                if not is_right and (text is None or not self._is_newer(text, change.version)):
+                if not self._is_right(change, text):
                     yield change, text
+
+    def _is_right(self, change: Change, text: str | None) -> bool:
+        if text is None:
+            return change.value is None
+        return text == as_stored(change, self.generation) or self._is_newer(text, change.version)
 
     def _read_rows(self, changes: Sequence[Change]) -> list[str | None]:
         return read_rows(self.url, self.table.name, [one.row_key for one in changes])

@@ -140,6 +140,7 @@ def test_a_micro_batch_takes_as_many_commits_as_fit_and_at_least_one(lake: Lande
     assert lake.sums() == [(3, 6.0)]
 
 
+@pytest.mark.soak
 def test_many_commits_are_taken_by_parts(lake: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlogs, "MOST_COMMITS", 2)
     lake.land(1, 2, 3, 4)
@@ -167,6 +168,7 @@ def test_delta_s_source_finishes_what_was_planned_and_commits_go_on_from_there(l
     assert lake.sums() == [(4, 10.0)]
 
 
+@pytest.mark.soak
 def test_a_commit_that_is_too_large_is_read_by_parts(lake: Landed) -> None:
     lake.land(1)
     lake.catch_up()
@@ -185,6 +187,7 @@ def test_a_commit_that_is_too_large_is_read_by_parts(lake: Landed) -> None:
     assert lake.sums() == [(4, 10.0)]
 
 
+@pytest.mark.soak
 def test_rows_that_commits_do_not_tell_are_read_first(lake: Landed) -> None:
     """Something has rewritten the table before silver has ever read it."""
     lake.land(1, 2)
@@ -226,6 +229,7 @@ def test_a_live_layer_takes_what_another_process_lands(lake: Landed) -> None:
     assert len(pipeline.rows_of(lake.settings, SILVER)) == 2
 
 
+@pytest.mark.soak
 def test_a_live_layer_ends_if_its_table_becomes_another_one(lake: Landed) -> None:
     done: list[BatchDone] = []
     lake.land(1)

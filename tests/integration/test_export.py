@@ -28,12 +28,13 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
+from lakehouse.audit.redis import check_redis
 from lakehouse.errors import CheckpointError, LakehouseError, ServiceError, TableError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.layers.export import newest_since
 from lakehouse.layers.query import Allow
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
@@ -270,6 +271,23 @@ def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     export.put(State("cart", -1))
     export.run()
     assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
+
+
+def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(export: Export) -> None:
+    export.put(State("auth", 0), State("auth", 1))
+    export.take_away(State("auth", 1))
+    assert [batch.result.rows for batch in export.run()] == [1]
+
+    def looked() -> tuple[int, int]:
+        (check,) = check_redis(export.lake, ONE_TABLE, METRICS_1M, export.settings, utc_now())
+        return check.compared, check.differences
+
+    assert list(export.in_redis()) == [State("auth", 0).row_key]
+    assert looked() == (3, 0)  # two rows, and the latest one
+    url = export.settings.redis_url.get_secret_value()
+    with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
+        client.copy(State("auth", 0).row_key, State("auth", 1).row_key)
+    assert looked() == (3, 1)
 
 
 def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of_versions(
