@@ -236,6 +236,7 @@ def held(spark: SparkSession) -> int:
     return len(spark.sparkContext._gateway.gateway_property.pool.dict)  # type: ignore[union-attr]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("trips", [False, True], ids=["by layer", "in trips"])
 def test_no_query_that_has_ended_is_kept(lake: FaultyLake, *, trips: bool) -> None:
