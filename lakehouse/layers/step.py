@@ -8,13 +8,12 @@ the tables.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.layers.query import LayerQuery
+from lakehouse.layers.query import LayerQuery, Passed
 from lakehouse.progress import backlogs, checkpoints, snapshots
 from lakehouse.progress.backlogs import Backlog
 from lakehouse.progress.snapshots import Appended
@@ -22,14 +21,6 @@ from lakehouse.tables import Lake, Transaction
 
 _KEPT = 100  # plans that a checkpoint keeps, as in Spark
 _FORGOTTEN_EVERY = 25
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The rows of a micro-batch that has been planned, and their count; null where it is unknown."""
-
-    rows: DataFrame
-    count: int | None
 
 
 class Step:
@@ -82,10 +73,10 @@ class Step:
         if self._planned_beyond() is not None or not self._read_places():
             return False
         for name in self._sources:
-            path = self.query.tables[name]
-            newest = tables.version_of(self._lake.spark, path)
             if self._ids[name] in self._read:
                 continue
+            path = self.query.tables[name]
+            newest = tables.version_of(self._lake.spark, path)  # first: what comes after it is not skipped
             if tables.size_bytes(self._lake.spark, path) == 0:
                 self._read[self._ids[name]] = newest + 1
             elif tables.is_in_its_commits(self._lake.spark, path):
@@ -123,25 +114,33 @@ class Step:
         known = {name: one for name, one in found.items() if one is not None}
         return known if len(known) == len(found) else None
 
-    def take(self, found: Mapping[str, Backlog], header: Mapping[str, Any]) -> Planned | None:
-        """Plan a micro-batch of what waits; null if there is not a row in it: then it counts as read."""
-        spark = self._lake.spark
-        self._read |= {self._ids[name]: one.end for name, one in found.items()}
+    def take(self, found: Mapping[str, Backlog], header: Mapping[str, Any]) -> Appended | None:
+        """Plan a micro-batch of what waits and return it; null if it has no row: then it counts as read."""
+        spark, ends = self._lake.spark, {name: one.end for name, one in found.items()}
         if not any(one.files for one in found.values()):
+            self._read |= {self._ids[name]: end for name, end in ends.items()}
             return None
-        places = [checkpoints.delta_place(self._ids[name], one.end) for name, one in found.items()]
-        self.plan_as(header, places)
+        self._plan_up_to(header, ends)
         if self.query.layer == "export":
             ((name, one),) = found.items()
             feed = tables.read_changes(spark, self.query.tables[name], one.first, one.end - 1)
-            return Planned(feed, None)
+            return Appended(feed, None)
         parts = {
             name: snapshots.appended_of(spark, self.query.tables[name], one.files)
             for name, one in found.items()
         }
+        return self.combined(spark, parts)
+
+    def combined(self, spark: SparkSession, parts: Mapping[str, Passed | Appended]) -> Appended:
+        """Return rows of the tables it reads, by the tables' names, as one micro-batch; others bring none."""
+        frames = {
+            name.partition(".")[2]: parts[name].rows
+            if name in parts
+            else tables.read(spark, self.query.tables[name]).limit(0)
+            for name in self.query.reads
+        }
         counts = [part.count for part in parts.values()]
-        rows = self.query.combine({name.partition(".")[2]: part.rows for name, part in parts.items()})
-        return Planned(rows, None if None in counts else sum(count or 0 for count in counts))
+        return Appended(self.query.combine(frames), None if None in counts else sum(n or 0 for n in counts))
 
     def _identify(self) -> None:
         self._application = self.query.application(checkpoints.begin(self._lake.spark, self.checkpoint))
@@ -196,22 +195,24 @@ class Step:
         if places is None:
             self.leave()
             return False
-        self._read = places
-        lines = [checkpoints.delta_place(self._ids[name], places[self._ids[name]]) for name in self._sources]
-        self.plan_as(header, lines)
+        self._plan_up_to(header, places)
         return True
 
     def plan_all(self, header: Mapping[str, Any]) -> dict[str, Appended]:
         """Plan the next micro-batch with all that waits in the tables it reads; return it by table name."""
-        found: dict[str, Appended] = {}
-        for name in self._sources:
-            table, path = self._ids[name], self.query.tables[name]
-            end = tables.version_of(self._lake.spark, path) + 1
-            found[name] = snapshots.read_appended(self._lake.spark, path, self._read.get(table), end)
-            self._read[table] = end
-        places = (checkpoints.delta_place(self._ids[name], self._read[self._ids[name]]) for name in found)
-        self.plan_as(header, list(places))
+        spark, paths = self._lake.spark, {name: self.query.tables[name] for name in self._sources}
+        ends = {name: tables.version_of(spark, path) + 1 for name, path in paths.items()}
+        found = {
+            name: snapshots.read_appended(spark, path, self._read.get(self._ids[name]), ends[name])
+            for name, path in paths.items()
+        }
+        self._plan_up_to(header, ends)
         return found
+
+    def _plan_up_to(self, header: Mapping[str, Any], ends: Mapping[str, int]) -> None:
+        """Plan the next micro-batch with all versions before these, by the tables' names."""
+        self._read |= {self._ids[name]: end for name, end in ends.items()}
+        self.plan_as(header, [checkpoints.delta_place(self._ids[name], end) for name, end in ends.items()])
 
     def plan_as(self, header: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Plan the next micro-batch with these lines."""
@@ -235,17 +236,15 @@ class Step:
     def plan_changes(self, header: Mapping[str, Any], last: int) -> None:
         """Plan a micro-batch of all versions up to this one."""
         (name,) = self._sources
-        self._read[self._ids[name]] = last + 1
-        self.plan_as(header, [checkpoints.delta_place(self._ids[name], last + 1)])
+        self._plan_up_to(header, {name: last + 1})
 
     def _next(self, written: Mapping[str, Transaction]) -> dict[str, int] | None:
         places: dict[str, int] = {}
         for name in self._sources:
-            table = self._ids[name]
             found = snapshots.next_place(
-                self._lake.spark, self.query.tables[name], self._read.get(table), written.get(name)
+                self._lake.spark, self.query.tables[name], self._read.get(self._ids[name]), written.get(name)
             )
             if found is None:
                 return None
-            places[table] = found
+            places[name] = found
         return places

@@ -222,15 +222,8 @@ class Trip:
             found = step.plan_all(header)
         elif not step.plan(header, {name: one.transaction for name, one in handed.items()}):
             return
-        frames = {
-            name.partition(".")[2]: found[name].rows
-            if name in found
-            else tables.read(spark, step.query.tables[name]).limit(0)
-            for name in step.query.reads
-        }
-        counts = [one.count for one in found.values()]
-        count = None if None in counts else sum(one or 0 for one in counts)
-        self._run(step, step.query.combine(frames), count, now)
+        whole = step.combined(spark, found)
+        self._run(step, whole.rows, whole.count, now)
         step.waits, self._merged[step.query.name] = False, now
 
     def send(

@@ -42,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Appended:
-    """Rows that some versions of a table appended, and their count; null where a file does not say."""
+    """Rows that some versions of tables brought, and their count; null where a file does not say."""
 
     rows: DataFrame
     count: int | None
