@@ -7,9 +7,11 @@ Where a test does not say which stream or source, it is about metrics_1m.
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +27,7 @@ from lakehouse import tables
 from lakehouse.layers import bronze
 from lakehouse.layers.query import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
@@ -165,6 +168,33 @@ def run_layers(
         RunOptions(AVAILABLE_NOW, on_batch=done.append, **clock),
     )
     return done
+
+
+@contextmanager
+def running(
+    lake: Lake,
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    options: RunOptions,
+) -> Iterator[list[BaseException]]:
+    """Run layers live in a thread inside the block, whose end stops them; the list has their failure."""
+    stop, failures = Stop(), list[BaseException]()
+
+    def go() -> None:
+        try:
+            run(lake, streams, layers, settings, replace(options, stop=stop))
+        except BaseException as failure:  # noqa: BLE001 - told to the test
+            failures.append(failure)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.request()
+        thread.join(300)
+    assert not thread.is_alive()
 
 
 def path_of(settings: Settings, table: str) -> Path:

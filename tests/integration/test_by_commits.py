@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from lakehouse.errors import StreamError
 from lakehouse.layers import bronze
 from lakehouse.layers.query import LayerName
 from lakehouse.progress import backlogs
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.runner import BatchDone, RunOptions
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, Transaction
 from tests import pipeline
@@ -61,26 +59,12 @@ class Landed:
     def sums(self) -> list[tuple[int, float]]:
         return [(row["count"], row["sum"]) for row in pipeline.rows_of(self.settings, GOLD)]
 
-    @contextmanager
-    def running(self, layer: LayerName, done: Callable[[BatchDone], None]) -> Iterator[list[BaseException]]:
+    def running(
+        self, layer: LayerName, done: Callable[[BatchDone], None]
+    ) -> AbstractContextManager[list[BaseException]]:
         """Run a layer live inside the block; its failure is in the list."""
-        stop, failures = Stop(), list[BaseException]()
-
-        def work() -> None:
-            options = RunOptions("100 ms", stop=stop, on_batch=done)
-            try:
-                run(Lake(self.spark, self.settings.lake), [STREAM], [layer], self.settings, options)
-            except Exception as failure:  # noqa: BLE001 - seen by the test's own thread
-                failures.append(failure)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            yield failures
-        finally:
-            stop.request()
-            thread.join(120)
-        assert not thread.is_alive()
+        lake, options = Lake(self.spark, self.settings.lake), RunOptions("100 ms", on_batch=done)
+        return pipeline.running(lake, [STREAM], [layer], self.settings, options)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,7 +122,11 @@ class Live:
 
     done: list[BatchDone] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    failure: BaseException | None = None
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self.failures[0] if self.failures else None
 
 
 @contextmanager
@@ -131,31 +134,11 @@ def live(
     lake: FaultyLake, streams: Sequence[Stream], layers: Sequence[LayerName], **options: Any
 ) -> Iterator[Live]:
     """Run with an interval inside the block, which ends with a request to stop."""
-    stop, found = Stop(), Live()
-
-    def go() -> None:
-        try:
-            run(
-                Lake(lake.spark, lake.settings.lake),
-                streams,
-                layers,
-                lake.settings,
-                RunOptions(
-                    "100 ms", stop=stop, on_batch=found.done.append, on_notice=found.said.append, **options
-                ),
-            )
-        except BaseException as failure:  # noqa: BLE001 - told to the test
-            found.failure = failure
-
-    thread = threading.Thread(target=go)
-    thread.start()
-
-    try:
+    found = Live()
+    told = RunOptions("100 ms", on_batch=found.done.append, on_notice=found.said.append, **options)
+    here = Lake(lake.spark, lake.settings.lake)
+    with pipeline.running(here, streams, layers, lake.settings, told) as found.failures:
         yield found
-    finally:
-        stop.request()
-        thread.join(300)
-    assert not thread.is_alive()
     assert lake.spark.streams.active == []
 
 

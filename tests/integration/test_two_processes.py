@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.runner import RunOptions
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.pipeline import BRONZE, STREAM, Raw, await_
 from tests.processes import LAKEHOUSE, place, running
-
-
-@contextmanager
-def running_here(spark: SparkSession, settings: Settings) -> Iterator[None]:
-    """Bronze of metrics runs live in this process inside the block."""
-    stop = Stop()
-    options = RunOptions("200 ms", stop=stop)
-    lake = Lake(spark, settings.lake)
-    thread = threading.Thread(target=run, args=(lake, [STREAM], ["bronze"], settings, options))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.request()
-        thread.join(300)
-    assert not thread.is_alive()
 
 
 @pytest.mark.soak
@@ -52,13 +31,15 @@ def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
         with running(command, here.environment, tmp_path / "first") as first:
             first.await_(lambda: pipeline.committed(settings, BRONZE) == [0])
             os.killpg(first.pid, signal.SIGSTOP)
-            with running_here(spark, settings):
+            lake, options = Lake(spark, settings.lake), RunOptions("200 ms")
+            with pipeline.running(lake, [STREAM], ["bronze"], settings, options) as failures:
                 pipeline.send(settings, [Raw(b"two")])
                 await_(lambda: pipeline.committed(settings, BRONZE) == [0, 1])
                 os.killpg(first.pid, signal.SIGCONT)
                 assert first.wait() == 1, first.everything()
                 pipeline.send(settings, [Raw(b"three")])
                 await_(lambda: pipeline.committed(settings, BRONZE)[-1] == 2)
+            assert failures == []
 
         (said,) = [line for line in first.errors.splitlines() if line.startswith("error: ")]
         assert said.startswith("error: bronze.metrics_events failed: ")
