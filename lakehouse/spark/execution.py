@@ -23,6 +23,8 @@ FEW_BYTES = 1 << 20
 _GENERATES = "spark.sql.codegen.wholeStage"
 _FACTORY = "spark.sql.codegen.factoryMode"
 _ADAPTS = "spark.sql.adaptive.enabled"
+_OPENING = "spark.sql.files.openCostInBytes"
+_LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
 def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
@@ -76,3 +78,17 @@ def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
         yield
     finally:
         execute_for(spark, few=before)
+
+
+@contextlib.contextmanager
+def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
+    """Give each file partitions of its own, in what the block executes; Spark puts small files together.
+
+    It does so by what it costs to open a file, in bytes: here as much as a whole partition.
+    """
+    before = spark.conf.get(_OPENING)
+    spark.conf.set(_OPENING, str(spark.conf.get(_LARGEST)))
+    try:
+        yield
+    finally:
+        spark.conf.set(_OPENING, str(before))

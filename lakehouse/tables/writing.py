@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.errors import TableError
-from lakehouse.spark.execution import are_few, executing_for, gathered
+from lakehouse.spark.execution import are_few, executing_for, gathered, reading_file_by_file
 from lakehouse.stream import DELETED
 from lakehouse.tables.commits import (
     CHANGE_TYPE,
@@ -101,17 +101,24 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     names = _files_with(rows, commit, near, keys, few=few)
     gone = F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)
     new = _as_in(commit.schema, rows, commit.path)
-    if names:
-        old, written = gathered(commit.rows(near, names).drop(FILE), few=few), near.rows_of(names)
-        if written - count > _SO_FEW_STAY and near.size_bytes > _REWRITTEN_BYTES:
-            # Whoever changes these rows again soon then has only them to write, not all that lay around them.
-            changing, written = new.select(*keys), count
-            commit.write(old.join(changing, list(keys), "left_anti").coalesce(len(names)))
-            old = old.join(changing, list(keys), "left_semi")
-        commit.write(gathered(changed_rows(old, new, keys, gone), few=are_few(rows=written)))
-        commit.remove(near, names)
-    else:
+    if not names:
         commit.write(new.where(~gone).drop(DELETED))
+        return
+    large = [name for name in names if near.rows_by_name[name] > _SO_FEW_STAY]
+    stay = near.rows_of(large) - count > _SO_FEW_STAY and near.size_bytes > _REWRITTEN_BYTES
+    whole = [name for name in names if not stay or name not in large]
+    old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
+    if stay:
+        # Whoever changes these rows again soon then has only them to write, not all that lay around them.
+        changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
+        around = commit.rows(near, large).drop(FILE)
+        with reading_file_by_file(rows.sparkSession):  # mixed rows would lie in the way of every later merge
+            commit.write(around.join(changing, list(keys), "left_anti").coalesce(len(large)))
+        hit = around.join(changing, list(keys), "left_semi")
+        old, written = old.unionByName(hit) if whole else hit, written + count
+    old = gathered(old, few=few)
+    commit.write(gathered(changed_rows(old, new, keys, gone), few=are_few(rows=written)))
+    commit.remove(near, names)
 
 
 def _files_with(

@@ -57,6 +57,13 @@ def files_by_rows(spark: SparkSession, table: str) -> list[int]:
     return sorted(row["count"] for row in rows.collect())
 
 
+def bounds_of_files(spark: SparkSession, table: str) -> list[tuple[int, int]]:
+    """The least and the greatest key of each file of the table."""
+    rows = spark.read.format("delta").load(table).groupBy(F.col("_metadata.file_name"))
+    bounds = rows.agg(F.min("k").alias("least"), F.max("k").alias("greatest")).collect()
+    return sorted((row.least, row.greatest) for row in bounds)
+
+
 def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
     return sorted((row.k, row.v) for row in frame.collect())
 
@@ -256,6 +263,26 @@ def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSes
     expected = old | {7: "newer", many: "new"}
     del expected[8]
     assert rows_of(spark.read.format("delta").load(table)) == sorted(expected.items())
+
+
+@pytest.mark.parametrize("many", [pytest.param(5_000, id="few"), pytest.param(15_000, id="many")])
+def test_rows_that_stay_keep_apart_as_in_the_files_they_lay_in(
+    spark: SparkSession, table: str, many: int
+) -> None:
+    """Otherwise the files of one merge would hold rows of all times, and every later one would read them."""
+    keys = F.col("id").alias("k")
+    for first, count in ((0, many), (many, many), (2 * many, 3)):
+        ids = spark.range(first, first + count, 1, 1)
+        rows = ids.select(keys, F.sha2(F.col("id").cast("string"), 256).alias("v"))
+        rows.write.format("delta").mode("append").save(table)
+
+    assert put(spark, table, [(7, "new"), (many + 7, "new"), (2 * many, "new")], 1, near="k >= 0") == 3
+
+    assert bounds_of_files(spark, table) == [(0, many - 1), (7, 2 * many + 2), (many, 2 * many - 1)]
+    assert files_by_rows(spark, table) == [5, many - 1, many - 1]
+    found = spark.read.format("delta").load(table)
+    assert found.count() == found.select("k").distinct().count() == 2 * many + 3
+    assert rows_of(found.where("v = 'new'")) == [(7, "new"), (many + 7, "new"), (2 * many, "new")]
 
 
 def test_files_are_found_by_their_bounds_without_a_job_whatever_has_been_committed(
