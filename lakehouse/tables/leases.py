@@ -64,7 +64,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
         commit = tables.begin(spark, path)
         until = _held_until(spark, path, commit.snapshot)
         if until > time.time():
-            raise TableError(f"{name} is already being rebuilt; {_wait_until(until)}")
+            raise TableError(f"{name} is already being rebuilt or maintained; {_wait_until(until)}")
         commit.set_properties({_PROPERTY: holder})
 
     with _holding(spark, path, holder, _PROPERTY, take):

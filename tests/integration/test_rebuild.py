@@ -189,7 +189,7 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     monkeypatch.setattr(storage, "names", noting)
     with leases.held(lake.spark, path, GOLD):
         thread.start()
-        with pytest.raises(TableError, match="is already being rebuilt; held at least until"):
+        with pytest.raises(TableError, match="is already being rebuilt or maintained; held at least until"):
             rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
         assert differences(caught_up) != []
