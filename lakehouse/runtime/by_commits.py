@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import InheritableThread
 
@@ -28,6 +28,7 @@ from lakehouse.layers.step import Step
 from lakehouse.progress import checkpoints
 from lakehouse.runtime.turns import Turns
 from lakehouse.spark.execution import execute_for
+from lakehouse.spark.session import activate
 from lakehouse.tables import Lake, Transaction
 
 _TAKEN_S = 0.05  # between two looks whether a catch-up has ended
@@ -98,7 +99,7 @@ class ByCommits:
 
     def _run(self) -> None:
         try:
-            _activate(self._lake.spark)
+            activate(self._lake.spark)
             execute_for(self._lake.spark, few=True)
             self._follow()
         except BaseException as failure:  # noqa: BLE001 - told by the owner
@@ -176,10 +177,3 @@ class ByCommits:
         failure = behind.exception()
         if failure is not None:
             raise failure
-
-
-def _activate(spark: SparkSession) -> None:
-    """Make the session the one in which Delta works for this thread."""
-    jvm: Any = spark._jvm
-    sessions = getattr(getattr(jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
-    sessions.setActiveSession(spark._jsparkSession)

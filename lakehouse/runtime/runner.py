@@ -25,7 +25,7 @@ from lakehouse.runtime.troubles import RETRIES, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.tables import Lake, written_beside
 
 __all__ = ["BatchDone", "RunOptions", "run", "utc_now"]
 
@@ -82,6 +82,13 @@ def run(
     """
     check_trigger(options.trigger)
     common = _common(lake, streams, settings, options)
+    is_live = common.is_live  # in a catch-up, nothing waits for an event
+    with written_beside(lake.spark, options.on_notice) if is_live else nullcontext():
+        _run(common, streams, layers, options)
+    common.troubles.raise_any()
+
+
+def _run(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName], options: RunOptions) -> None:
     ordered = [layer for layer in LAYERS if layer in layers]
     gated = options.gate if "export" in ordered else None
     if gated is not None:
@@ -101,7 +108,6 @@ def run(
             Group(common, _makers(common, left, together)).run()
     if not common.is_live and common.export is not None and not common.stop.requested:
         common.export(nullcontext)
-    common.troubles.raise_any()
 
 
 def _common(lake: Lake, streams: Sequence[Stream], settings: Settings, options: RunOptions) -> Common:

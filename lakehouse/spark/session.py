@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pyspark import SparkContext
@@ -99,6 +100,13 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
         yield spark
     finally:
         spark.stop()
+
+
+def activate(spark: SparkSession) -> None:
+    """Make the session the one in which Delta works for this thread."""
+    jvm: Any = spark._jvm
+    sessions = getattr(getattr(jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
+    sessions.setActiveSession(spark._jsparkSession)
 
 
 def is_small(lake: str) -> bool:

@@ -21,9 +21,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark.columns import Columns
+from lakehouse.tables import log_checkpoints
 from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.log import (
     FEW_FILES,
+    checkpointed,
     frame_of,
     last_batch,
     log_of,
@@ -170,13 +172,13 @@ class Commit:
             append = self._jvm.org.apache.spark.sql.SaveMode.Append
             done = delta.DeltaOperations
             operation = done.Update(some.empty()) if self._removes else done.Write(append, *none)
-            return int(self._txn.commit(scala_seq(self.spark, self._actions), operation))
+            return self._publish(self._actions, operation)
         application, version = transaction.application, transaction.version
         noted = delta.actions.SetTransaction(application, version, some.apply(int(time.time() * 1000)))
         modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
         mode = modes.Update() if self._removes else modes.Append()
         update = delta.DeltaOperations.StreamingUpdate(mode, application, version, some.empty())
-        return int(self._txn.commit(scala_seq(self.spark, [noted, *self._actions]), update))
+        return self._publish([noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
         """Set properties of the table, or remove those that are null, and return its new version.
@@ -206,7 +208,16 @@ class Commit:
             if given
             else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # ignore missing ones
         )
-        return int(self._txn.commit(scala_seq(self.spark, []), operation))
+        return self._publish([], operation)
+
+    def _publish(self, actions: Sequence[Any], operation: Any) -> int:
+        beside, last = log_checkpoints.current(), self.snapshot
+        if beside is not None:
+            beside.take_over(self._txn)
+        version = int(self._txn.commit(scala_seq(self.spark, actions), operation))
+        if beside is not None:
+            beside.committed(self.path, version, checkpointed(last))
+        return version
 
     @property
     def _jvm(self) -> Any:

@@ -55,7 +55,7 @@ def _newest(spark: SparkSession, path: str, log: Any) -> Any:
     written = storage.modified_ms(spark, commit_file(path, version))
     if written is None or written != int(segment.lastCommitFileModificationTimestamp()):
         return None
-    last = int(segment.checkpointProvider().version()) + CHECKPOINT_INTERVAL
+    last = checkpointed(known) + CHECKPOINT_INTERVAL
     jvm: Any = spark._jvm
     while newest <= last and storage.modified_ms(spark, commit_file(path, newest + 1)) is not None:
         newest += 1
@@ -123,6 +123,17 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
         return None
     noted = _noted_metadata(found)
     return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
+
+
+def checkpointed(snapshot: Any) -> int:
+    """Return the version of the checkpoint that a snapshot begins with, -1 for none."""
+    return int(snapshot.logSegment().checkpointProvider().version())
+
+
+def file_count(snapshot: Any) -> int:
+    """Return how many data files a version has."""
+    checksum = snapshot.checksumOpt()
+    return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles())
 
 
 def properties_of(snapshot: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ from lakehouse.layers.query import LayerName
 from lakehouse.progress import backlogs
 from lakehouse.runtime.runner import BatchDone, RunOptions
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake, Transaction, log
 from tests import pipeline
 from tests.frames import local_frame
 from tests.pipeline import BRONZE, GOLD, SILVER, SOURCE, STREAM, Raw, await_
@@ -211,6 +211,23 @@ def test_a_live_layer_takes_what_another_process_lands(lake: Landed) -> None:
     assert failures == []
     assert [(one.batch, one.result.rows) for one in done] == [(0, 1), (1, 1)]
     assert len(pipeline.rows_of(lake.settings, SILVER)) == 2
+
+
+def test_a_live_layer_gives_its_log_checkpoints(lake: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_INTERVAL", 2)
+    done: list[BatchDone] = []
+    silver_log = pipeline.path_of(lake.settings, SILVER) / "_delta_log"
+
+    def checkpoints() -> list[str]:
+        return [file.name for file in silver_log.glob("*.checkpoint*.parquet")]
+
+    with lake.running("silver", done.append) as failures:
+        lake.land(1)
+        await_(lambda: len(done) == 1)
+        lake.land(2)
+        await_(checkpoints)
+    assert failures == []
+    assert sorted(row["value"] for row in pipeline.rows_of(lake.settings, SILVER)) == [1.0, 2.0]
 
 
 @pytest.mark.soak
