@@ -130,10 +130,10 @@ def checkpointed(snapshot: Any) -> int:
     return int(snapshot.logSegment().checkpointProvider().version())
 
 
-def file_count(snapshot: Any) -> int:
-    """Return how many data files a version has."""
-    checksum = snapshot.checksumOpt()
-    return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles())
+def checkpoint_bytes(snapshot: Any) -> int:
+    """Return the size of the checkpoint that a snapshot begins with, 0 for none."""
+    files = snapshot.logSegment().checkpointProvider().topLevelFiles()
+    return sum(int(files.apply(place).getLen()) for place in range(int(files.size())))
 
 
 def properties_of(snapshot: Any) -> dict[str, str]:

@@ -26,8 +26,8 @@ _THROWS = "spark.databricks.delta.checkpoint.exceptionThrowing.enabled"  # by de
 class Checkpointer:
     """Writes checkpoints in a thread of its own, one after the other.
 
-    A log gets one as soon as it has a hundred commits behind the last, whoever made them. So one that failed,
-    or that a kill or the end of a run forestalled, is made up for after the next commit.
+    A log gets one as soon as it has a hundred commits behind the last, whoever made them. So one that a kill
+    or the end of a run forestalled is made up for after the next commit; one that failed, a hundred later.
     """
 
     def __init__(self, spark: SparkSession, on_notice: Callable[[str], None]) -> None:
@@ -64,7 +64,8 @@ class Checkpointer:
             activate(self._session)
             delta_log = log.log_of(self._session, path)
             found = delta_log.unsafeVolatileSnapshot()  # the commit's, or a later one
-            execute_for(self._session, few=are_few(rows=log.file_count(found)))
+            # Of a table that is merged for days, it has the names of some hundred thousand removed files.
+            execute_for(self._session, few=are_few(size_bytes=log.checkpoint_bytes(found)))
             delta_log.checkpoint(found, self._session._jvm.scala.Option.empty())  # type: ignore[union-attr]
         except Exception as failure:  # noqa: BLE001 - told, and made up for
             self._on_notice(f"{path}: its log got no checkpoint: {error_line(failure)}")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
 from lakehouse.tables.data_files import files_of
-from lakehouse.tables.log import file_count, log_of, noted_files, size_bytes, snapshot
+from lakehouse.tables.log import log_of, noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
 from lakehouse.tables.writing import retry_on_conflict
 
@@ -40,7 +40,10 @@ class Size:
 
 def current_size(spark: SparkSession, path: str) -> Size:
     """Return the size of the table's newest version."""
-    return Size(file_count(snapshot(spark, path)), size_bytes(spark, path))
+    checksum, found = snapshot(spark, path).checksumOpt(), snapshot(spark, path)
+    if checksum.isDefined():
+        return Size(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
+    return Size(int(found.numOfFiles()), int(found.sizeInBytes()))
 
 
 def stored_size(spark: SparkSession, path: str) -> Size:
