@@ -1,9 +1,10 @@
 """Pure: how old events are when a trip has written them, by a simulation of one stream's trips.
 
 Events arrive evenly. A trip takes what has arrived when it starts, and the next one starts when it ends. The
-age of an event is the end of the trip that takes it minus its arrival. In a live run, the next trip may begin
-its first steps before the last one has ended; that is left out, as is everything that makes one trip longer
-than another. So figures are those of a steady load on a quiet machine.
+age of an event is the end of the trip that takes it minus its arrival. A trip is longer than another if it
+has more rows, if a table is due that waits between merges, or while a checkpoint of a table's log is written.
+What else makes one longer (Java's compiler in the first minutes, maintenance) is left out. So figures are
+those of a steady load on a quiet machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import inf
 
 _STEPS = 60
 _WARMUP = 0.5  # share of the trips
+_TRIPS_A_CHECKPOINT = 100
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Cost:
 
     Up to `one_task_rows` rows of a trip are handled by one task, whatever the cores. `row_s` is the time of
     one core for any further row. A trip changes a `changed_share` of its rows in gold, at most `keys`; the
-    driver sends each in `export_s`.
+    driver sends each in `export_s`. A table that waits between merges makes one trip in `waiting_every_s`
+    longer by `waiting_s`. Of a hundred trips, `checkpoints` are longer by `checkpoint_s`.
     """
 
     fixed_s: float
@@ -33,9 +36,13 @@ class Cost:
     changed_share: float = 0.0
     keys: float = inf
     export_s: float = 0.0
+    waiting_s: float = 0.0
+    waiting_every_s: float = inf
+    checkpoints: int = 0
+    checkpoint_s: float = 0.0
 
     def trip_s(self, rows: float) -> float:
-        """Return how long a trip with so many rows takes."""
+        """Return how long a trip with so many rows takes, if nothing makes it longer."""
         first = min(rows, self.one_task_rows)
         spread = (rows - first) * self.row_s / self.cores
         return self.fixed_s + first * self.one_task_row_s + spread + self.changed(rows) * self.export_s
@@ -87,9 +94,15 @@ def simulate(
     """
     found: list[Trip] = []
     start_s = taken_s = 0.0
-    for _ in range(trips):
+    due_s = cost.waiting_every_s
+    for number in range(trips):
         until_s = min(start_s, taken_s + max_rows / rate)
         end_s = start_s + cost.trip_s((until_s - taken_s) * rate)
+        if start_s >= due_s:
+            end_s += cost.waiting_s
+            due_s = start_s + cost.waiting_every_s
+        if number % _TRIPS_A_CHECKPOINT < cost.checkpoints:
+            end_s += cost.checkpoint_s
         found.append(Trip(start_s, end_s, taken_s, until_s))
         start_s, taken_s = max(end_s, start_s + trigger_s), until_s
     return found

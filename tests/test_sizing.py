@@ -20,6 +20,9 @@ INPUTS = sizing.Inputs(
     export_s=50e-6,
     changed_share=0.0,
     keys=inf,
+    waiting_s=0.0,
+    waiting_every_s=inf,
+    checkpoints=0,
     row_bytes=1 << 10,
     utilisation=0.5,
     executor_cores=4,
@@ -83,6 +86,29 @@ def test_a_trigger_that_is_longer_than_a_trip_makes_events_wait() -> None:
     assert percentile_s(trips, 0.99) == pytest.approx(0.5 + 0.99 * 2)
 
 
+def test_a_table_that_waits_between_merges_makes_one_trip_longer_when_it_is_due() -> None:
+    # Due at 3 s: the trip that starts then takes two seconds more, and the next one has what came meanwhile.
+    trips = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=3.0), 5, trips=8)
+    assert [(trip.start_s, trip.end_s) for trip in trips] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 6),
+        (6, 9),  # due again
+        (9, 12),
+        (12, 15),
+        (15, 18),
+    ]
+    longer_apart = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=4.5), 5, trips=8)
+    assert [trip.end_s - trip.start_s for trip in longer_apart] == [1, 1, 1, 1, 1, 3, 1, 1]
+
+
+def test_a_few_of_a_hundred_trips_are_longer_by_a_checkpoint() -> None:
+    trips = simulate(Cost(1.0, 0.0, checkpoints=3, checkpoint_s=0.5), 5)
+    lengths = [1.5, 1.5, 1.5, *[1.0] * 97]
+    assert [trip.end_s - trip.start_s for trip in trips] == pytest.approx(lengths * 2)
+
+
 def test_a_bounded_micro_batch_takes_the_oldest_rows_first() -> None:
     trips = simulate(Cost(1.0, 0.0), 10, trips=4, max_rows=5)
     assert [(trip.since_s, trip.until_s) for trip in trips] == [(0, 0), (0, 0.5), (0.5, 1.0), (1.0, 1.5)]
@@ -133,11 +159,12 @@ def test_a_driver_that_sends_a_row_for_every_event_ends_at_a_rate() -> None:
     assert found.trips is None
 
 
-def test_the_measured_point_is_near_what_the_defaults_say() -> None:
-    rate, p50, p99 = sizing.parse_measured(sizing.MEASURED[0])
-    inputs = sizing.stream_inputs("metrics")
-    simulated = sizing.ages_on_two_cores(inputs, rate)
-    assert simulated == pytest.approx((p50, p99), rel=0.15)
+@pytest.mark.parametrize("point", sizing.MEASURED)
+def test_the_measured_points_are_near_what_the_defaults_say(point: str) -> None:
+    rate, p50, p99 = sizing.parse_measured(point)
+    found = sizing.ages_on_two_cores(sizing.stream_inputs("metrics"), rate)
+    assert found[0] == pytest.approx(p50, rel=0.15)
+    assert found[1] == pytest.approx(p99, rel=0.25)
 
 
 def test_a_measured_point_has_three_numbers() -> None:
