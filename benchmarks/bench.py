@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -41,7 +42,8 @@ from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-console = Console(soft_wrap=True, highlight=False)
+_FILE_WIDTH = 160  # columns of a table where there is no terminal; by default 80, which cut figures off
+console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
 METRICS = choose(["metrics"])
 
 
