@@ -272,6 +272,11 @@ def forget_commits(path: str | Path, before: int) -> None:
         Path(path, "_delta_log", f"{version:020}.json").unlink()
 
 
+def log_checkpoints(path: str | Path) -> list[int]:
+    """Return the versions of which a table's log has checkpoints."""
+    return sorted(int(file.name[:20]) for file in Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
+
+
 def await_(condition: Callable[[], object], timeout_s: float = 300) -> None:
     """Wait until the condition holds, and fail where it does not in time."""
     deadline = time.monotonic() + timeout_s

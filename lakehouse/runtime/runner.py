@@ -82,8 +82,8 @@ def run(
     """
     check_trigger(options.trigger)
     common = _common(lake, streams, settings, options)
-    is_live = common.is_live  # in a catch-up, nothing waits for an event
-    with written_beside(lake.spark, options.on_notice) if is_live else nullcontext():
+    # In a catch-up, no event waits for a checkpoint.
+    with written_beside(lake.spark, options.on_notice) if common.is_live else nullcontext():
         _run(common, streams, layers, options)
     common.troubles.raise_any()
 

@@ -26,6 +26,7 @@ from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.log import (
     FEW_FILES,
     checkpointed,
+    elements,
     frame_of,
     last_batch,
     log_of,
@@ -108,8 +109,7 @@ class Commit:
         if files is not None:
             self._txn.readWholeTable()
         else:
-            found = self._filtered(F.lit(True) if where is None else where)
-            files = [found.apply(place) for place in range(found.size())]
+            files = elements(self._filtered(F.lit(True) if where is None else where))
         by_name = {str(file.path()).rsplit("/", 1)[-1]: file for file in files}
         rows = {
             name: _UNKNOWN_ROWS if (one := _records(file)) is None else one for name, file in by_name.items()
@@ -148,8 +148,7 @@ class Commit:
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
-        files = self._txn.writeFiles(rows._jdf)
-        written = [files.apply(place) for place in range(files.size())]
+        written = elements(self._txn.writeFiles(rows._jdf))
         self._actions += written
         added = [file for file in written if file.getClass().getSimpleName() == "AddFile"]
         counts = list(map(_records, added))
@@ -211,12 +210,12 @@ class Commit:
         return self._publish([], operation)
 
     def _publish(self, actions: Sequence[Any], operation: Any) -> int:
-        beside, last = log_checkpoints.current(), self.snapshot
+        beside = log_checkpoints.current()
         if beside is not None:
             beside.take_over(self._txn)
         version = int(self._txn.commit(scala_seq(self.spark, actions), operation))
         if beside is not None:
-            beside.committed(self.path, version, checkpointed(last))
+            beside.committed(self.path, version, checkpointed(self.snapshot.logSegment()))
         return version
 
     @property

@@ -55,7 +55,7 @@ def _newest(spark: SparkSession, path: str, log: Any) -> Any:
     written = storage.modified_ms(spark, commit_file(path, version))
     if written is None or written != int(segment.lastCommitFileModificationTimestamp()):
         return None
-    last = checkpointed(known) + CHECKPOINT_INTERVAL
+    last = checkpointed(segment) + CHECKPOINT_INTERVAL
     jvm: Any = spark._jvm
     while newest <= last and storage.modified_ms(spark, commit_file(path, newest + 1)) is not None:
         newest += 1
@@ -125,15 +125,14 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
     return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
 
 
-def checkpointed(snapshot: Any) -> int:
-    """Return the version of the checkpoint that a snapshot begins with, -1 for none."""
-    return int(snapshot.logSegment().checkpointProvider().version())
+def checkpointed(segment: Any) -> int:
+    """Return the version of the checkpoint that a snapshot's segment of the log begins with, -1 for none."""
+    return int(segment.checkpointProvider().version())
 
 
-def checkpoint_bytes(snapshot: Any) -> int:
-    """Return the size of the checkpoint that a snapshot begins with, 0 for none."""
-    files = snapshot.logSegment().checkpointProvider().topLevelFiles()
-    return sum(int(files.apply(place).getLen()) for place in range(int(files.size())))
+def checkpoint_bytes(segment: Any) -> int:
+    """Return the size of the checkpoint that a snapshot's segment of the log begins with, 0 for none."""
+    return sum(int(file.getLen()) for file in elements(segment.checkpointProvider().topLevelFiles()))
 
 
 def properties_of(snapshot: Any) -> dict[str, str]:
@@ -180,8 +179,7 @@ def noted_files(snapshot: Any, most: int = sys.maxsize) -> list[Any] | None:
     if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
         return None
     files = checksum.get().allFiles().get()
-    count = int(files.size())
-    return [files.apply(place) for place in range(count)] if count <= most else None
+    return elements(files) if int(files.size()) <= most else None
 
 
 def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:
@@ -198,6 +196,11 @@ def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
     for value in values:
         found.add(value)
     return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def elements(seq: Any) -> list[Any]:
+    """Return the elements of a Scala Seq."""
+    return [seq.apply(place) for place in range(int(seq.size()))]
 
 
 def first_version(spark: SparkSession, path: str) -> int:
@@ -254,5 +257,4 @@ def _noted_transactions(snapshot: Any) -> dict[str, int] | None:
     if not checksum.isDefined() or not checksum.get().setTransactions().isDefined():
         return None
     noted = checksum.get().setTransactions().get()
-    found = (noted.apply(place) for place in range(noted.size()))
-    return {str(one.appId()): int(one.version()) for one in found}
+    return {str(one.appId()): int(one.version()) for one in elements(noted)}

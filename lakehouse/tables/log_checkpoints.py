@@ -33,6 +33,8 @@ class Checkpointer:
     def __init__(self, spark: SparkSession, on_notice: Callable[[str], None]) -> None:
         self._session = spark.newSession()  # what it sets is not for those who plan meanwhile
         self._session.conf.set(_THROWS, "true")
+        jvm: Any = self._session._jvm
+        self._hook = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "CheckpointHook$"), "MODULE$")
         self._on_notice = on_notice
         self._thread = ThreadPoolExecutor(1, "log-checkpoints")
         self._lock = threading.Lock()
@@ -41,9 +43,7 @@ class Checkpointer:
 
     def take_over(self, txn: Any) -> None:
         """Let the transaction write no checkpoint after its commit."""
-        jvm: Any = self._session._jvm
-        hook = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "CheckpointHook$"), "MODULE$")
-        txn.postCommitHooks().subtractOne(hook)
+        txn.postCommitHooks().subtractOne(self._hook)
 
     def committed(self, path: str, version: int, last: int) -> None:
         """Take notice of a commit to a log whose last checkpoint was of the version `last`, -1 for none."""
@@ -65,7 +65,7 @@ class Checkpointer:
             delta_log = log.log_of(self._session, path)
             found = delta_log.unsafeVolatileSnapshot()  # the commit's, or a later one
             # Of a table that is merged for days, it has the names of some hundred thousand removed files.
-            execute_for(self._session, few=are_few(size_bytes=log.checkpoint_bytes(found)))
+            execute_for(self._session, few=are_few(size_bytes=log.checkpoint_bytes(found.logSegment())))
             delta_log.checkpoint(found, self._session._jvm.scala.Option.empty())  # type: ignore[union-attr]
         except Exception as failure:  # noqa: BLE001 - told, and made up for
             self._on_notice(f"{path}: its log got no checkpoint: {error_line(failure)}")

@@ -216,16 +216,13 @@ def test_a_live_layer_takes_what_another_process_lands(lake: Landed) -> None:
 def test_a_live_layer_gives_its_log_checkpoints(lake: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "CHECKPOINT_INTERVAL", 2)
     done: list[BatchDone] = []
-    silver_log = pipeline.path_of(lake.settings, SILVER) / "_delta_log"
-
-    def checkpoints() -> list[str]:
-        return [file.name for file in silver_log.glob("*.checkpoint*.parquet")]
+    silver = pipeline.path_of(lake.settings, SILVER)
 
     with lake.running("silver", done.append) as failures:
         lake.land(1)
         await_(lambda: len(done) == 1)
         lake.land(2)
-        await_(checkpoints)
+        await_(lambda: pipeline.log_checkpoints(silver))
     assert failures == []
     assert sorted(row["value"] for row in pipeline.rows_of(lake.settings, SILVER)) == [1.0, 2.0]
 

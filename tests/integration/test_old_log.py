@@ -45,7 +45,7 @@ def send_again(settings: Settings, topic: str, user: str) -> None:
 
 def forget_first_commits(path: Path) -> int:
     """Remove what comes before the last checkpoint, as log retention does, and return its version."""
-    kept = max(int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint*parquet"))
+    kept = pipeline.log_checkpoints(path)[-1]
     pipeline.forget_commits(path, before=kept)
     return kept
 

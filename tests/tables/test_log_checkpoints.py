@@ -41,11 +41,6 @@ def append(spark: SparkSession, path: str, *numbers: int) -> None:
         tables.append(local_frame(spark, [(number,)], SPEC.schema), path, Transaction("here", number))
 
 
-def checkpoints(path: str) -> list[int]:
-    found = Path(path, "_delta_log").glob("*.checkpoint*.parquet")
-    return sorted(int(file.name.partition(".")[0]) for file in found)
-
-
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let no checkpoint begin during the block."""
@@ -69,26 +64,26 @@ def test_commits_do_not_wait_for_a_checkpoint(
     with tables.written_beside(spark, pytest.fail):
         with held(monkeypatch):
             append(spark, path, 2, 3, 4)
-            assert (tables.version_of(spark, path), checkpoints(path)) == (4, [])
-        pipeline.await_(lambda: checkpoints(path))
+            assert (tables.version_of(spark, path), pipeline.log_checkpoints(path)) == (4, [])
+        pipeline.await_(lambda: pipeline.log_checkpoints(path))
 
-    assert checkpoints(path) == [4]  # of the newest version by then
-    assert log.checkpointed(tables.snapshot(spark, path)) == 4
+    assert pipeline.log_checkpoints(path) == [4]  # of the newest version by then
+    assert log.checkpointed(tables.snapshot(spark, path).logSegment()) == 4
     assert sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [2, 3, 4]
 
 
 def test_a_checkpoint_that_a_log_lacks_is_made_up_for(spark: SparkSession, path: str) -> None:
     set_interval(spark, path, 100)
     append(spark, path, 3, 4, 5, 6)  # with nobody who would write one
-    assert checkpoints(path) == []
+    assert pipeline.log_checkpoints(path) == []
 
     with tables.written_beside(spark, pytest.fail):
         append(spark, path, 7)
-        pipeline.await_(lambda: checkpoints(path))
+        pipeline.await_(lambda: pipeline.log_checkpoints(path))
         append(spark, path, 8, 9)
-        assert checkpoints(path) == [7]
+        assert pipeline.log_checkpoints(path) == [7]
         append(spark, path, 10)
-        pipeline.await_(lambda: checkpoints(path) == [7, 10])
+        pipeline.await_(lambda: pipeline.log_checkpoints(path) == [7, 10])
 
     assert sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -96,10 +91,10 @@ def test_a_checkpoint_that_a_log_lacks_is_made_up_for(spark: SparkSession, path:
 def test_after_the_block_delta_writes_them_again(spark: SparkSession, path: str) -> None:
     with tables.written_beside(spark, pytest.fail), tables.written_beside(spark, pytest.fail):
         append(spark, path, 2)
-    found = checkpoints(path)
+    found = pipeline.log_checkpoints(path)
     append(spark, path, 3, 4)
 
-    assert checkpoints(path) == [*found, 4]
+    assert pipeline.log_checkpoints(path) == [*found, 4]
 
 
 def test_a_checkpoint_that_fails_is_told_and_commits_go_on(spark: SparkSession, path: str) -> None:
