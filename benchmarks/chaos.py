@@ -19,15 +19,14 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from benchmarks.bench import console
 from lakehouse.errors import LakehouseError
 from tests.chaos.faults import CLUSTER, DECK, FAULTS
 from tests.chaos.report import print_report
 from tests.chaos.run import WAYS, Plan, run_chaos
 
 app = typer.Typer(add_completion=False)
-console = Console(soft_wrap=True, highlight=False)
 
 
 @app.command()

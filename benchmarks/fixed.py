@@ -27,10 +27,9 @@ from typing import Annotated
 import psutil
 import typer
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench import bench_services
+from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse import tables
 from lakehouse.layers import bronze, gold, silver
@@ -43,7 +42,6 @@ from lakehouse.tables import Lake, TableSpec, Transaction, open_lake
 from tests.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-console = Console(soft_wrap=True, highlight=False)
 METRICS = choose(["metrics"])[0]
 ROOT = Path(__file__).parents[1]
 

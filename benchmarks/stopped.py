@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from benchmarks.bench import console
 from lakehouse.errors import LakehouseError, ServiceError
 from lakehouse.layers.query import LAYERS
 from lakehouse.settings import Settings, load_settings
@@ -48,7 +48,6 @@ Asked = Mapping[str, Callable[[], tuple[str, str]]]
 """Whom is asked, by name; they answer with a word, which counts, and with more to print."""
 
 app = typer.Typer(add_completion=False)
-console = Console(soft_wrap=True, highlight=False)
 
 
 @dataclass
