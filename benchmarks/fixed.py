@@ -110,7 +110,7 @@ def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFra
 
 def _rows_of_last_commit(spark: SparkSession, path: str) -> DataFrame:
     commit = tables.read_commit(spark, path, tables.version_of(spark, path))
-    added = [action["add"]["path"] for action in commit if "add" in action]
+    added = [file["path"] for file in commit.of("add")]
     schema = tables.read(spark, path).schema
     return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in added))
 

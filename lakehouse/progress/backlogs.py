@@ -6,19 +6,17 @@ longer the log is. Whoever knows the last version that has been read finds the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.progress.snapshots import appended_files, changed_files, commit_of
+from lakehouse.progress.snapshots import commit_of
+from lakehouse.tables.entries import Action, LogEntry, size_of
 
 MOST_COMMITS = 50
 """So many versions are read at once, at most; their files in one scan."""
-
-_Action = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Backlog:
 
     first: int
     end: int
-    files: tuple[_Action, ...]
+    files: tuple[Action, ...]
 
 
 def appends(spark: SparkSession, path: str, first: int, end: int, *, max_bytes: int) -> Backlog | None:
@@ -41,24 +39,24 @@ def appends(spark: SparkSession, path: str, first: int, end: int, *, max_bytes: 
     has removed a commit.
     """
     commits = _commits(spark, path, first, min(end, first + MOST_COMMITS))
-    return _piece(map(appended_files, commits), first, max_bytes)
+    return _piece((commit.appended for commit in commits), first, max_bytes)
 
 
 def changes(spark: SparkSession, path: str, first: int, end: int, *, max_bytes: int) -> Backlog | None:
     """Return the same of the files of versions' change feeds."""
     commits = _commits(spark, path, first, min(end, first + tables.FEW_VERSIONS))
-    return _piece(map(changed_files, commits), first, max_bytes)
+    return _piece((commit.feed for commit in commits), first, max_bytes)
 
 
-def _commits(spark: SparkSession, path: str, first: int, end: int) -> Iterator[list[dict[str, Any]]]:
+def _commits(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
     return (commit_of(spark, path, version) for version in range(first, end))
 
 
-def _piece(versions: Iterator[list[dict[str, Any]]], first: int, max_bytes: int) -> Backlog | None:
-    files: list[dict[str, Any]] = []
+def _piece(versions: Iterator[list[Action]], first: int, max_bytes: int) -> Backlog | None:
+    files: list[Action] = []
     size, end = 0, first
     for added in versions:
-        more = sum(int(file.get("size") or 0) for file in added)
+        more = size_of(added)
         if files and size + more > max_bytes:
             break
         if more > max_bytes and len(added) > 1:

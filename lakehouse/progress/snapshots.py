@@ -23,6 +23,7 @@ from lakehouse.errors import TableError
 from lakehouse.progress import checkpoints
 from lakehouse.records.validation import COORDINATES
 from lakehouse.tables import Lake, Transaction
+from lakehouse.tables.entries import LogEntry, rows_of, total
 
 _NOTHING_YET = "-"
 
@@ -98,14 +99,14 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
         return tables.read(spark, path).where(F.lit(False))
     newest = written_now(spark, path, None).version
     later = _commits(spark, path, position.version, newest + 1)
-    if not any(_replaces_files(commit) for commit in later):
+    if not any(commit.replaces_files for commit in later):
         return _as_of(spark, path, position)
-    unread = [file for commit in later[1:] if not rewrites(commit) for file in _added(commit)]
+    unread = [file for commit in later[1:] for file in _added(commit)]
     if position.is_starting:
         read = set(_first_files(spark, path, position))
         started_with = tables.files(spark, path, position.version)
         unread += [file.path for file in started_with if file.path not in read]
-    elif not rewrites(later[0]):
+    else:
         unread += _added(later[0])[position.index + 1 :]
     rows = tables.read_version(spark, path, newest)
     if not unread:
@@ -120,27 +121,15 @@ def read_appended(spark: SparkSession, path: str, first: int | None, end: int) -
     Raises TableError where log retention has removed such a commit.
     """
     commits = _commits(spark, path, first or 0, end)
-    return appended_of(spark, path, [file for commit in commits for file in appended_files(commit)])
+    return appended_of(spark, path, [file for commit in commits for file in commit.appended])
 
 
 def appended_of(spark: SparkSession, path: str, files: Sequence[Mapping[str, Any]]) -> Appended:
     """Return the rows of files that versions of the table appended, given in the log's own words."""
-    counts = [json.loads(file.get("stats") or "{}").get("numRecords") for file in files]
-    return Appended(tables.read_files(spark, path, files), None if None in counts else sum(counts))
+    return Appended(tables.read_files(spark, path, files), total([rows_of(file) for file in files]))
 
 
-def appended_files(commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the files that a commit appended, in its own words; none if it changed rows as well."""
-    return [] if rewrites(commit) else changing("add", commit)
-
-
-def changed_files(commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the files from which Delta reads a commit's changes, in its own words."""
-    feed = [action["cdc"] for action in commit if "cdc" in action]
-    return feed or changing("add", commit) + changing("remove", commit)
-
-
-def commit_of(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
+def commit_of(spark: SparkSession, path: str, version: int) -> LogEntry:
     """Return a version's actions; raises TableError where log retention has removed them."""
     (commit,) = _commits(spark, path, version, version + 1)
     return commit
@@ -160,7 +149,7 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, versio
         commits = _commits(spark, path, place.version, version)
     except TableError:
         return bool(tables.files(spark, path, tables.first_version(spark, path)))
-    unread = [_added(commit) for commit in commits if not rewrites(commit)]
+    unread = [_added(commit) for commit in commits]
     if place.is_starting:
         read = len(_first_files(spark, path, place))
         return read < len(tables.files(spark, path, place.version)) or any(unread[1:])
@@ -195,15 +184,15 @@ def next_place(spark: SparkSession, path: str, version: int | None, own: Transac
     except TableError:
         return None
     for commit in commits:
-        if _added(commit) and not rewrites(commit) and (own is None or not _is_of(commit, own)):
+        if commit.appended and (own is None or not _is_of(commit, own)):
             return None
     return newest + 1
 
 
-def _is_of(commit: list[dict[str, Any]], transaction: Transaction) -> bool:
-    named = (action["txn"] for action in commit if "txn" in action)
+def _is_of(commit: LogEntry, transaction: Transaction) -> bool:
     return any(
-        (one["appId"], one["version"]) == (transaction.application, transaction.version) for one in named
+        (one["appId"], one["version"]) == (transaction.application, transaction.version)
+        for one in commit.of("txn")
     )
 
 
@@ -228,22 +217,12 @@ def _first_files(spark: SparkSession, path: str, position: Position) -> list[str
     return [file.path for file in files[: position.index + 1]]
 
 
-def _added(commit: list[dict[str, Any]]) -> list[str]:
-    """Return the files with new rows; compaction's files hold rows that were there before."""
-    return [str(file["path"]) for file in changing("add", commit)]
+def _added(commit: LogEntry) -> list[str]:
+    return [str(file["path"]) for file in commit.appended]
 
 
-def rewrites(commit: list[dict[str, Any]]) -> bool:
-    """Tell whether a commit removes or changes rows that were there before."""
-    return bool(changing("remove", commit))
-
-
-def _replaces_files(commit: list[dict[str, Any]]) -> bool:
-    return any("remove" in action for action in commit)
-
-
-def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[dict[str, Any]]]:
-    """Return the actions of the versions from the first one on and before the end."""
+def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[LogEntry]:
+    """Return the commits of the versions from the first one on and before the end."""
     try:
         return [tables.read_commit(spark, path, number) for number in range(first, end)]
     except Py4JJavaError as error:
@@ -254,11 +233,6 @@ def _commits(spark: SparkSession, path: str, first: int, end: int) -> list[list[
             f"the table at {path} was read up to version {first}, and its log begins at version {kept}: "
             "log retention has removed what was done in between"
         ) from error
-
-
-def changing(kind: str, commit: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the commit's actions of a kind that change rows."""
-    return [action[kind] for action in commit if kind in action and action[kind].get("dataChange", True)]
 
 
 def version_read(spark: SparkSession, path: str, position: Position | None) -> int | None:
@@ -273,7 +247,7 @@ def version_read(spark: SparkSession, path: str, position: Position | None) -> i
         return position.version if read >= len(tables.files(spark, path, position.version)) else None
     if not read:
         return position.version - 1
-    files = changed_files(commit_of(spark, path, position.version))
+    files = commit_of(spark, path, position.version).feed
     return position.version if read >= len(files) else position.version - 1
 
 
@@ -284,8 +258,7 @@ def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
     """
     newest = written_now(spark, path, None).version
     while version < newest:
-        commit = commit_of(spark, path, version + 1)
-        if changing("add", commit) or changing("remove", commit):
+        if not commit_of(spark, path, version + 1).has_same_rows:
             break
         version += 1
     return version

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, TimestampType
 
 from lakehouse.errors import TableError
-from lakehouse.progress import snapshots
 from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
 from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, PinnedTables, Subject, showing, words
 from lakehouse.spark.execution import are_few, execute_for, executing_for
@@ -161,7 +160,7 @@ class _Since:
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
             changed = self._changed(subject)
             return _with_keys(changed.keys, changed.rows, changed.keys.columns, "left_anti").isEmpty()
-        return not any(map(snapshots.rewrites, self._pinned.commits(subject, self._held[subject.name])))
+        return not any(entry.rewrites for entry in self._pinned.commits(subject, self._held[subject.name]))
 
     def _changed(self, subject: Subject) -> _Changed:
         if subject.name not in self._found:

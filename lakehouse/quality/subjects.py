@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +22,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables.entries import LogEntry
 
 LAYERS = ("bronze", "silver", "gold")
 LIMITS = (
@@ -167,8 +167,8 @@ class PinnedTables:
             return self.spark.createDataFrame([], schema.add("_commit_version", "long"))
         return tables.read_changes(self.spark, self._path(subject), after + 1, version)
 
-    def commits(self, subject: Subject, after: int) -> Iterator[list[dict[str, Any]]]:
-        """Yield the actions of each version after one, up to the table's version."""
+    def commits(self, subject: Subject, after: int) -> Iterator[LogEntry]:
+        """Yield the commit of each version after one, up to the table's version."""
         for version in range(after + 1, self.versions[subject.name] + 1):
             yield tables.read_commit(self.spark, self._path(subject), version)
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
+from lakehouse.tables.entries import stats_of
 from lakehouse.tables.log import frame_of, read_commit
 from lakehouse.tables.pruning import Bounds
 
@@ -76,10 +77,10 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
     except Py4JJavaError:
         return None
     by_name = dict(known.by_name)
-    for actions in commits:
-        for gone in (action["remove"] for action in actions if "remove" in action):
+    for entry in commits:
+        for gone in entry.of("remove"):
             by_name.pop(_name(gone), None)
-        by_name |= {_name(action["add"]): file_of(action["add"]) for action in actions if "add" in action}
+        by_name |= {_name(added): file_of(added) for added in entry.of("add")}
     return Files(known.table, version, by_name)
 
 
@@ -106,7 +107,7 @@ def _name(action: Mapping[str, Any]) -> str:
 
 def file_of(action: Mapping[str, Any]) -> File:
     """Return a file that the log adds, given in its words."""
-    stats = json.loads(action.get("stats") or "{}")
+    stats = stats_of(action)
     bounds = Bounds(stats.get("minValues") or {}, stats.get("maxValues") or {})
     whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
     return File(int(action["size"]), stats.get("numRecords"), bounds, whole)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
+from lakehouse.tables.entries import LogEntry, entry_of
 from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
 CHECKPOINT_INTERVAL = 100
@@ -215,10 +216,9 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
     return from_micros(int(snapshot(spark, path, version).timestamp()) * 1000)
 
 
-def read_commit(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
-    """Return a version's actions in the order of its log, each by its kind."""
-    text = storage.read_text(spark, commit_file(path, version))
-    return [json.loads(line) for line in text.splitlines()]
+def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
+    """Return what a version's commit did."""
+    return entry_of(version, storage.read_text(spark, commit_file(path, version)))
 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:

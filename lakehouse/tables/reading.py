@@ -35,7 +35,7 @@ FEW_VERSIONS = 10
 """The changes of so many versions are read file by file; each version is a scan of its own."""
 
 _YOUNG = 20  # commits; each of them is read
-_APPENDS = {"add", "commitInfo", "txn"}
+_FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
 
 def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
@@ -129,7 +129,7 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
     commits = [read_commit(spark, path, version) for version in range(1, newest + 1)]
-    return all(set(action) <= _APPENDS for commit in commits for action in commit)
+    return all(commit.only_appends for commit in commits)
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
@@ -149,13 +149,11 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
     """Return what a version changed, null where its commit does not say it file by file."""
-    actions = read_commit(spark, path, version)
-    kinds = {kind for action in actions for kind in action}
-    feed = [str(action["cdc"]["path"]) for action in actions if "cdc" in action]
-    if not kinds <= _APPENDS | {"cdc", "remove"} or (not feed and "remove" in kinds):
+    entry = read_commit(spark, path, version)
+    feed = [str(file["path"]) for file in entry.of("cdc")]
+    if not entry.kinds <= _FEED_KINDS or (not feed and entry.replaces_files):
         return None
-    added = [action["add"] for action in actions if "add" in action]
-    files = feed or [str(add["path"]) for add in added if add.get("dataChange", True)]
+    files = feed or [str(file["path"]) for file in entry.appended]
     kind = StructType().add("_change_type", "string")
     columns = StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
     schema = StructType([*columns, *kind]) if feed else columns

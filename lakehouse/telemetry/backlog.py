@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lakehouse.telemetry.delta_log import CommitFacts, File, Log, total
+from lakehouse.tables.entries import total
+from lakehouse.telemetry.delta_log import CommitFacts, File, Log
 from lakehouse.telemetry.progress import Place
 
 
@@ -68,7 +69,7 @@ def _of_commits(log: Log, place: Place, rows_of: _RowsOf) -> Unread:
 
 
 def _of_files(files: Sequence[File]) -> Unread:
-    rows = total(file.records for file in files)
+    rows = total([file.records for file in files])
     if rows is None:
         return Unread(None, reason="the table has files whose rows are not known")
     return Unread(rows, files[0].modified_ms if rows else None, 1 if rows else 0)

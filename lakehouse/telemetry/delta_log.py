@@ -6,7 +6,6 @@ begins at the log's newest checkpoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakehouse.tables.entries import LogEntry, committed_ms_of, entry_of, rows_of, stats_of, total
 from lakehouse.tables.specs import EPOCH
 
 
@@ -74,7 +74,7 @@ class Log:
     @property
     def rows(self) -> int | None:
         """The table's rows by its files' statistics, null if a file has none."""
-        return total(file.records for file in self.files.values())
+        return total([file.records for file in self.files.values()])
 
     @property
     def size_bytes(self) -> int:
@@ -93,10 +93,10 @@ class Log:
         self._let_go()
         if self.version < 0:
             self._begin()
-        while (actions := self._actions(self.version + 1)) is not None:
-            self._apply(actions)
+        while (entry := self._entry(self.version + 1)) is not None:
+            self._apply(entry.actions)
             self.version += 1
-            self._commits[self.version] = self._facts(self.version, actions)
+            self._commits[self.version] = _facts(entry)
             self._identity = _identity(self._file(self.version))
         return self.version >= 0
 
@@ -104,10 +104,10 @@ class Log:
         """Return what a commit has done, null if it is no longer in the log."""
         self._asked.add(version)
         if version not in self._commits:
-            actions = self._actions(version)
-            if actions is None:
+            entry = self._entry(version)
+            if entry is None:
                 return None
-            self._commits[version] = self._facts(version, actions)
+            self._commits[version] = _facts(entry)
         return self._commits[version]
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
@@ -130,10 +130,10 @@ class Log:
             numbers = sorted(_checkpoints(self._directory))
             earlier._begin_at(max((number for number in numbers if number <= version), default=None))
             while earlier.version < version:
-                actions = earlier._actions(earlier.version + 1)
-                if actions is None:
+                entry = earlier._entry(earlier.version + 1)
+                if entry is None:
                     return None
-                earlier._apply(actions)
+                earlier._apply(entry.actions)
                 earlier.version += 1
             by_age = sorted(earlier.files.items(), key=lambda item: (item[1].modified_ms, item[0]))
             self._starts[version] = tuple(file for _, file in by_age)
@@ -161,16 +161,16 @@ class Log:
             for action in _read_checkpoint(path):
                 self._apply([action])
         self.version = checkpoint
-        self._apply(self._actions(checkpoint) or ())  # a checkpoint does not say when
+        said_when = self._entry(checkpoint)  # a checkpoint does not
+        self._apply(() if said_when is None else said_when.actions)
         self._identity = _identity(self._file(checkpoint))
 
     def _file(self, version: int) -> Path:
         return self._directory / f"{version:020}.json"
 
-    def _actions(self, version: int) -> list[dict[str, Any]] | None:
+    def _entry(self, version: int) -> LogEntry | None:
         try:
-            lines = self._file(version).read_bytes().splitlines()
-            return [json.loads(line) for line in lines if line.strip()]
+            return entry_of(version, self._file(version).read_text(encoding="utf-8"))
         except (OSError, ValueError):  # missing or incomplete
             return None
 
@@ -186,45 +186,18 @@ class Log:
                 self.table_id = str(metadata["id"])
                 self.properties = dict(metadata.get("configuration") or {})
             elif info := action.get("commitInfo"):
-                self.committed_ms = _committed_ms(info)
+                self.committed_ms = committed_ms_of(info)
 
     def _data_file(self, add: Mapping[str, Any]) -> File:
-        stats = json.loads(add.get("stats") or "{}")
-        newest = (stats.get("maxValues") or {}).get(self._time_column)
-        return File(_records(add, stats), int(add["size"]), int(add["modificationTime"]), _time(newest))
-
-    def _facts(self, version: int, actions: Iterable[Mapping[str, Any]]) -> CommitFacts:
-        at_ms, added, changed, feed, rewrites = None, [], [], [], False
-        for action in actions:
-            if info := action.get("commitInfo"):
-                at_ms = _committed_ms(info)
-            elif cdc := action.get("cdc"):
-                feed.append(str(cdc["path"]))
-            elif (add := action.get("add")) and add.get("dataChange", True):
-                added.append(_records(add, json.loads(add.get("stats") or "{}")))
-                changed.append(added[-1])
-            elif (remove := action.get("remove")) and remove.get("dataChange", True):
-                rewrites = True
-                changed.append(_records(remove, json.loads(remove.get("stats") or "{}")))
-        return CommitFacts(version, at_ms, tuple(added), rewrites, tuple(feed) or tuple(changed))
+        newest = (stats_of(add).get("maxValues") or {}).get(self._time_column)
+        return File(rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest))
 
 
-def total(numbers: Iterable[int | None]) -> int | None:
-    """Return the sum, null if a number is null."""
-    found = list(numbers)
-    return None if None in found else sum(number or 0 for number in found)
-
-
-def _committed_ms(info: Mapping[str, Any]) -> int | None:
-    at = info.get("inCommitTimestamp") or info.get("timestamp")
-    return None if at is None else int(at)
-
-
-def _records(add: Mapping[str, Any], stats: Mapping[str, Any]) -> int | None:
-    records = stats.get("numRecords")
-    if records is None:
-        return None
-    return int(records) - int((add.get("deletionVector") or {}).get("cardinality") or 0)
+def _facts(entry: LogEntry) -> CommitFacts:
+    own = tuple(str(file["path"]) for file in entry.of("cdc"))
+    added = tuple(rows_of(file) for file in entry.of("add") if file.get("dataChange", True))
+    changed = tuple(rows_of(file) for file in entry.feed)
+    return CommitFacts(entry.version, entry.committed_ms, added, entry.rewrites, own or changed)
 
 
 def _time(text: object) -> datetime | None:

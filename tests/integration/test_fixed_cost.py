@@ -53,7 +53,7 @@ def test_an_append_is_one_job_and_a_repeated_one_and_the_look_for_it_are_none(
 def rows_of_commit(spark: SparkSession, settings: Settings, table: str, version: int) -> DataFrame:
     """Return what a commit has added: a plan without a value that is another in each round."""
     path = str(pipeline.path_of(settings, table))
-    added = [line["add"]["path"] for line in tables.read_commit(spark, path, version) if "add" in line]
+    added = [file["path"] for file in tables.read_commit(spark, path, version).of("add")]
     schema = spark.read.format("delta").load(path).schema
     return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in added))
 

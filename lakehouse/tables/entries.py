@@ -1,0 +1,113 @@
+"""What one commit of a Delta table did: the only reader of the actions in a log entry. Pure.
+
+A log entry is a file of JSON, one action a line, each an object with one key, its kind: `add`, `remove`,
+`cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without changing a row;
+its actions say `dataChange: false`. (Delta's protocol, "Actions".)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Action = Mapping[str, Any]
+"""An action's fields, in the words of the log."""
+
+_ONLY_APPENDS = {"add", "commitInfo", "txn"}
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A version's actions, in the order of its log."""
+
+    version: int
+    actions: tuple[Mapping[str, Any], ...]
+
+    def of(self, kind: str) -> Iterator[Action]:
+        """Yield the fields of every action of a kind."""
+        return (action[kind] for action in self.actions if kind in action)
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of actions that it has."""
+        return {kind for action in self.actions for kind in action}
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether it removed or changed rows that were there before."""
+        return any(map(_changes_rows, self.of("remove")))
+
+    @property
+    def appended(self) -> list[Action]:
+        """The files that a reader of appends gets: none if it changed rows as well."""
+        return [] if self.rewrites else [add for add in self.of("add") if _changes_rows(add)]
+
+    @property
+    def feed(self) -> list[Action]:
+        """The files of its change feed: its own ones, or else those that it adds and removes."""
+        own = list(self.of("cdc"))
+        return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
+
+    @property
+    def has_same_rows(self) -> bool:
+        """Whether the table has the same rows as in the version before, in whatever files."""
+        return not any(_changes_rows(one) for kind in ("add", "remove") for one in self.of(kind))
+
+    @property
+    def replaces_files(self) -> bool:
+        """Whether it removed files, compaction's included."""
+        return any(self.of("remove"))
+
+    @property
+    def only_appends(self) -> bool:
+        """Whether it added files and did nothing else."""
+        return self.kinds <= _ONLY_APPENDS
+
+    @property
+    def committed_ms(self) -> int | None:
+        """When it was committed, in ms since the epoch; null if it does not say."""
+        return next(map(committed_ms_of, self.of("commitInfo")), None)
+
+
+def entry_of(version: int, text: str) -> LogEntry:
+    """Return the entry with this text; raises ValueError if it is incomplete.
+
+    Lines end at a line feed only: names may have U+2028 and other signs at which `str.splitlines` splits.
+    """
+    return LogEntry(version, tuple(json.loads(line) for line in text.split("\n") if line.strip()))
+
+
+def committed_ms_of(info: Action) -> int | None:
+    """Return when a commit was made, by its `commitInfo`."""
+    at = info.get("inCommitTimestamp") or info.get("timestamp")
+    return None if at is None else int(at)
+
+
+def stats_of(action: Action) -> Mapping[str, Any]:
+    """Return the statistics of a file that is added or removed; empty if there are none."""
+    stats: Mapping[str, Any] = json.loads(action.get("stats") or "{}")
+    return stats
+
+
+def rows_of(action: Action) -> int | None:
+    """Return how many rows a file that is added or removed has; null if it does not say."""
+    records = stats_of(action).get("numRecords")
+    if records is None:
+        return None
+    return int(records) - int((action.get("deletionVector") or {}).get("cardinality") or 0)
+
+
+def total(numbers: Sequence[int | None]) -> int | None:
+    """Return the sum, null if a number is null."""
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def size_of(files: Sequence[Action]) -> int:
+    """Return the bytes of files, as far as the log says."""
+    return sum(int(file.get("size") or 0) for file in files)
+
+
+def _changes_rows(action: Action) -> bool:
+    return bool(action.get("dataChange", True))
