@@ -25,7 +25,7 @@ from lakehouse.runtime.troubles import RETRIES, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Lake, written_beside
+from lakehouse.tables import Lake
 
 __all__ = ["BatchDone", "RunOptions", "run", "utc_now"]
 
@@ -82,9 +82,7 @@ def run(
     """
     check_trigger(options.trigger)
     common = _common(lake, streams, settings, options)
-    # In a catch-up, no event waits for a checkpoint.
-    with written_beside(lake.spark, options.on_notice) if common.is_live else nullcontext():
-        _run(common, streams, layers, options)
+    _run(common, streams, layers, options)
     common.troubles.raise_any()
 
 

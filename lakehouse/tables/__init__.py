@@ -24,7 +24,6 @@ from lakehouse.tables.log import (
     transactions,
     version_of,
 )
-from lakehouse.tables.log_checkpoints import written_beside
 from lakehouse.tables.reading import (
     FEW_VERSIONS,
     HighWaterMark,
@@ -106,5 +105,4 @@ __all__ = [
     "update_matched",
     "upsert",
     "version_of",
-    "written_beside",
 ]

@@ -21,11 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark.columns import Columns
-from lakehouse.tables import log_checkpoints
 from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.log import (
     FEW_FILES,
-    checkpointed,
     elements,
     frame_of,
     last_batch,
@@ -210,13 +208,7 @@ class Commit:
         return self._publish([], operation)
 
     def _publish(self, actions: Sequence[Any], operation: Any) -> int:
-        beside = log_checkpoints.current()
-        if beside is not None:
-            beside.take_over(self._txn)
-        version = int(self._txn.commit(scala_seq(self.spark, actions), operation))
-        if beside is not None:
-            beside.committed(self.path, version, checkpointed(self.snapshot.logSegment()))
-        return version
+        return int(self._txn.commit(scala_seq(self.spark, actions), operation))
 
     @property
     def _jvm(self) -> Any:

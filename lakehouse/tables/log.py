@@ -131,11 +131,6 @@ def checkpointed(segment: Any) -> int:
     return int(segment.checkpointProvider().version())
 
 
-def checkpoint_bytes(segment: Any) -> int:
-    """Return the size of the checkpoint that a snapshot's segment of the log begins with, 0 for none."""
-    return sum(int(file.getLen()) for file in elements(segment.checkpointProvider().topLevelFiles()))
-
-
 def properties_of(snapshot: Any) -> dict[str, str]:
     """Return a table's properties as of a snapshot."""
     found: dict[str, str] = _noted_metadata(snapshot)["configuration"]

@@ -22,7 +22,7 @@ from lakehouse.layers.query import LayerName
 from lakehouse.progress import backlogs
 from lakehouse.runtime.runner import BatchDone, RunOptions
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, Transaction, log
+from lakehouse.tables import Lake, Transaction
 from tests import pipeline
 from tests.frames import local_frame
 from tests.pipeline import BRONZE, GOLD, SILVER, SOURCE, STREAM, Raw, await_
@@ -211,20 +211,6 @@ def test_a_live_layer_takes_what_another_process_lands(lake: Landed) -> None:
     assert failures == []
     assert [(one.batch, one.result.rows) for one in done] == [(0, 1), (1, 1)]
     assert len(pipeline.rows_of(lake.settings, SILVER)) == 2
-
-
-def test_a_live_layer_gives_its_log_checkpoints(lake: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_INTERVAL", 2)
-    done: list[BatchDone] = []
-    silver = pipeline.path_of(lake.settings, SILVER)
-
-    with lake.running("silver", done.append) as failures:
-        lake.land(1)
-        await_(lambda: len(done) == 1)
-        lake.land(2)
-        await_(lambda: pipeline.log_checkpoints(silver))
-    assert failures == []
-    assert sorted(row["value"] for row in pipeline.rows_of(lake.settings, SILVER)) == [1.0, 2.0]
 
 
 @pytest.mark.soak
