@@ -25,7 +25,8 @@ from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, METRICS, SERVICES
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, TableSpec
-from lakehouse.tables.log import CHECKPOINT_INTERVAL, log_of
+from lakehouse.tables import delta_internals as delta
+from lakehouse.tables.log import CHECKPOINT_INTERVAL
 
 DAYS = 90
 """The age that the numbers of rows below belong to; a lake of fewer days has as many rows a day."""
@@ -265,7 +266,7 @@ def _lengthen_log(lake: Lake, path: str) -> None:
     They are names of the same files: to make and to remove as many files would take longer than to measure.
     """
     log, version = Path(path) / "_delta_log", tables.version_of(lake.spark, path)
-    log_of(lake.spark, path).checkpoint()
+    delta.write_checkpoint(delta.log_of(lake.spark, path))
     last = json.loads((log / _LAST).read_text(encoding="utf-8"))
     (log / f".{_LAST}.crc").unlink(missing_ok=True)  # Hadoop's checksum of it
     checksum = json.loads((log / f"{version:020}.crc").read_text(encoding="utf-8"))

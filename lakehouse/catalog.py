@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -20,6 +18,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import Answer
 from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
+from lakehouse.spark import internals
 from lakehouse.stream import GoldTable
 from lakehouse.streams import STREAMS
 from lakehouse.tables import Lake, TableSpec
@@ -131,17 +130,14 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
     """Return what in the parsed statement is more than reading, null if nothing is."""
-    parser: Any = spark._jsparkSession.sessionState().sqlParser()
-    gateway = spark.sparkContext._gateway
-    plans = [parser.parsePlan(statement)]
+    plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()
-        name = str(plan.getClass().getSimpleName())
+        name = internals.class_name(plan)
         kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
-        is_command = any(is_instance_of(gateway, plan, kind) for kind in kinds)
+        is_command = any(internals.is_a(spark, plan, kind) for kind in kinds)
         is_command |= name.endswith(("Command", "Statement"))  # Delta's name for its own
         if name in _RUNNING or (is_command and name not in _READING):
             return name
-        children = plan.children()
-        plans += [children.apply(place) for place in range(children.size())]
+        plans += internals.children(plan)
     return None

@@ -22,6 +22,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.entries import LogEntry
 
 LAYERS = ("bronze", "silver", "gold")
@@ -103,9 +104,9 @@ class PinnedTables:
     def _take(self, subject: Subject, version: int | None) -> None:
         """Pin a table as it is now, or as of a version; one that does not exist yet is left out."""
         found = tables.snapshot(self.spark, self._path(subject))
-        if int(found.version()) >= 0:
-            self.versions[subject.name] = int(found.version()) if version is None else version
-            self.ids[subject.name] = str(found.metadata().id())
+        if delta.version_of(found) >= 0:
+            self.versions[subject.name] = delta.version_of(found) if version is None else version
+            self.ids[subject.name] = delta.table_id(found)
 
     @property
     def subjects(self) -> list[Subject]:

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from pyspark import SparkContext
 
 from lakehouse import tables
 from lakehouse.catalog import ask, register
@@ -25,6 +21,7 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load
 from lakehouse.settings import Settings
+from lakehouse.spark.internals import stop_with_jvm
 from lakehouse.spark.jars import class_archive
 from lakehouse.spark.session import build_session
 from lakehouse.streams import STREAMS, read_settings
@@ -44,12 +41,7 @@ def make_archive(archive: Path) -> None:
         run(lake, STREAMS, ["silver", "gold"], settings, RunOptions(AVAILABLE_NOW))
         register(lake, settings)
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
-        gateway: Any = SparkContext._gateway
-        spark.stop()
-        with suppress(OSError):
-            gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+        stop_with_jvm(spark)
 
 
 def _land(lake: Lake, settings: Settings) -> None:

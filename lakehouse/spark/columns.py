@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.classic.column import _to_java_column, _to_seq
-from pyspark.sql.utils import get_active_spark_context
+
+from lakehouse.spark import internals
 
 
 class Columns:
@@ -23,21 +23,20 @@ class Columns:
 
     def of(self, rows: DataFrame) -> DataFrame:
         """Return a frame with only these columns."""
-        return DataFrame(rows._jdf.select(self._named), rows.sparkSession)
+        return internals.select(rows, self._named)
 
     def added_to(self, rows: DataFrame) -> DataFrame:
         """Return the frame with these columns added; existing ones of the same names are replaced."""
-        return DataFrame(rows._jdf.withColumns(self._names, self._bare), rows.sparkSession)
+        return internals.with_columns(rows, self._names, self._bare)
 
     @cached_property
     def _names(self) -> Any:
-        return _to_seq(get_active_spark_context(), list(self._columns))
+        return internals.java_texts(list(self._columns))
 
     @cached_property
     def _bare(self) -> Any:
-        return _to_seq(get_active_spark_context(), list(self._columns.values()), _to_java_column)
+        return internals.java_columns(list(self._columns.values()))
 
     @cached_property
     def _named(self) -> Any:
-        named = [column.alias(name) for name, column in self._columns.items()]
-        return _to_seq(get_active_spark_context(), named, _to_java_column)
+        return internals.java_columns([column.alias(name) for name, column in self._columns.items()])

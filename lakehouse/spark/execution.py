@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.spark import internals
+
 FEW_ROWS = 20_000
 FEW_BYTES = 1 << 20
 
@@ -34,7 +36,7 @@ def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
 
 def size_of(rows: DataFrame) -> int:
     """Return the size in bytes of the files that a micro-batch is read from; a huge number if unknown."""
-    return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    return internals.estimated_bytes(rows)
 
 
 def gathered(rows: DataFrame, *, few: bool) -> DataFrame:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import LakehouseError, first_line
+from lakehouse.spark import internals
 
 # A table got a column, a wider type or another property while it was read or written.
 _TABLE_CHANGED = re.compile(
@@ -51,8 +51,7 @@ def is_loss(error: BaseException) -> bool:
 
 def has_ended(spark: SparkSession) -> bool:
     """Tell whether Spark itself has ended: its context was stopped, or its JVM does not answer."""
-    context: Any = spark.sparkContext._jsc
     try:
-        return context is None or bool(context.sc().isStopped())
+        return internals.is_stopped(spark)
     except (Py4JError, OSError):
         return True

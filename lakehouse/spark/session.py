@@ -12,16 +12,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
 from lakehouse.settings import Settings
+from lakehouse.spark import internals
 from lakehouse.spark.jars import class_archive
 from lakehouse.spark.jvm import remember_names
 from lakehouse.spark.properties import for_laptop
@@ -66,7 +65,7 @@ def _impatient() -> Iterator[None]:
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
 
     def watch() -> None:
-        if over.wait(_JVM_TIMEOUT_S) or SparkContext._gateway is not None:
+        if over.wait(_JVM_TIMEOUT_S) or internals.is_started():
             return
         given_up.set()
         while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are gone
@@ -103,10 +102,8 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the session the one in which Delta works for this thread."""
-    jvm: Any = spark._jvm
-    sessions = getattr(getattr(jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
-    sessions.setActiveSession(spark._jsparkSession)
+    """Set the thread's active session: Delta works in it."""
+    internals.set_active(spark)
 
 
 def is_small(lake: str) -> bool:

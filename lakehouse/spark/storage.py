@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from lakehouse.spark import internals
 from lakehouse.spark.paths import local_path
 
 _LOCAL = "file:"
@@ -47,11 +48,9 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     """Return the names in a directory; none if it does not exist."""
     if not exists(spark, directory):
         return []
-    jvm: Any = spark._jvm
     system, path = _file_system(spark, directory), _path(spark, directory)
-    paths = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(system.listStatus(path))
     # As one text, "{a,b}": the hundred files of a checkpoint's directory would be three calls each.
-    text = str(jvm.org.apache.commons.lang3.ArrayUtils.toString(paths))
+    text = internals.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
@@ -85,10 +84,9 @@ def read_text(spark: SparkSession, path: str) -> str:
     here = _on_this_machine(spark, path)
     if here is not None and here.exists():
         return here.read_text(encoding="utf-8")
-    jvm: Any = spark._jvm
     stream = _file_system(spark, path).open(_path(spark, path))
     try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        return internals.text_in(spark, stream)
     finally:
         stream.close()
 
@@ -119,8 +117,7 @@ def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _is_local_by_default(context: SparkContext) -> bool:
-    java: Any = context._jsc
-    return bool(java.hadoopConfiguration().get("fs.defaultFS").startswith(_LOCAL))
+    return internals.default_file_system(context).startswith(_LOCAL)
 
 
 def _write_here(path: Path, text: str, *, anew: bool) -> None:
@@ -140,13 +137,7 @@ def _write_here(path: Path, text: str, *, anew: bool) -> None:
 
 
 def _write_there(spark: SparkSession, path: str, text: str, *, anew: bool) -> None:
-    jvm: Any = spark._jvm
-    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
-    directory = _path(spark, path).getParent()
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    manager = checkpointing.CheckpointFileManager.create(directory, configuration)
-    manager.mkdirs(directory)
-    stream = manager.createAtomic(_path(spark, path), not anew)
+    stream = internals.atomic_file(spark, _path(spark, path), overwrite=not anew)
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:
@@ -161,9 +152,8 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:
-    return _path(spark, path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return internals.file_system(spark, _path(spark, path))
 
 
 def _path(spark: SparkSession, path: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.hadoop.fs.Path(path)
+    return internals.hadoop_path(spark, path)

@@ -14,25 +14,17 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.spark import internals
 from lakehouse.spark.columns import Columns
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import files_of, to_delta
-from lakehouse.tables.log import (
-    FEW_FILES,
-    elements,
-    frame_of,
-    last_batch,
-    log_of,
-    noted_files,
-    properties_of,
-    scala_seq,
-    snapshot,
-)
+from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
+from lakehouse.tables.log import FEW_FILES, last_batch, noted_files, properties_of, snapshot
 from lakehouse.tables.pruning import Near
 from lakehouse.tables.specs import Transaction
 
@@ -45,7 +37,7 @@ _UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
 class Candidates:
     """Files of a table that may match a condition: Delta's objects and how many rows each has, by name."""
 
-    files: dict[str, Any]
+    files: dict[str, Action]
     size_bytes: int
     rows_by_name: Mapping[str, int]
 
@@ -69,29 +61,28 @@ class Commit:
 
     spark: SparkSession
     path: str
-    _txn: Any
-    _actions: list[Any] = field(default_factory=list)
+    _txn: Txn
+    _actions: list[Action] = field(default_factory=list)
     _removes: bool = False
 
     @property
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Snapshot:
         """Delta's own object of the table as it was when the commit began."""
-        return self._txn.snapshot()
+        return delta.snapshot_of(self._txn)
 
     @property
     def schema(self) -> StructType:
         """The table's schema."""
-        return StructType.fromJson(json.loads(self._txn.metadata().schema().json()))
+        return StructType.fromJson(json.loads(delta.schema_in(self._txn)))
 
     @property
     def has_change_feed(self) -> bool:
         """Tell whether the table keeps a change feed."""
-        found = self._txn.metadata().configuration().get("delta.enableChangeDataFeed")
-        return bool(found.isDefined() and str(found.get()).lower() == "true")
+        return (delta.property_in(self._txn, "delta.enableChangeDataFeed") or "").lower() == "true"
 
     def has(self, transaction: Transaction) -> bool:
         """Tell whether the table has the transaction; if another writer adds it later, this conflicts."""
-        self._txn.readTxn().append(transaction.application)
+        delta.note_read_application(self._txn, transaction.application)
         last = last_batch(self.snapshot, transaction.application)
         return last is not None and last >= transaction.version
 
@@ -105,17 +96,16 @@ class Commit:
             return self._near(where)
         files = noted_files(self.snapshot, FEW_FILES)
         if files is not None:
-            self._txn.readWholeTable()
+            delta.note_whole_table_read(self._txn)
         else:
-            files = elements(self._filtered(F.lit(True) if where is None else where))
-        by_name = {str(file.path()).rsplit("/", 1)[-1]: file for file in files}
-        rows = {
-            name: _UNKNOWN_ROWS if (one := _records(file)) is None else one for name, file in by_name.items()
-        }
-        return Candidates(by_name, sum(int(file.size()) for file in files), rows)
+            files = self._filtered(F.lit(True) if where is None else where)
+        by_name = {delta.path_of(file).rsplit("/", 1)[-1]: file for file in files}
+        counts = {name: delta.records_in(file) for name, file in by_name.items()}
+        rows = {name: _UNKNOWN_ROWS if count is None else count for name, count in counts.items()}
+        return Candidates(by_name, sum(map(delta.size_of, files)), rows)
 
     def _near(self, where: Near) -> Candidates:
-        self._txn.readWholeTable()
+        delta.note_whole_table_read(self._txn)
         files = files_of(self.spark, self.path, self.snapshot).by_name
         found = {name: file for name, file in files.items() if where.may_hold(file.bounds)}
         return Candidates(
@@ -124,19 +114,18 @@ class Commit:
             {name: _UNKNOWN_ROWS if file.rows is None else file.rows for name, file in found.items()},
         )
 
-    def _filtered(self, where: Column) -> Any:
+    def _filtered(self, where: Column) -> list[Action]:
         """Return the files that may have rows that match the condition, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
-        analyzed = rows._jdf.queryExecution().analyzed()
         # Delta compares statistics only with literals, and a Python int beside a long is a cast of one.
-        folding = self._jvm.org.apache.spark.sql.catalyst.optimizer.ConstantFolding
-        condition = folding.apply(analyzed).condition()
-        return self._txn.filterFiles(scala_seq(self.spark, [condition]), True)  # with row counts
+        return delta.filtered_files(self.spark, self._txn, internals.folded_condition(rows))
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
         """Return the rows of the files, or of the named ones, with the file's name as `_file`."""
         chosen = candidates.files.values() if names is None else [candidates.files[name] for name in names]
-        return frame_of(self.spark, self.snapshot, chosen).withColumn(FILE, F.col("_metadata.file_name"))
+        return delta.rows_of_files(self.spark, self.snapshot, chosen).withColumn(
+            FILE, F.col("_metadata.file_name")
+        )
 
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
@@ -146,35 +135,31 @@ class Commit:
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
-        written = elements(self._txn.writeFiles(rows._jdf))
+        written = delta.write_files(self._txn, rows)
         self._actions += written
-        added = [file for file in written if file.getClass().getSimpleName() == "AddFile"]
-        counts = list(map(_records, added))
+        added = [file for file in written if delta.is_added(file)]
+        counts = list(map(delta.records_in, added))
         if None not in counts:
             return sum(count or 0 for count in counts)
-        return frame_of(self.spark, self.snapshot, added).count()  # of a table that keeps no statistics
+        return delta.rows_of_files(
+            self.spark, self.snapshot, added
+        ).count()  # of a table that keeps no statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Remove the named files from the table."""
         now_ms = int(time.time() * 1000)
-        self._actions += [candidates.files[name].removeWithTimestamp(now_ms, True) for name in names]
+        self._actions += [delta.removed(candidates.files[name], now_ms) for name in names]
         self._removes = True
 
     def finish(self, transaction: Transaction | None) -> int:
         """Publish everything and return the table's new version; the transaction becomes part of it."""
-        delta, some = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option
         if transaction is None:
             # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
-            none = [some.empty()] * 8
-            append = self._jvm.org.apache.spark.sql.SaveMode.Append
-            done = delta.DeltaOperations
-            operation = done.Update(some.empty()) if self._removes else done.Write(append, *none)
+            operation = delta.update(self.spark) if self._removes else delta.write(self.spark)
             return self._publish(self._actions, operation)
         application, version = transaction.application, transaction.version
-        noted = delta.actions.SetTransaction(application, version, some.apply(int(time.time() * 1000)))
-        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
-        mode = modes.Update() if self._removes else modes.Append()
-        update = delta.DeltaOperations.StreamingUpdate(mode, application, version, some.empty())
+        noted = delta.application_wrote(self.spark, application, version, int(time.time() * 1000))
+        update = delta.streaming_update(self.spark, application, version, updates=self._removes)
         return self._publish([noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
@@ -182,45 +167,20 @@ class Commit:
 
         This ends the commit. It conflicts with every other change of properties or schema.
         """
-        delta, found = self._jvm.org.apache.spark.sql.delta, self._txn.metadata()
         standing = properties_of(self.snapshot)
         kept = {name: value for name, value in {**standing, **values}.items() if value is not None}
-        self._txn.updateMetadata(
-            delta.actions.Metadata(
-                found.id(),
-                found.name(),
-                found.description(),
-                found.format(),
-                found.schemaString(),
-                found.partitionColumns(),
-                _map(self.spark, kept),
-                found.createdTime(),
-            ),
-            False,  # the session's defaults
-        )
+        delta.set_properties(self.spark, self._txn, kept)
         given = {name: value for name, value in values.items() if value is not None}
-        done = delta.DeltaOperations
-        operation = (
-            done.SetTableProperties(_map(self.spark, given))
-            if given
-            else done.UnsetTableProperties(scala_seq(self.spark, values), True)  # ignore missing ones
-        )
-        return self._publish([], operation)
+        return self._publish([], delta.property_change(self.spark, given, unset=values))
 
-    def _publish(self, actions: Sequence[Any], operation: Any) -> int:
-        return int(self._txn.commit(scala_seq(self.spark, actions), operation))
-
-    @property
-    def _jvm(self) -> Any:
-        return self.spark._jvm
+    def _publish(self, actions: Sequence[Action], operation: Operation) -> int:
+        return delta.commit(self.spark, self._txn, actions, operation)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
     """Begin a commit to the table at the path, as it is now."""
-    jvm: Any = spark._jvm
-    option = jvm.scala.Option
-    newest = option.apply(snapshot(spark, path))
-    return Commit(spark, path, log_of(spark, path).startTransaction(option.empty(), newest))
+    newest = snapshot(spark, path)
+    return Commit(spark, path, delta.start(spark, delta.log_of(spark, path), newest))
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
@@ -228,40 +188,18 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
 
     An existing table is left as it is. Raises Py4JJavaError if somebody else creates one at the same moment.
     """
-    jvm: Any = spark._jvm
-    delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
-    txn = log_of(spark, path).startTransaction(none, none)
-    if txn.readVersion() >= 0:
+    txn = delta.start(spark, delta.log_of(spark, path))
+    if delta.read_version(txn) >= 0:
         return
-    txn.updateMetadataForNewTable(
-        delta.actions.Metadata(
-            str(uuid.uuid4()),
-            None,
-            None,
-            delta.actions.Format("parquet", _map(spark, {})),
-            schema.json(),
-            scala_seq(spark, []),
-            _map(spark, properties),
-            jvm.scala.Option.apply(int(time.time() * 1000)),
-        )
+    delta.set_new_metadata(
+        spark,
+        txn,
+        table=str(uuid.uuid4()),
+        schema=schema.json(),
+        properties=properties,
+        at_ms=int(time.time() * 1000),
     )
-    made = delta.DeltaOperations.CreateTable(txn.metadata(), False, False, none)
-    txn.commit(scala_seq(spark, []), made)
-
-
-def _map(spark: SparkSession, values: Mapping[str, str]) -> Any:
-    """Return a Scala Map of texts."""
-    jvm: Any = spark._jvm
-    found = jvm.java.util.HashMap()
-    for name, value in values.items():
-        found.put(name, value)
-    return jvm.PythonUtils.toScalaMap(found)
-
-
-def _records(file: Any) -> int | None:
-    """Return a file's row count from its statistics, null where it has none."""
-    found = file.numPhysicalRecords()
-    return int(found.get()) if found.isDefined() else None
+    delta.commit(spark, txn, [], delta.table_creation(spark, txn))
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:

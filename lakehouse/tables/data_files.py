@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
+from lakehouse.tables import delta_internals as delta
+from lakehouse.tables.delta_internals import Action, Snapshot
 from lakehouse.tables.entries import stats_of
-from lakehouse.tables.log import frame_of, read_commit
+from lakehouse.tables.log import read_commit
 from lakehouse.tables.pruning import Bounds
 
 _MOST_COMMITS = 50  # more are not read one by one
@@ -45,9 +47,9 @@ class Files:
 _known: dict[str, Files] = {}
 
 
-def files_of(spark: SparkSession, path: str, snapshot: Any) -> Files:
+def files_of(spark: SparkSession, path: str, snapshot: Snapshot) -> Files:
     """Return the files of a snapshot of the table at the path."""
-    table, version, known = str(snapshot.metadata().id()), int(snapshot.version()), _known.get(path)
+    table, version, known = delta.table_id(snapshot), delta.version_of(snapshot), _known.get(path)
     if known is not None and known.table == table and version == known.version:
         return known
     found = None
@@ -58,16 +60,14 @@ def files_of(spark: SparkSession, path: str, snapshot: Any) -> Files:
     return found
 
 
-def frame_of_files(spark: SparkSession, snapshot: Any, files: Iterable[File]) -> DataFrame:
+def frame_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[File]) -> DataFrame:
     """Return the rows of some of a snapshot's files."""
-    return frame_of(spark, snapshot, [to_delta(spark, file) for file in files])
+    return delta.rows_of_files(spark, snapshot, [to_delta(spark, file) for file in files])
 
 
-def to_delta(spark: SparkSession, file: File) -> Any:
+def to_delta(spark: SparkSession, file: File) -> Action:
     """Return Delta's own object of a file."""
-    jvm: Any = spark._jvm
-    action = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$")
-    return action.fromJson(json.dumps({"add": file.action}))
+    return delta.added_file(spark, file.action)
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
@@ -84,11 +84,11 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
     return Files(known.table, version, by_name)
 
 
-def _read(spark: SparkSession, path: str, snapshot: Any, table: str, version: int) -> Files:
+def _read(spark: SparkSession, path: str, snapshot: Snapshot, table: str, version: int) -> Files:
     """Read the files from the checksum of the version, which names few files, or else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
-        files = DataFrame(snapshot.allFiles().toDF(), spark).select(F.to_json(F.struct("*")).alias("action"))
+        files = delta.all_files(spark, snapshot).select(F.to_json(F.struct("*")).alias("action"))
         noted = [json.loads(row.action) for row in files.collect()]
     return Files(table, version, {_name(action): file_of(action) for action in noted})
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
+from lakehouse.tables import delta_internals as delta
+from lakehouse.tables.delta_internals import Action, Log, Segment, Snapshot
 from lakehouse.tables.entries import LogEntry, entry_of
 from lakehouse.tables.specs import DataFile, Transaction, from_micros
 
@@ -24,23 +24,16 @@ FEW_FILES = 16
 """Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
 
-def log_of(spark: SparkSession, path: str) -> Any:
-    """Return Delta's own object of the table's log."""
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-
-
-def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Any:
+def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
     """Return Delta's own object of the table, as of now or a version; version -1 if there is no table."""
-    jvm: Any = spark._jvm
-    log, unset = log_of(spark, path), jvm.scala.Option.empty()
+    log = delta.log_of(spark, path)
     if version is not None:
-        return log.getSnapshotAt(version, unset, unset, False)
+        return delta.snapshot_at(spark, log, version)
     newest = _newest(spark, path, log)
-    return log.update(False, unset, unset) if newest is None else newest
+    return delta.newest_snapshot(spark, log) if newest is None else newest
 
 
-def _newest(spark: SparkSession, path: str, log: Any) -> Any:
+def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
     """Return a snapshot of the table's newest version, without listing the log; null if only that can tell.
 
     Versions have no gaps. So the known snapshot is the newest if its own commit is still the same file and
@@ -48,39 +41,33 @@ def _newest(spark: SparkSession, path: str, log: Any) -> Any:
     directory instead, and so finds newer checkpoints. It has to look when one must be there: otherwise the
     snapshot would keep every commit since the one that it began with.
     """
-    known = log.unsafeVolatileSnapshot()
-    version = newest = int(known.version())
+    known = delta.known_snapshot(log)
+    version = newest = delta.version_of(known)
     if version < 0:
         return None
-    segment = known.logSegment()
+    segment = delta.segment_of(known)
     written = storage.modified_ms(spark, commit_file(path, version))
-    if written is None or written != int(segment.lastCommitFileModificationTimestamp()):
+    if written is None or written != delta.last_written_ms(segment):
         return None
-    last = checkpointed(segment) + CHECKPOINT_INTERVAL
-    jvm: Any = spark._jvm
+    last = delta.checkpoint_version(segment) + CHECKPOINT_INTERVAL
     while newest <= last and storage.modified_ms(spark, commit_file(path, newest + 1)) is not None:
         newest += 1
         status = storage.status(spark, commit_file(path, newest))
-        management = jvm.org.apache.spark.sql.delta.SnapshotManagement
-        segment = management.appendCommitToLogSegment(segment, status, newest)
+        segment = delta.with_commit(spark, segment, status, newest)
     if newest > last:
         return None
     return known if newest == version else _installed(spark, log, segment)
 
 
-def _installed(spark: SparkSession, log: Any, segment: Any) -> Any:
+def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
     """Make a snapshot of the log's segment the one that Delta knows, unless it knows a newer one by now."""
-    none, lock = spark._jvm.scala.Option.empty(), log.snapshotLock()  # type: ignore[union-attr]
-    lock.lock()
-    try:
-        known = log.unsafeVolatileSnapshot()
-        if int(known.version()) >= int(segment.version()):
+    with delta.locked(log):
+        known = delta.known_snapshot(log)
+        if delta.version_of(known) >= delta.segment_version(segment):
             return known
-        made = log.installSnapshot(log.createSnapshot(segment, none, none, none), int(time.time() * 1000))
-        known.uncache()
+        made = delta.install(spark, log, segment, int(time.time() * 1000))
+        delta.uncache(known)
         return made
-    finally:
-        lock.unlock()
 
 
 def commit_file(path: str, version: int) -> str:
@@ -90,23 +77,22 @@ def commit_file(path: str, version: int) -> str:
 
 def exists(spark: SparkSession, path: str) -> bool:
     """Tell whether the path holds a Delta table: one with a commit, not just the beginnings of a log."""
-    return int(snapshot(spark, path).version()) >= 0
+    return delta.version_of(snapshot(spark, path)) >= 0
 
 
 def version_of(spark: SparkSession, path: str) -> int:
     """Return the table's current version, for `read_version`."""
-    return int(snapshot(spark, path).version())
+    return delta.version_of(snapshot(spark, path))
 
 
 def table_id(spark: SparkSession, path: str) -> str:
     """Return the id that Delta gave the table at its creation."""
-    return str(snapshot(spark, path).metadata().id())
+    return delta.table_id(snapshot(spark, path))
 
 
 def created_ms(spark: SparkSession, path: str) -> int:
     """Return when the table was created, in ms since the epoch; a new table at the path has another value."""
-    created = snapshot(spark, path).metadata().createdTime()
-    return int(created.get()) if created.isDefined() else 0
+    return delta.created_ms(snapshot(spark, path)) or 0
 
 
 @dataclass(frozen=True)
@@ -120,26 +106,16 @@ class Metadata:
 def metadata(spark: SparkSession, path: str) -> Metadata | None:
     """Return a table's metadata, null if there is no table."""
     found = snapshot(spark, path)
-    if int(found.version()) < 0:
+    if delta.version_of(found) < 0:
         return None
-    noted = _noted_metadata(found)
+    noted = delta.metadata(found)
     return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
 
 
-def checkpointed(segment: Any) -> int:
-    """Return the version of the checkpoint that a snapshot's segment of the log begins with, -1 for none."""
-    return int(segment.checkpointProvider().version())
-
-
-def properties_of(snapshot: Any) -> dict[str, str]:
+def properties_of(snapshot: Snapshot) -> dict[str, str]:
     """Return a table's properties as of a snapshot."""
-    found: dict[str, str] = _noted_metadata(snapshot)["configuration"]
+    found: dict[str, str] = delta.metadata(snapshot)["configuration"]
     return found
-
-
-def _noted_metadata(snapshot: Any) -> dict[str, Any]:
-    noted: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
-    return noted
 
 
 def properties(spark: SparkSession, path: str) -> dict[str, str]:
@@ -153,62 +129,37 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
-        return [DataFile(str(file.path()), int(file.modificationTime())) for file in noted]
-    rows = DataFrame(found.allFiles().toDF(), spark).select("path", "modificationTime").collect()
+        return [DataFile(delta.path_of(file), delta.modified_ms(file)) for file in noted]
+    rows = delta.all_files(spark, found).select("path", "modificationTime").collect()
     return [DataFile(row.path, row.modificationTime) for row in rows]
 
 
 def size_bytes(spark: SparkSession, path: str) -> int:
     """Return the size of the table's current data files, in bytes."""
     found = snapshot(spark, path)
-    checksum = found.checksumOpt()
-    return int(checksum.get().tableSizeBytes() if checksum.isDefined() else found.sizeInBytes())
+    noted = delta.noted_bytes(found)
+    return delta.all_bytes(found) if noted is None else noted
 
 
-def noted_files(snapshot: Any, most: int = sys.maxsize) -> list[Any] | None:
+def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
     """Return Delta's own objects of the files that a version's checksum names; null if it names none.
 
     Null also if there are more than `most`. The checksum names all files of a table as long as they are few.
     To get them from the snapshot, Delta goes through the log in Spark jobs.
     """
-    checksum = snapshot.checksumOpt()
-    if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
-        return None
-    files = checksum.get().allFiles().get()
-    return elements(files) if int(files.size()) <= most else None
-
-
-def frame_of(spark: SparkSession, snapshot: Any, files: Iterable[Any]) -> DataFrame:
-    """Return the rows of some of a snapshot's files, given as Delta's own objects."""
-    none = spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
-    frame = snapshot.deltaLog().createDataFrame(snapshot, scala_seq(spark, files), False, none)
-    return DataFrame(frame, spark)
-
-
-def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
-    """Return a Scala Seq of Java objects."""
-    jvm: Any = spark._jvm
-    found = jvm.java.util.ArrayList()
-    for value in values:
-        found.add(value)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
-
-
-def elements(seq: Any) -> list[Any]:
-    """Return the elements of a Scala Seq."""
-    return [seq.apply(place) for place in range(int(seq.size()))]
+    return delta.noted_files(snapshot, most)
 
 
 def first_version(spark: SparkSession, path: str) -> int:
     """Return the earliest version that can still be read; log retention removes earlier ones."""
     if storage.exists(spark, commit_file(path, 0)):
         return 0
-    return int(log_of(spark, path).history().getEarliestRecreatableCommit())
+    return delta.first_recreatable(delta.log_of(spark, path))
 
 
 def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
     """Return when a version was committed, UTC."""
-    return from_micros(int(snapshot(spark, path, version).timestamp()) * 1000)
+    return from_micros(delta.committed_ms(snapshot(spark, path, version)) * 1000)
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
@@ -219,12 +170,8 @@ def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
     """Return the last version of every application that has written to the table in transactions."""
     found = snapshot(spark, path)
-    noted = _noted_transactions(found)
-    if noted is not None:
-        return noted
-    jvm: Any = spark._jvm
-    replayed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.transactions())
-    return {str(application): int(version) for application, version in replayed.items()}
+    noted = delta.noted_transactions(found)
+    return delta.all_transactions(spark, found) if noted is None else noted
 
 
 def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
@@ -233,23 +180,12 @@ def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool
     return last is not None and last >= transaction.version
 
 
-def last_batch(snapshot: Any, application: str) -> int | None:
-    """Return the last version of an application's transactions in a snapshot; null for none."""
-    noted = _noted_transactions(snapshot)
-    if noted is not None:
-        return noted.get(application)
-    last = snapshot.transactions().get(application)
-    return int(last.get()) if last.isDefined() else None
+def last_batch(snapshot: Snapshot, application: str) -> int | None:
+    """Return the last version of an application's transactions in a snapshot; null for none.
 
-
-def _noted_transactions(snapshot: Any) -> dict[str, int] | None:
-    """Return the transactions that the checksum of a snapshot's version names; null if there is none.
-
-    The snapshot itself would replay the log in Spark jobs. Delta leaves transactions out of a checksum if
-    they are many, and writes no checksum for commits that are not its own.
+    It is read from the checksum of the snapshot's version. The snapshot itself would replay the log in Spark
+    jobs. Delta leaves transactions out of a checksum if they are many, and writes no checksum for commits
+    that are not its own.
     """
-    checksum = snapshot.checksumOpt()
-    if not checksum.isDefined() or not checksum.get().setTransactions().isDefined():
-        return None
-    noted = checksum.get().setTransactions().get()
-    return {str(one.appId()): int(one.version()) for one in elements(noted)}
+    noted = delta.noted_transactions(snapshot)
+    return delta.last_transaction(snapshot, application) if noted is None else noted.get(application)

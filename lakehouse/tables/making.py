@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.tables import commits, schema_evolution
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec
@@ -116,7 +117,7 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> N
 
 def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
     def standing() -> StructType:
-        return StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
+        return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
 
     schema_evolution.bring_up_to_date(
         spark, path, spec.qualified_name, standing, spec.schema, refused=refused

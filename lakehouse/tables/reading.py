@@ -15,15 +15,14 @@ from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
 from lakehouse.spark.execution import are_few, by_reference, executing_for
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import file_of, files_of, frame_of_files
+from lakehouse.tables.delta_internals import Snapshot
 from lakehouse.tables.log import (
     FEW_FILES,
     commit_file,
-    frame_of,
-    log_of,
     noted_files,
     read_commit,
-    scala_seq,
     size_bytes,
     snapshot,
     version_of,
@@ -51,7 +50,7 @@ def read(spark: SparkSession, path: str) -> DataFrame:
     Raises Spark's AnalysisException if there is no table.
     """
     found = snapshot(spark, path)
-    return spark.read.format("delta").load(path) if found.version() < 0 else _rows_of(spark, found)
+    return spark.read.format("delta").load(path) if delta.version_of(found) < 0 else _rows_of(spark, found)
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
@@ -76,22 +75,17 @@ def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.withColumns(lacking) if lacking else rows
 
 
-def _rows_of(spark: SparkSession, found: Any) -> DataFrame:
+def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
     """Return the rows of a snapshot.
 
     All files of a small table are read: selecting those that may match would cost Delta Spark jobs.
     """
-    checksum = found.checksumOpt()
-    if checksum.isDefined() and are_few(size_bytes=int(checksum.get().tableSizeBytes())):
+    noted = delta.noted_bytes(found)
+    if noted is not None and are_few(size_bytes=noted):
         files = noted_files(found, FEW_FILES)
         if files is not None:
-            return frame_of(spark, found, files)
-    jvm: Any = spark._jvm
-    option, every = jvm.scala.Option, scala_seq(spark, [])
-    # By path and version, Delta would list the log to see whether there is that version. True: nothing newer.
-    relation = found.deltaLog().createRelation(every, option.apply(found), option.empty(), True)
-    session: Any = spark._jsparkSession
-    return DataFrame(session.baseRelationToDataFrame(relation), spark)
+            return delta.rows_of_files(spark, found, files)
+    return delta.rows_of(spark, found)
 
 
 def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
@@ -155,7 +149,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
         return None
     files = feed or [str(file["path"]) for file in entry.appended]
     kind = StructType().add("_change_type", "string")
-    columns = StructType.fromJson(json.loads(snapshot(spark, path).schema().json()))
+    columns = StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
     schema = StructType([*columns, *kind]) if feed else columns
     if not files:
         rows = spark.createDataFrame([], schema)
@@ -184,13 +178,10 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     The rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM has
     removed files of that time.
     """
-    jvm: Any = spark._jvm
-    history = log_of(spark, path).history()
-    moment = jvm.java.sql.Timestamp((since - EPOCH) // timedelta(milliseconds=1))
-    # The commit that was current then, else the oldest version that can be read.
-    stood = history.getActiveCommitAtTime(moment, jvm.scala.Option.empty(), True, True, True)
+    since_ms = (since - EPOCH) // timedelta(milliseconds=1)
+    stood = delta.version_at(spark, delta.log_of(spark, path), since_ms)
     reader = spark.read.format("delta").option("readChangeFeed", "true")
-    changes = reader.option("startingVersion", stood.getVersion()).load(path)
+    changes = reader.option("startingVersion", stood).load(path)
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
 
 

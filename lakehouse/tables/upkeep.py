@@ -7,18 +7,17 @@ clean-up of the log. The cost of each follows what has changed since the last ti
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.spark import storage
+from lakehouse.spark import internals, storage
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import files_of
-from lakehouse.tables.log import log_of, noted_files, snapshot
+from lakehouse.tables.log import noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
 from lakehouse.tables.writing import retry_on_conflict
 
@@ -40,10 +39,7 @@ class Size:
 
 def current_size(spark: SparkSession, path: str) -> Size:
     """Return the size of the table's newest version."""
-    checksum, found = snapshot(spark, path).checksumOpt(), snapshot(spark, path)
-    if checksum.isDefined():
-        return Size(int(checksum.get().numFiles()), int(checksum.get().tableSizeBytes()))
-    return Size(int(found.numOfFiles()), int(found.sizeInBytes()))
+    return Size(*delta.files_and_bytes(snapshot(spark, path)))
 
 
 def stored_size(spark: SparkSession, path: str) -> Size:
@@ -56,9 +52,9 @@ def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
     found, limit = snapshot(spark, path), target_bytes // 2
     noted = noted_files(found)
     if noted is not None:
-        sizes = [size for file in noted if (size := int(file.size())) < limit]
+        sizes = [size for file in noted if (size := delta.size_of(file)) < limit]
         return Size(len(sizes), sum(sizes))
-    small = DataFrame(found.allFiles().toDF(), spark).where(F.col("size") < limit)
+    small = delta.all_files(spark, found).where(F.col("size") < limit)
     files, total = small.agg(F.count("*"), F.sum("size")).first() or (0, 0)
     return Size(files, total or 0)
 
@@ -129,7 +125,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
     )
     own.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", _TASKS)
     before = _data_files(spark, path)
-    with _silence(spark):
+    with internals.without_console(spark):
         found = own.sql(f"VACUUM {_named(path)} RETAIN {hours} HOURS{' DRY RUN' if dry_run else ''}")
         count = found.count() if dry_run else 0
     return count if dry_run else before - _data_files(spark, path)
@@ -142,7 +138,7 @@ def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
         return True
     old = {name for name, at in modified.items() if at < before}
     noted = noted_files(snapshot(spark, path)) if old else []
-    return noted is None or not old <= {str(file.path()).rsplit("/", 1)[-1] for file in noted}
+    return noted is None or not old <= {delta.path_of(file).rsplit("/", 1)[-1] for file in noted}
 
 
 def _data_files(spark: SparkSession, path: str) -> int:
@@ -150,31 +146,12 @@ def _data_files(spark: SparkSession, path: str) -> int:
     return stored_size(spark, path).files - stored_size(spark, f"{path}/_delta_log").files
 
 
-@contextmanager
-def _silence(spark: SparkSession) -> Iterator[None]:
-    """Keep off the terminal what Delta prints about a VACUUM."""
-    jvm: Any = spark._jvm
-    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
-    before = console.out()
-    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
-    try:
-        yield
-    finally:
-        console.setOutDirect(before)
-
-
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
     """Remove commits that are older than the kept time and lie before a checkpoint of the log.
 
     Delta does so by itself only for whole days, and after a month.
     """
-    jvm: Any = spark._jvm
-    delta, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
-    # A small long would come to Python as an int, and back as a Java Integer.
-    boxed = jvm.java.util.stream.LongStream.of(int(keep / timedelta(milliseconds=1))).boxed().findFirst()
-    keep_ms = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
-    hour = delta.TruncationGranularity.HOUR()
-    log_of(spark, path).cleanUpExpiredLogs(snapshot(spark, path), none, keep_ms, hour)
+    delta.clean_up(spark, delta.log_of(spark, path), snapshot(spark, path), keep)
 
 
 def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:

@@ -17,6 +17,7 @@ from lakehouse.layers import bronze
 from lakehouse.quality import subjects
 from lakehouse.records import dead_letters
 from lakehouse.records.validation import clean_schema
+from lakehouse.spark import internals
 from lakehouse.streams import STREAMS
 
 Row = Mapping[str, str]
@@ -89,6 +90,6 @@ def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:
         for row in rows
     )
     # Within the JVM: as Python's values times would depend on the machine's time zone.
-    computed = spark.sql(" UNION ALL ".join(selects))._jdf
-    local = spark._jsparkSession.createDataFrame(computed.collectAsList(), computed.schema())
-    return DataFrame(local, spark)
+    local = internals.held(spark.sql(" UNION ALL ".join(selects)))
+    assert local is not None
+    return local

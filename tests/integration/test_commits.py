@@ -13,7 +13,8 @@ from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED
-from lakehouse.tables import Lake, TableSpec, Transaction, data_files, log
+from lakehouse.tables import Lake, TableSpec, Transaction, data_files
+from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.pruning import Between, Near
 from tests import pipeline
 from tests.counting import counted
@@ -310,7 +311,7 @@ def test_files_are_found_though_the_commits_since_the_last_look_have_left_the_lo
     assert tables.begin(spark, table).candidates(every).rows == 40
     put(spark, table, [(40, "new")], 1, near="k >= 0")
     put(spark, table, [(41, "new")], 2, near="k >= 0")
-    log.log_of(spark, table).checkpoint()
+    delta.write_checkpoint(delta.log_of(spark, table))
     pipeline.forget_commits(table, before=tables.version_of(spark, table))
 
     assert tables.begin(spark, table).candidates(every).rows == 42

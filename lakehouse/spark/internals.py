@@ -1,0 +1,409 @@
+"""The only module that touches Spark's and py4j's private members, and the JVM beside Spark's public API.
+
+Each function does one thing and decides nothing. MEMBERS and PRIVATE list what an upgrade of Spark may take
+away: `missing` and `missing_here` say what is gone, and tests/spark/test_internals.py asks for all of it.
+Delta's members are in `lakehouse.tables.delta_internals`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.utils import get_active_spark_context
+
+NEW = "new"
+"""The name of a constructor in a signature."""
+CLASS = ""
+"""The signature of a class of which only the name is used."""
+
+_NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
+_SQL = "org.apache.spark.sql"
+_PLANS = f"{_SQL}.catalyst.plans.logical"
+_FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
+_SIGNAL = "sun.misc.Signal"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A method or constructor of a class in the JVM: `name(types of its parameters)`."""
+
+    owner: str
+    signature: str
+
+
+def members(owner: str, *signatures: str) -> tuple[Member, ...]:
+    """Return members of one class."""
+    return tuple(Member(owner, signature) for signature in signatures)
+
+
+MEMBERS = (
+    *members(f"{_SQL}.classic.SparkSession$", f"setActiveSession({_SQL}.SparkSession)"),
+    *members(
+        f"{_SQL}.classic.SparkSession",
+        f"baseRelationToDataFrame({_SQL}.sources.BaseRelation)",
+        f"createDataFrame(java.util.List,{_SQL}.types.StructType)",
+        "sessionState()",
+    ),
+    *members(f"{_SQL}.internal.SessionState", "newHadoopConf()", "sqlParser()"),
+    *members(f"{_SQL}.catalyst.parser.ParserInterface", "parsePlan(java.lang.String)"),
+    *members(
+        f"{_SQL}.classic.Dataset",
+        "collectAsList()",
+        "queryExecution()",
+        "schema()",
+        "select(scala.collection.immutable.Seq)",
+        "withColumns(scala.collection.immutable.Seq,scala.collection.immutable.Seq)",
+    ),
+    *members(f"{_SQL}.execution.QueryExecution", "analyzed()", "optimizedPlan()"),
+    *members(f"{_PLANS}.LogicalPlan", "children()", "stats()"),
+    *members(f"{_PLANS}.Statistics", "sizeInBytes()"),
+    *members(f"{_PLANS}.Filter", "condition()"),
+    *members(f"{_PLANS}.Command", CLASS),
+    *members(f"{_PLANS}.ParsedStatement", CLASS),
+    *members(f"{_SQL}.catalyst.optimizer.ConstantFolding", f"apply({_PLANS}.LogicalPlan)"),
+    *members(
+        _FILES,
+        "create(org.apache.hadoop.fs.Path,org.apache.hadoop.conf.Configuration)",
+        "createAtomic(org.apache.hadoop.fs.Path,boolean)",
+        "mkdirs(org.apache.hadoop.fs.Path)",
+    ),
+    *members(f"{_FILES}$CancellableFSDataOutputStream", "cancel()"),
+    *members("org.apache.spark.api.python.PythonUtils", "toScalaMap(java.util.Map)", "toSeq(java.util.List)"),
+    *members("org.apache.spark.api.java.JavaSparkContext", "hadoopConfiguration()", "sc()"),
+    *members("org.apache.spark.SparkContext", "isStopped()"),
+    *members("scala.Console$", "out()", "setOutDirect(java.io.PrintStream)"),
+    *members("scala.jdk.javaapi.CollectionConverters", "asJava(scala.collection.Map)"),
+    *members("scala.jdk.javaapi.OptionConverters", "toScala(java.util.Optional)"),
+    *members(_SIGNAL, "new(java.lang.String)", f"handle({_SIGNAL},sun.misc.SignalHandler)"),
+    *members("sun.misc.SignalHandler", f"handle({_SIGNAL})"),
+)
+"""Every member of the JVM that is used here and is not Spark's, Hadoop's or Java's public API."""
+
+PRIVATE = (
+    ("pyspark", "SparkContext._gateway"),
+    ("pyspark", "SparkContext._jvm"),
+    ("pyspark.sql.classic.column", "_to_java_column"),
+    ("pyspark.sql.classic.column", "_to_seq"),
+)
+"""Every private member of PySpark's modules and classes that is used here; those of its objects are not."""
+
+
+def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
+    """Return the members that the JVM lacks, as `class.signature`, or just the class where it lacks that."""
+    found = []
+    for owner, of_owner in groupby(listed, lambda member: member.owner):
+        known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
+        if known is None:
+            found.append(owner)
+        else:
+            found += [f"{owner}.{signature}" for signature in wanted if signature not in {*known, CLASS}]
+    return found
+
+
+def missing_here() -> list[str]:
+    """Return the private members that PySpark lacks."""
+    return [f"{module}.{name}" for module, name in PRIVATE if not _is_here(module, name)]
+
+
+def _is_here(module: str, name: str) -> bool:
+    try:
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
+    """Return what a class has, null if there is no such class."""
+    loader = static(spark, "java.lang.Thread").currentThread().getContextClassLoader()
+    text = static(spark, "org.apache.commons.lang3.ArrayUtils").toString
+    try:
+        found = loader.loadClass(owner)
+        methods, constructors = str(text(found.getMethods())), str(text(found.getConstructors()))
+    except Py4JJavaError as error:
+        if "NotFound" in str(error.java_exception) or "NoClassDefFound" in str(error.java_exception):
+            return None
+        raise
+    names = {f"{name.rpartition('.')[2]}({types})" for name, types in _NAME.findall(methods)}
+    return frozenset(names | {f"{NEW}({types})" for _, types in _NAME.findall(constructors)})
+
+
+def static(spark: SparkSession, owner: str) -> Any:
+    """Return a class for its constructor and its static methods, looked up once; for modules of internals."""
+    return _class(spark._jvm, owner)
+
+
+@lru_cache(maxsize=1_000)
+def _class(jvm: Any, owner: str) -> Any:
+    return getattr(jvm, owner)
+
+
+def singleton(spark: SparkSession, owner: str) -> Any:
+    """Return the only instance of a Scala object, looked up once; for modules of internals."""
+    return _singleton(spark._jvm, owner)
+
+
+@lru_cache(maxsize=1_000)
+def _singleton(jvm: Any, owner: str) -> Any:
+    return getattr(getattr(jvm, f"{owner}$"), "MODULE$")
+
+
+def none(spark: SparkSession) -> Any:
+    """Return Scala's None."""
+    return _none(spark._jvm)
+
+
+@lru_cache(maxsize=1)
+def _none(jvm: Any) -> Any:
+    return getattr(jvm, "scala.Option").empty()
+
+
+def some(spark: SparkSession, value: Any) -> Any:
+    """Return a Scala Option of a Java object, a text or a large number."""
+    return static(spark, "scala.Option").apply(value)
+
+
+def some_long(spark: SparkSession, value: int) -> Any:
+    """Return a Scala Option of a long, however small; py4j would pass a small one as an Integer."""
+    boxed = static(spark, "java.util.stream.LongStream").of(value).boxed().findFirst()
+    return static(spark, "scala.jdk.javaapi.OptionConverters").toScala(boxed)
+
+
+def value_of(option: Any) -> Any | None:
+    """Return what a Scala Option has, null for None."""
+    return option.get() if option.isDefined() else None
+
+
+def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
+    """Return a Scala Seq of Java objects."""
+    found = static(spark, "java.util.ArrayList")()
+    for value in values:
+        found.add(value)
+    return static(spark, "org.apache.spark.api.python.PythonUtils").toSeq(found)
+
+
+def elements(seq: Any) -> list[Any]:
+    """Return the elements of a Scala Seq."""
+    return [seq.apply(place) for place in range(int(seq.size()))]
+
+
+def scala_map(spark: SparkSession, values: Mapping[str, str]) -> Any:
+    """Return a Scala Map of texts."""
+    found = static(spark, "java.util.HashMap")()
+    for name, value in values.items():
+        found.put(name, value)
+    return static(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(found)
+
+
+def entries(spark: SparkSession, scala: Any) -> dict[str, Any]:
+    """Return what a Scala Map has."""
+    return dict(static(spark, "scala.jdk.javaapi.CollectionConverters").asJava(scala).items())
+
+
+def timestamp(spark: SparkSession, ms: int) -> Any:
+    """Return a Java Timestamp of a time in ms since the epoch."""
+    return static(spark, "java.sql.Timestamp")(ms)
+
+
+def appends(spark: SparkSession) -> Any:
+    """Return the save mode that appends."""
+    return static(spark, "org.apache.spark.sql.SaveMode").Append
+
+
+def output_mode(spark: SparkSession, *, updates: bool) -> Any:
+    """Return a stream's output mode: updates, or appends only."""
+    modes = static(spark, "org.apache.spark.sql.streaming.OutputMode")
+    return modes.Update() if updates else modes.Append()
+
+
+def java_session(spark: SparkSession) -> Any:
+    """Return the JVM's session."""
+    return spark._jsparkSession
+
+
+def java_frame(rows: DataFrame) -> Any:
+    """Return the JVM's Dataset of a frame."""
+    return rows._jdf
+
+
+def frame(spark: SparkSession, dataset: Any) -> DataFrame:
+    """Return a frame of a Dataset of the JVM."""
+    return DataFrame(dataset, spark)
+
+
+def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
+    """Return the rows of a relation of Spark's first data source API."""
+    return DataFrame(java_session(spark).baseRelationToDataFrame(relation), spark)
+
+
+def held(rows: DataFrame) -> DataFrame | None:
+    """Return rows as a relation held in the driver's JVM, without a way through Python; null for none."""
+    dataset = rows._jdf
+    found = dataset.collectAsList()
+    if found.isEmpty():
+        return None
+    session = java_session(rows.sparkSession)
+    return DataFrame(session.createDataFrame(found, dataset.schema()), rows.sparkSession)
+
+
+def estimated_bytes(rows: DataFrame) -> int:
+    """Return the optimizer's estimate of a frame's size in bytes."""
+    return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
+def folded_condition(filtered: DataFrame) -> Any:
+    """Return the condition of a frame that ends with a filter, with its constants folded."""
+    analyzed = java_frame(filtered).queryExecution().analyzed()
+    folding = static(filtered.sparkSession, "org.apache.spark.sql.catalyst.optimizer.ConstantFolding")
+    return folding.apply(analyzed).condition()
+
+
+def java_texts(values: Sequence[str]) -> Any:
+    """Return a Scala Seq of texts, for `with_columns`."""
+    from pyspark.sql.classic.column import _to_seq
+
+    return _to_seq(get_active_spark_context(), list(values))
+
+
+def java_columns(columns: Sequence[Column]) -> Any:
+    """Return a Scala Seq of columns, for `select` and `with_columns`."""
+    from pyspark.sql.classic.column import _to_java_column, _to_seq
+
+    return _to_seq(get_active_spark_context(), list(columns), _to_java_column)
+
+
+def select(rows: DataFrame, columns: Any) -> DataFrame:
+    """Return a frame with only these columns of the JVM."""
+    return DataFrame(rows._jdf.select(columns), rows.sparkSession)
+
+
+def with_columns(rows: DataFrame, names: Any, columns: Any) -> DataFrame:
+    """Return the frame with columns of the JVM added or replaced."""
+    return DataFrame(rows._jdf.withColumns(names, columns), rows.sparkSession)
+
+
+def set_active(spark: SparkSession) -> None:
+    """Set the thread's active session, in the JVM."""
+    singleton(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java_session(spark))
+
+
+def is_started() -> bool:
+    """Tell whether PySpark has reached a JVM."""
+    return SparkContext._gateway is not None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Tell whether the session's context was stopped; fails if the JVM does not answer."""
+    context: Any = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
+def stop_with_jvm(spark: SparkSession) -> None:
+    """Stop the session and wait for the end of its JVM."""
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    with suppress(OSError):
+        gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> None:
+    """Call `handle` whenever the JVM gets one of the signals, such as `TERM`, instead of what it would do."""
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    signals, handler = static(spark, "sun.misc.Signal"), _SignalHandler(handle)
+    for name in names:
+        signals.handle(signals(name), handler)
+
+
+class _SignalHandler:
+    def __init__(self, handle: Callable[[], None]) -> None:
+        self._handle = handle
+
+    def handle(self, _signal: object) -> None:
+        self._handle()
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+
+@contextmanager
+def without_console(spark: SparkSession) -> Iterator[None]:
+    """Drop what the JVM prints for this thread during the block by Scala's Console, as VACUUM does."""
+    console = singleton(spark, "scala.Console")
+    before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
+    console.setOutDirect(static(spark, "java.io.PrintStream")(nowhere))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+def parsed(spark: SparkSession, statement: str) -> Any:
+    """Return the plan of a statement in SQL as the session parses it."""
+    return java_session(spark).sessionState().sqlParser().parsePlan(statement)
+
+
+def class_name(java: Any) -> str:
+    """Return the name of an object's class, without its package."""
+    return str(java.getClass().getSimpleName())
+
+
+def is_a(spark: SparkSession, java: Any, owner: str) -> bool:
+    """Tell whether an object is an instance of a class."""
+    return bool(is_instance_of(spark.sparkContext._gateway, java, owner))
+
+
+def children(plan: Any) -> list[Any]:
+    """Return a plan's children."""
+    return elements(plan.children())
+
+
+def default_file_system(context: SparkContext) -> str:
+    """Return the URL of Hadoop's default file system."""
+    java: Any = context._jsc
+    return str(java.hadoopConfiguration().get("fs.defaultFS"))
+
+
+def hadoop_path(spark: SparkSession, path: str) -> Any:
+    """Return a path of Hadoop's."""
+    return static(spark, "org.apache.hadoop.fs.Path")(path)
+
+
+def file_system(spark: SparkSession, path: Any) -> Any:
+    """Return Hadoop's file system of a path of Hadoop's."""
+    return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
+
+
+def paths_in(spark: SparkSession, statuses: Any) -> str:
+    """Return the paths of Hadoop's file statuses as one text, `{a,b}`."""
+    paths = static(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(statuses)
+    return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
+
+
+def text_in(spark: SparkSession, stream: Any) -> str:
+    """Return the rest of a Java stream as text."""
+    return str(static(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+
+
+def atomic_file(spark: SparkSession, path: Any, *, overwrite: bool) -> Any:
+    """Begin a file as Spark writes checkpoint files, and return its stream; closing it publishes the file."""
+    directory = path.getParent()
+    configuration = java_session(spark).sessionState().newHadoopConf()
+    manager = static(spark, _FILES).create(directory, configuration)
+    manager.mkdirs(directory)
+    return manager.createAtomic(path, overwrite)

@@ -1,0 +1,398 @@
+"""The only module that touches Delta's private members: its log, its transactions, its actions.
+
+Each function does one thing and decides nothing. Delta's objects are passed on as they are; whoever has one
+gives it back to a function of this module. `lakehouse.tables.delta_members` lists what is used here; a new
+member is added there, too. Spark's members are in `lakehouse.spark.internals`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.spark import internals
+from lakehouse.spark.internals import elements, none, scala_map, scala_seq, some, static, value_of
+from lakehouse.tables.delta_members import ACTIONS, DELTA, OPERATIONS
+
+Log: TypeAlias = Any
+"""Delta's object of a table's log."""
+Snapshot: TypeAlias = Any
+"""A version of a table."""
+Segment: TypeAlias = Any
+"""The files of the log that make up a snapshot."""
+Txn: TypeAlias = Any
+"""An optimistic transaction."""
+Action: TypeAlias = Any
+"""An action of a commit, such as an AddFile."""
+Operation: TypeAlias = Any
+"""What a commit says that it did."""
+
+
+def delta_version(spark: SparkSession) -> str:
+    """Return the version of Delta in the JVM."""
+    return str(static(spark, "io.delta.package").VERSION())
+
+
+# A table's log.
+
+
+def log_of(spark: SparkSession, path: str) -> Log:
+    """Return the log of the table at the path, whether there is one or not."""
+    return static(spark, f"{DELTA}.DeltaLog").forTable(internals.java_session(spark), path)
+
+
+def known_snapshot(log: Log) -> Snapshot:
+    """Return the snapshot that Delta has of the log, however old."""
+    return log.unsafeVolatileSnapshot()
+
+
+def newest_snapshot(spark: SparkSession, log: Log) -> Snapshot:
+    """List the log and return its newest snapshot; version -1 if there is no table."""
+    return log.update(False, none(spark), none(spark))
+
+
+def snapshot_at(spark: SparkSession, log: Log, number: int) -> Snapshot:
+    """Return the snapshot of a version."""
+    return log.getSnapshotAt(number, none(spark), none(spark), False)
+
+
+def first_recreatable(log: Log) -> int:
+    """Return the earliest version that the log can still show."""
+    return int(log.history().getEarliestRecreatableCommit())
+
+
+def version_at(spark: SparkSession, log: Log, ms: int) -> int:
+    """Return the version that was current at a time (ms since the epoch), else the oldest readable one."""
+    moment = internals.timestamp(spark, ms)
+    found = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
+    return int(found.getVersion())
+
+
+def write_checkpoint(log: Log) -> None:
+    """Write a checkpoint of the log's newest version."""
+    log.checkpoint()
+
+
+def clean_up(spark: SparkSession, log: Log, snapshot: Snapshot, keep: timedelta) -> None:
+    """Remove commits that are older than the kept time, to the hour, and lie before a checkpoint."""
+    keep_ms = internals.some_long(spark, int(keep / timedelta(milliseconds=1)))
+    hour = static(spark, f"{DELTA}.TruncationGranularity").HOUR()
+    log.cleanUpExpiredLogs(snapshot, none(spark), keep_ms, hour)
+
+
+@contextmanager
+def locked(log: Log) -> Iterator[None]:
+    """Keep others from changing the snapshot that Delta has of the log during the block."""
+    lock = log.snapshotLock()
+    lock.lock()
+    try:
+        yield
+    finally:
+        lock.unlock()
+
+
+def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snapshot:
+    """Make the snapshot of a segment the one that Delta has of the log, as of a time; needs the lock."""
+    made = log.createSnapshot(segment, none(spark), none(spark), none(spark))
+    return log.installSnapshot(made, at_ms)
+
+
+def uncache(snapshot: Snapshot) -> None:
+    """Drop what Spark keeps of a snapshot that nobody needs any more."""
+    snapshot.uncache()
+
+
+# The files of the log behind a snapshot.
+
+
+def segment_of(snapshot: Snapshot) -> Segment:
+    """Return the segment of a snapshot."""
+    return snapshot.logSegment()
+
+
+def with_commit(spark: SparkSession, segment: Segment, status: Any, number: int) -> Segment:
+    """Return the segment with the next version's commit, given as Hadoop's status of its file."""
+    return static(spark, f"{DELTA}.SnapshotManagement").appendCommitToLogSegment(segment, status, number)
+
+
+def segment_version(segment: Segment) -> int:
+    """Return the version that a segment leads to."""
+    return int(segment.version())
+
+
+def last_written_ms(segment: Segment) -> int:
+    """Return when a segment's last commit was written, in ms since the epoch."""
+    return int(segment.lastCommitFileModificationTimestamp())
+
+
+def checkpoint_version(segment: Segment) -> int:
+    """Return the version of the checkpoint that a segment begins with, -1 for none."""
+    return int(segment.checkpointProvider().version())
+
+
+# What a snapshot says.
+
+
+def version_of(snapshot: Snapshot) -> int:
+    """Return a snapshot's version, -1 if there is no table."""
+    return int(snapshot.version())
+
+
+def table_id(snapshot: Snapshot) -> str:
+    """Return the id of the table."""
+    return str(snapshot.metadata().id())
+
+
+def created_ms(snapshot: Snapshot) -> int | None:
+    """Return when the table was created, in ms since the epoch; null if it does not say."""
+    found = value_of(snapshot.metadata().createdTime())
+    return None if found is None else int(found)
+
+
+def committed_ms(snapshot: Snapshot) -> int:
+    """Return when the snapshot's version was committed, in ms since the epoch."""
+    return int(snapshot.timestamp())
+
+
+def metadata(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the table's metadata in the words of the log."""
+    found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
+    return found
+
+
+def protocol(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the table's protocol in the words of the log."""
+    found: dict[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
+    return found
+
+
+def schema_json(snapshot: Snapshot) -> str:
+    """Return the table's schema as JSON."""
+    return str(snapshot.schema().json())
+
+
+def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
+    """Return how many files a snapshot has, and their bytes: by its checksum, else by Spark jobs."""
+    noted = value_of(snapshot.checksumOpt())
+    if noted is not None:
+        return int(noted.numFiles()), int(noted.tableSizeBytes())
+    return int(snapshot.numOfFiles()), int(snapshot.sizeInBytes())
+
+
+def noted_bytes(snapshot: Snapshot) -> int | None:
+    """Return the bytes of a snapshot's files by its checksum; null if there is none."""
+    noted = value_of(snapshot.checksumOpt())
+    return None if noted is None else int(noted.tableSizeBytes())
+
+
+def all_bytes(snapshot: Snapshot) -> int:
+    """Return the bytes of a snapshot's files, by Spark jobs."""
+    return int(snapshot.sizeInBytes())
+
+
+def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
+    """Return the files that a snapshot's checksum names; null if it names none, or more than `most`."""
+    noted = value_of(snapshot.checksumOpt())
+    files = None if noted is None else value_of(noted.allFiles())
+    return None if files is None or int(files.size()) > most else elements(files)
+
+
+def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
+    """Return a row for each of a snapshot's files, by Spark jobs."""
+    return internals.frame(spark, snapshot.allFiles().toDF())
+
+
+def noted_transactions(snapshot: Snapshot) -> dict[str, int] | None:
+    """Return the last transaction of each application by a snapshot's checksum; null if it has none."""
+    noted = value_of(snapshot.checksumOpt())
+    found = None if noted is None else value_of(noted.setTransactions())
+    return None if found is None else {str(one.appId()): int(one.version()) for one in elements(found)}
+
+
+def last_transaction(snapshot: Snapshot, application: str) -> int | None:
+    """Return the last transaction of an application in a snapshot, null for none; by Spark jobs."""
+    found = value_of(snapshot.transactions().get(application))
+    return None if found is None else int(found)
+
+
+def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
+    """Return the last transaction of each application in a snapshot, by Spark jobs."""
+    return {str(name): int(last) for name, last in internals.entries(spark, snapshot.transactions()).items()}
+
+
+def rows_of(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
+    """Return the rows of a snapshot; Delta selects files by their statistics, in Spark jobs."""
+    # By path and version, Delta would list the log to see whether there is that version. True: nothing newer.
+    every, some_snapshot = scala_seq(spark, []), some(spark, snapshot)
+    relation = snapshot.deltaLog().createRelation(every, some_snapshot, none(spark), True)
+    return internals.frame_of_relation(spark, relation)
+
+
+def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Action]) -> DataFrame:
+    """Return the rows of some of a snapshot's files."""
+    chosen = scala_seq(spark, files)
+    return internals.frame(spark, snapshot.deltaLog().createDataFrame(snapshot, chosen, False, none(spark)))
+
+
+# Files.
+
+
+def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
+    """Return the object of a file that is added, given in the words of the log."""
+    return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
+
+
+def is_added(action: Action) -> bool:
+    """Tell whether an action adds a file to the table, and not to its change feed."""
+    return internals.class_name(action) == "AddFile"
+
+
+def path_of(file: Action) -> str:
+    """Return a file's path in the words of the log."""
+    return str(file.path())
+
+
+def size_of(file: Action) -> int:
+    """Return a file's bytes."""
+    return int(file.size())
+
+
+def modified_ms(file: Action) -> int:
+    """Return when a file was written, in ms since the epoch."""
+    return int(file.modificationTime())
+
+
+def records_in(file: Action) -> int | None:
+    """Return a file's row count from its statistics, null where it has none."""
+    found = value_of(file.numPhysicalRecords())
+    return None if found is None else int(found)
+
+
+def removed(file: Action, at_ms: int) -> Action:
+    """Return the action that removes a file from the table, and its rows."""
+    return file.removeWithTimestamp(at_ms, True)
+
+
+# A transaction.
+
+
+def start(spark: SparkSession, log: Log, snapshot: Snapshot | None = None) -> Txn:
+    """Begin a transaction on a snapshot; by default on the newest one, for which Delta lists the log."""
+    return log.startTransaction(none(spark), none(spark) if snapshot is None else some(spark, snapshot))
+
+
+def snapshot_of(txn: Txn) -> Snapshot:
+    """Return the snapshot that a transaction began with."""
+    return txn.snapshot()
+
+
+def read_version(txn: Txn) -> int:
+    """Return the version that a transaction began with, -1 if there was no table."""
+    return int(txn.readVersion())
+
+
+def schema_in(txn: Txn) -> str:
+    """Return the schema of a transaction's table as JSON."""
+    return str(txn.metadata().schema().json())
+
+
+def property_in(txn: Txn, name: str) -> str | None:
+    """Return a property of a transaction's table, null if it is not set."""
+    found = value_of(txn.metadata().configuration().get(name))
+    return None if found is None else str(found)
+
+
+def note_read_application(txn: Txn, application: str) -> None:
+    """Let the commit conflict with another one that has a transaction of the application."""
+    txn.readTxn().append(application)
+
+
+def note_whole_table_read(txn: Txn) -> None:
+    """Let the commit conflict with every other one that changes rows."""
+    txn.readWholeTable()
+
+
+def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action]:
+    """Return the files that may have rows for which a condition holds, by Spark jobs; they count as read."""
+    return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
+
+
+def write_files(txn: Txn, rows: DataFrame) -> list[Action]:
+    """Write rows into files, and return the actions that add them."""
+    return elements(txn.writeFiles(internals.java_frame(rows)))
+
+
+def commit(spark: SparkSession, txn: Txn, actions: Iterable[Action], operation: Operation) -> int:
+    """Commit the actions and return the table's new version; fails if it conflicts with another commit."""
+    return int(txn.commit(scala_seq(spark, actions), operation))
+
+
+def set_properties(spark: SparkSession, txn: Txn, properties: Mapping[str, str]) -> None:
+    """Give the table these properties and no others, in the transaction."""
+    found = txn.metadata()
+    changed = static(spark, f"{ACTIONS}.Metadata")(
+        found.id(),
+        found.name(),
+        found.description(),
+        found.format(),
+        found.schemaString(),
+        found.partitionColumns(),
+        scala_map(spark, properties),
+        found.createdTime(),
+    )
+    txn.updateMetadata(changed, False)  # the session's defaults
+
+
+def set_new_metadata(
+    spark: SparkSession, txn: Txn, *, table: str, schema: str, properties: Mapping[str, str], at_ms: int
+) -> None:
+    """Give a new table its id, schema (as JSON) and properties, in the transaction."""
+    parquet = static(spark, f"{ACTIONS}.Format")("parquet", scala_map(spark, {}))
+    nothing, given = scala_seq(spark, []), scala_map(spark, properties)
+    made = static(spark, f"{ACTIONS}.Metadata")
+    txn.updateMetadataForNewTable(
+        made(table, None, None, parquet, schema, nothing, given, some(spark, at_ms))
+    )
+
+
+def application_wrote(spark: SparkSession, application: str, number: int, at_ms: int) -> Action:
+    """Return the action that notes an application's transaction."""
+    return static(spark, f"{ACTIONS}.SetTransaction")(application, number, some(spark, at_ms))
+
+
+# What a commit says that it did.
+
+
+def update(spark: SparkSession) -> Operation:
+    """Return an UPDATE, without its condition."""
+    return static(spark, f"{OPERATIONS}Update")(none(spark))
+
+
+def write(spark: SparkSession) -> Operation:
+    """Return an append."""
+    return static(spark, f"{OPERATIONS}Write")(internals.appends(spark), *[none(spark)] * 8)
+
+
+def streaming_update(spark: SparkSession, application: str, number: int, *, updates: bool) -> Operation:
+    """Return a streaming query's micro-batch, which updates rows or only appends them."""
+    mode = internals.output_mode(spark, updates=updates)
+    return static(spark, f"{OPERATIONS}StreamingUpdate")(mode, application, number, none(spark))
+
+
+def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
+    """Return a change of properties that sets the given ones; if there are none, one that removes others."""
+    if given:
+        return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
+    return static(spark, f"{OPERATIONS}UnsetTableProperties")(
+        scala_seq(spark, unset), True
+    )  # ignore missing ones
+
+
+def table_creation(spark: SparkSession, txn: Txn) -> Operation:
+    """Return the creation of a transaction's table."""
+    return static(spark, f"{OPERATIONS}CreateTable")(txn.metadata(), False, False, none(spark))
