@@ -4,6 +4,7 @@
     ├── SettingsError         a setting is unknown, malformed or contradicts another
     ├── ServiceError          a broker or Redis could not be started, reached or stopped
     ├── ProduceError          events could not be delivered to a topic
+    ├── VersionError          Spark or Delta lacks what this code needs of it
     ├── TableError            a Delta table is missing, or not what the stream declares
     ├── CheckpointError       a checkpoint and its tables do not belong together
     ├── StreamError           a micro-batch failed for a reason no layer knows
@@ -34,6 +35,10 @@ class ServiceError(LakehouseError):
 
 class ProduceError(LakehouseError):
     """Events could not be delivered to a topic."""
+
+
+class VersionError(LakehouseError):
+    """Spark or Delta is of a version that lacks what this code needs of it."""
 
 
 class TableError(LakehouseError):

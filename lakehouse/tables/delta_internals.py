@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.spark import internals
@@ -34,8 +35,11 @@ Operation: TypeAlias = Any
 
 
 def delta_version(spark: SparkSession) -> str:
-    """Return the version of Delta in the JVM."""
-    return str(static(spark, "io.delta.package").VERSION())
+    """Return the version of Delta in the JVM, `unknown` if it does not say."""
+    try:
+        return str(static(spark, "io.delta.package").VERSION())
+    except (Py4JError, TypeError):  # it lacks the method, or the class
+        return "unknown"
 
 
 # A table's log.

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
 
 from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
-from lakehouse.tables import log, making, reading
+from lakehouse.tables import log, making, reading, versions
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, checkpoint_of, path_of
 
@@ -66,6 +67,12 @@ class Lake:
 
 @contextmanager
 def open_lake(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[Lake]:
-    """Open the settings' lake with a session that stops at the end; see `start_session`."""
+    """Open the settings' lake with a session that stops at the end; see `start_session`.
+
+    Prints a warning under other versions of Spark or Delta than those tested. Raises VersionError if they
+    lack what this code needs.
+    """
     with start_session(settings, name, brief=brief) as spark:
+        if (warning := versions.check(spark)) is not None:
+            Console(stderr=True).print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
         yield Lake(spark, settings.lake)
