@@ -70,6 +70,13 @@ class LogEntry:
         """When it was committed, in ms since the epoch; null if it does not say."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
 
+    @property
+    def in_commit_ms(self) -> int | None:
+        """When it was committed, in ms since the epoch, by the log itself; null if only its file says so."""
+        return next(
+            (int(at) for info in self.of("commitInfo") if (at := info.get("inCommitTimestamp"))), None
+        )
+
 
 def entry_of(version: int, text: str) -> LogEntry:
     """Return the entry with this text; raises ValueError if it is incomplete.

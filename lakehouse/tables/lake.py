@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
-from lakehouse.tables import log, making, reading, versions
+from lakehouse.tables import features, making, reading, versions
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, checkpoint_of, path_of
 
@@ -32,8 +32,8 @@ class Lake:
         return checkpoint_of(self.root, query)
 
     def exists(self, layer: str, name: str) -> bool:
-        """Tell whether a table exists."""
-        return log.exists(self.spark, self.path(layer, name))
+        """Tell whether a table exists; raises TableError if it has a table feature that is not supported."""
+        return features.exists(self.spark, self.path(layer, name), f"{layer}.{name}")
 
     def read(self, layer: str, name: str) -> DataFrame:
         """Return a table's rows as of now; raises AnalysisException if there is no table."""
@@ -50,8 +50,9 @@ class Lake:
 
         Missing columns are added and widened types are widened, in place. A rerun changes nothing, and
         completes a creation that was killed before its commit. Raises TableError if the table cannot be
-        created, if it was made under other values of the settings, keys or windows it depends on, or if a
-        column was removed, renamed or given a type that does not hold its values.
+        created, if it was made under other values of the settings, keys or windows it depends on, if a column
+        was removed, renamed or given a type that does not hold its values, or if the table has a feature or
+        a property that this code is not safe with (`lakehouse.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
-from lakehouse.tables import commits, schema_evolution
+from lakehouse.tables import commits, features, schema_evolution
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
@@ -41,7 +41,9 @@ def properties_when_made(spec: TableSpec) -> dict[str, str]:
 
 def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
     """Do what `Lake.ensure` and `Lake.ensure_source` promise, for the table at the path."""
-    _ensure_made(spark, path, spec)
+    if not features.exists(spark, path, spec.qualified_name):
+        _make(spark, path, spec)
+        features.exists(spark, path, spec.qualified_name)  # the session's defaults may have added some
     if not _is_as_declared(spark, path, spec):
         _refuse_other_settings(spark, path, spec)
         _evolve(spark, path, spec, refused)
@@ -65,9 +67,7 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
     return {_STATS: ",".join(spec.stats)} | fixed
 
 
-def _ensure_made(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    if exists(spark, path):
-        return
+def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
     try:
         _refuse_foreign(spark, path)
         commits.create(spark, path, spec.schema, properties_when_made(spec))

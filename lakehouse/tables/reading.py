@@ -157,7 +157,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
         rows = read_parquet(spark, [f"{path}/{unquote(file)}" for file in files], schema)
     if not feed:
         rows = rows.withColumn("_change_type", F.lit("insert"))
-    at = storage.modified_ms(spark, commit_file(path, version))
+    at = entry.in_commit_ms or storage.modified_ms(spark, commit_file(path, version))
     # A new value in generated code would be a new class to compile.
     by = F.col(columns.names[0])
     noted = {
