@@ -22,7 +22,6 @@ from lakehouse.errors import ServiceError
 from lakehouse.settings import Settings
 from lakehouse.spark import internals
 from lakehouse.spark.jars import class_archive
-from lakehouse.spark.jvm import remember_names
 from lakehouse.spark.properties import for_laptop
 
 _JVM_TIMEOUT_S = 120.0
@@ -49,9 +48,7 @@ def build_session(
         for key, value in (_launch_options(settings, brief=brief) | dict(options or {})).items():
             builder = builder.config(key, value)
     with _impatient():
-        spark = builder.getOrCreate()
-    remember_names(spark)
-    return spark
+        return builder.getOrCreate()
 
 
 @contextlib.contextmanager

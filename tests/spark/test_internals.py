@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse.spark import internals
 from lakehouse.spark.internals import Member
 from lakehouse.tables import delta_members
+from tests.counting import counted
 
 ROOT = Path(__file__).parents[2]
-HOMES = {"lakehouse/spark/internals.py", "lakehouse/spark/jvm.py", "lakehouse/tables/delta_internals.py"}
+HOMES = {"lakehouse/spark/internals.py", "lakehouse/tables/delta_internals.py"}
 REWRITTEN = {
     "lakehouse/layers/merging.py",
     "lakehouse/progress/checkpoints.py",
@@ -101,3 +102,15 @@ def _private_in(file: str) -> Iterator[str]:
             yield str(node.module)
         elif isinstance(node, ast.Import):
             yield from (one.name for one in node.names if one.name.startswith(MODULES))
+
+
+def test_a_class_is_looked_up_once_and_what_it_stands_for_each_time(spark: SparkSession) -> None:
+    def use() -> None:
+        assert internals.static(spark, "java.lang.Integer").MAX_VALUE == 2**31 - 1
+        internals.none(spark)
+
+    use()
+    with counted(spark) as counts:
+        use()
+
+    assert counts.calls == 1
