@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeVar
@@ -36,7 +38,8 @@ from lakehouse.tables.specs import Transaction
 
 T = TypeVar("T")
 
-_ATTEMPTS = 5
+_ATTEMPTS = 12
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in all
 _REWRITTEN_BYTES = 128 << 10  # so little is rewritten faster than it is searched
 _SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than files of their own
 _GIVEN = "_given"
@@ -327,11 +330,14 @@ def delete(spark: SparkSession, path: str, where: Column) -> int:
 def retry_on_conflict(write: Callable[[], T]) -> T:
     """Write, and retry after a conflict: layers, maintenance and rebuilds share tables.
 
-    `write` must look at the table again each time.
+    `write` must look at the table again each time. The pauses between the attempts grow and vary, so that two
+    writers do not meet again, nor one with a stream's every commit. They last about half a minute together.
     """
+    pause_s = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):
         try:
             return write()
         except _CONFLICTS:
-            continue
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - to differ, not to be secret
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return write()
