@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -45,18 +46,24 @@ class Files:
 
 
 _known: dict[str, Files] = {}
+_lock = Lock()  # of the above; nobody holds it while reading
 
 
 def files_of(spark: SparkSession, path: str, snapshot: Snapshot) -> Files:
-    """Return the files of a snapshot of the table at the path."""
-    table, version, known = delta.table_id(snapshot), delta.version_of(snapshot), _known.get(path)
+    """Return the files of a snapshot of the table at the path; several threads may ask at once."""
+    table, version = delta.table_id(snapshot), delta.version_of(snapshot)
+    with _lock:
+        known = _known.get(path)
     if known is not None and known.table == table and version == known.version:
         return known
     found = None
     if known is not None and known.table == table and 0 < version - known.version <= _MOST_COMMITS:
         found = _advanced(spark, path, known, version)
     found = found or _read(spark, path, snapshot, table, version)
-    _known[path] = found
+    with _lock:
+        newest = _known.get(path)
+        if newest is None or newest.table != table or newest.version < version:
+            _known[path] = found
     return found
 
 
@@ -71,10 +78,10 @@ def to_delta(spark: SparkSession, file: File) -> Action:
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
-    """Return the files of a later version by the commits since; null where one has left the log."""
+    """Return the files of a later version by the commits since; null where one is gone or unreadable."""
     try:
         commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
-    except Py4JJavaError:
+    except (Py4JJavaError, ValueError):
         return None
     by_name = dict(known.by_name)
     for entry in commits:
@@ -94,11 +101,18 @@ def _read(spark: SparkSession, path: str, snapshot: Snapshot, table: str, versio
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
+    """Return the files that a version's checksum names; null if it names none, or cannot be read.
+
+    After a power failure it may be empty, as it is written without fsync.
+    """
     file = f"{path}/_delta_log/{version:020}.crc"
     if not storage.exists(spark, file):
         return None
-    files: list[dict[str, Any]] | None = json.loads(storage.read_text(spark, file)).get("allFiles")
-    return files
+    try:
+        found = json.loads(storage.read_text(spark, file))
+    except (Py4JJavaError, ValueError):
+        return None
+    return found.get("allFiles") if isinstance(found, dict) else None
 
 
 def _name(action: Mapping[str, Any]) -> str:

@@ -93,9 +93,12 @@ def committed_ms_of(info: Action) -> int | None:
 
 
 def stats_of(action: Action) -> Mapping[str, Any]:
-    """Return the statistics of a file that is added or removed; empty if there are none."""
-    stats: Mapping[str, Any] = json.loads(action.get("stats") or "{}")
-    return stats
+    """Return the statistics of a file that is added or removed; empty if there are none that can be read."""
+    try:
+        stats = json.loads(action.get("stats") or "{}")
+    except ValueError:
+        return {}
+    return stats if isinstance(stats, dict) else {}
 
 
 def rows_of(action: Action) -> int | None:

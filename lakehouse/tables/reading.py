@@ -18,6 +18,7 @@ from lakehouse.spark.execution import are_few, by_reference, executing_for
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import file_of, files_of, frame_of_files
 from lakehouse.tables.delta_internals import Snapshot
+from lakehouse.tables.entries import LogEntry
 from lakehouse.tables.log import (
     FEW_FILES,
     commit_file,
@@ -122,8 +123,16 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
-    commits = [read_commit(spark, path, version) for version in range(1, newest + 1)]
-    return all(commit.only_appends for commit in commits)
+    commits = [_entry(spark, path, version) for version in range(1, newest + 1)]
+    return all(commit is not None and commit.only_appends for commit in commits)
+
+
+def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
+    """Return what a version's commit did, null if that cannot be understood here; Delta then has to."""
+    try:
+        return read_commit(spark, path, version)
+    except ValueError:
+        return None
 
 
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
@@ -143,7 +152,9 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
     """Return what a version changed, null where its commit does not say it file by file."""
-    entry = read_commit(spark, path, version)
+    entry = _entry(spark, path, version)
+    if entry is None:
+        return None
     feed = [str(file["path"]) for file in entry.of("cdc")]
     if not entry.kinds <= _FEED_KINDS or (not feed and entry.replaces_files):
         return None
