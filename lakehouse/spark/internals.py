@@ -343,7 +343,11 @@ class _SignalHandler:
 
 @contextmanager
 def without_console(spark: SparkSession) -> Iterator[None]:
-    """Drop what the JVM prints for this thread during the block by Scala's Console, as VACUUM does."""
+    """Drop what this thread prints through Scala's Console during the block.
+
+    VACUUM prints a line that no log level governs; it would stand between a run's JSON lines. Scala keeps the
+    console by thread, so other threads print as before.
+    """
     console = singleton(spark, "scala.Console")
     before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
     console.setOutDirect(static(spark, "java.io.PrintStream")(nowhere))
