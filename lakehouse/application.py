@@ -17,9 +17,9 @@ from rich.console import Console
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note
 from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName
+from lakehouse.ops.event_table import recorded
 from lakehouse.repair.rounds import Rounds
 from lakehouse.repair.upkeep import tasks
-from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.groups import Upkeep
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from lakehouse import tables
 from lakehouse.errors import QueryError
 from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.unsent_rows import UNSENT_ROWS
-from lakehouse.progress.data_losses import DATA_LOSSES
+from lakehouse.ops.data_losses import DATA_LOSSES
+from lakehouse.ops.event_table import EVENTS
+from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import Answer
-from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
 from lakehouse.spark import internals
 from lakehouse.stream import GoldTable

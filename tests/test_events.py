@@ -23,8 +23,8 @@ from lakehouse.commands.audit import note_audit
 from lakehouse.errors import CheckpointError, LakehouseError, StreamError
 from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
 from lakehouse.layers.query import LAYERS
-from lakehouse.runtime import event_table
-from lakehouse.runtime.event_table import EVENTS, newest, recorded
+from lakehouse.ops import event_table
+from lakehouse.ops.event_table import EVENTS, newest, recorded
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Troubles
 from lakehouse.settings import Settings
@@ -41,7 +41,7 @@ WRITER = """
 import sys
 import time
 from functools import partial
-from lakehouse.runtime.event_table import append
+from lakehouse.ops.event_table import append
 from lakehouse.events import EventLog, Kind, note, noting
 
 lake, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -21,8 +21,8 @@ from lakehouse.alerts.facts import WINDOW, Audit, Facts, Landed, Window
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule, Rule
 from lakehouse.events import Kind
 from lakehouse.layers import bronze
+from lakehouse.ops.event_table import EVENTS, newest
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.runtime.event_table import EVENTS, newest
 from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
-from lakehouse.progress import retained, snapshots
+from lakehouse.ops import retained
+from lakehouse.progress import snapshots
 from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake

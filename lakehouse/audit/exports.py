@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.landing import read_records
 from lakehouse.audit.report import Check, Compared, Difference
-from lakehouse.layers import unsent_rows
 from lakehouse.layers.export import message_of
+from lakehouse.ops import unsent_rows
 from lakehouse.progress import departures, snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress

@@ -8,8 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.progress import checkpoints, retained, snapshots
-from lakehouse.progress.data_losses import DATA_LOSSES
+from lakehouse.ops import retained
+from lakehouse.ops.data_losses import DATA_LOSSES
+from lakehouse.progress import checkpoints, snapshots
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
 from lakehouse.settings import Settings

@@ -17,7 +17,7 @@ from lakehouse.alerts.rules import Rules, load_rules
 from lakehouse.alerts.watching import Watch, watch
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.runtime.event_table import recorded
+from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.runtime.signals import stopping_here
 from lakehouse.settings import Settings

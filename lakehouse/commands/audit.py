@@ -14,7 +14,7 @@ from lakehouse.audit import Check, Report, audit
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
-from lakehouse.runtime.event_table import recorded
+from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import open_lake

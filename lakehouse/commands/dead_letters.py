@@ -19,6 +19,7 @@ from lakehouse.commands.options import grouped
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
+from lakehouse.ops.event_table import recorded
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     Selection,
@@ -29,7 +30,6 @@ from lakehouse.records.dead_letters import (
 from lakehouse.repair.replay import discard as discard_letters
 from lakehouse.repair.replay import replay as replay_letters
 from lakehouse.repair.replay import try_replay
-from lakehouse.runtime.event_table import recorded
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import open_lake

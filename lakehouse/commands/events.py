@@ -15,7 +15,7 @@ from lakehouse.application import StreamOption
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.events import Event, Kind
 from lakehouse.messages.readable import parse_moment
-from lakehouse.runtime.event_table import newest
+from lakehouse.ops.event_table import newest
 from lakehouse.runtime.runner import utc_now
 from lakehouse.streams import choose, read_settings
 

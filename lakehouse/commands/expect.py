@@ -18,11 +18,11 @@ from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
+from lakehouse.ops.event_table import recorded
 from lakehouse.quality import results
 from lakehouse.quality.history import trends
 from lakehouse.quality.report import Finding, TableReport, summary
 from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
-from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS, read_settings

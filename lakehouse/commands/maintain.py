@@ -12,10 +12,10 @@ from rich.table import Table
 
 from lakehouse.application import StreamOption
 from lakehouse.events import Kind, note
+from lakehouse.ops import event_table
+from lakehouse.ops.event_table import recorded
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.upkeep import Keeper, Kept, tasks
-from lakehouse.runtime import event_table
-from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

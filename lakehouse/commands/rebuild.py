@@ -15,8 +15,8 @@ from lakehouse.application import StreamOption
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
+from lakehouse.ops.event_table import recorded
 from lakehouse.repair import rebuild_gold, rebuild_silver
-from lakehouse.runtime.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

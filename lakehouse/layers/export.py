@@ -21,10 +21,11 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.layers import gold, unsent_rows
+from lakehouse.layers import gold
 from lakehouse.layers.query import Allow, BatchResult, LayerQuery, QueryMaker
 from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
+from lakehouse.ops import unsent_rows
 from lakehouse.progress import checkpoints, departures, snapshots
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, TooLarge

@@ -22,7 +22,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.progress import retained, snapshots
+from lakehouse.ops import retained
+from lakehouse.progress import snapshots
 from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, attempted, to_dead_letters
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (

@@ -2,7 +2,7 @@
 
 All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
 table. The table must hold the same, except as its Comparison says. Rows that retention has taken, or whose
-records it has taken, are not compared (`lakehouse.progress.retained`).
+records it has taken, are not compared (`lakehouse.ops.retained`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, MapType
 
 from lakehouse import tables
-from lakehouse.progress import retained, snapshots
+from lakehouse.ops import retained
+from lakehouse.progress import snapshots
 from lakehouse.settings import Settings
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
 from lakehouse.tables import Lake

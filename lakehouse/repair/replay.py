@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.progress import retained
+from lakehouse.ops import retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     DISCARDED,

@@ -10,7 +10,7 @@ What leaves, whole days (UTC) at a time:
     dead letters  replayed and discarded ones whose record has left bronze; open ones stay
     ops           rows from before the cut
 
-What is cut is noted in ops.retention first (`lakehouse.progress.retained`): audits and rebuilds leave out
+What is cut is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out
 what lies before. A rerun finds nothing. If it is killed, the next one goes on.
 """
 
@@ -26,8 +26,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
-from lakehouse.progress import retained
-from lakehouse.progress.retained import Taken
+from lakehouse.ops import retained
+from lakehouse.ops.retained import Taken
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.repair.maintenance import out_of_reach

@@ -17,15 +17,15 @@ from datetime import datetime, timedelta
 from lakehouse import tables
 from lakehouse.events import Kind, note
 from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.unsent_rows import UNSENT_ROWS
-from lakehouse.progress.data_losses import DATA_LOSSES
-from lakehouse.progress.retained import RETENTION
+from lakehouse.ops.data_losses import DATA_LOSSES
+from lakehouse.ops.event_table import EVENTS
+from lakehouse.ops.retained import RETENTION
+from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.repair import retention
 from lakehouse.repair.readers import Held, Reader, held_by, position_of
 from lakehouse.repair.retention import CutMaker
-from lakehouse.runtime.event_table import EVENTS
 from lakehouse.runtime.groups import Alone
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

@@ -22,8 +22,9 @@ from lakehouse import tables
 from lakehouse.errors import CheckpointError
 from lakehouse.events import Kind, note
 from lakehouse.layers.query import Allow, LayerQuery
-from lakehouse.progress import checkpoints, data_losses
-from lakehouse.progress.data_losses import LostRange
+from lakehouse.ops import data_losses
+from lakehouse.ops.data_losses import LostRange
+from lakehouse.progress import checkpoints
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 from lakehouse.topics import Topic, describe_topic

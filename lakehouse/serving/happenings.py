@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.events import Event, Kind
-from lakehouse.runtime import event_table
-from lakehouse.runtime.event_table import EVENTS
+from lakehouse.ops import event_table
+from lakehouse.ops.event_table import EVENTS
 from lakehouse.serving import delta
 from lakehouse.serving.answers import in_camel_case
 from lakehouse.serving.delta import Found, Table

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakehouse.messages.layout import Row
+from lakehouse.ops.event_table import EVENTS
 from lakehouse.quality.results import GATES, RESULTS
-from lakehouse.runtime.event_table import EVENTS
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Found, Snapshot, Table
 from lakehouse.tables.specs import TableSpec, path_of

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lakehouse.errors import ServiceError
+from lakehouse.ops.event_table import EVENTS
 from lakehouse.progress import departures
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.runtime.event_table import EVENTS
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream

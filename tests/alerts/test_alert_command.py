@@ -21,7 +21,7 @@ from deltalake import write_deltalake
 
 from lakehouse.alerts.publishing import read_state
 from lakehouse.events import Kind
-from lakehouse.runtime.event_table import newest
+from lakehouse.ops.event_table import newest
 from lakehouse.settings import Settings
 from tests.commands import run_command
 from tests.conftest import MakeSettings

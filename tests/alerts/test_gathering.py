@@ -18,7 +18,7 @@ from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule
 from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, Kind, note, noting
-from lakehouse.runtime import event_table
+from lakehouse.ops import event_table
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import Observation

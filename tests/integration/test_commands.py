@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.runtime.event_table import newest
+from lakehouse.ops.event_table import newest
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS

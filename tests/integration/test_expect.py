@@ -26,10 +26,10 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands import expect
 from lakehouse.errors import TableError
+from lakehouse.ops.event_table import newest
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.report import TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject, subjects
-from lakehouse.runtime.event_table import newest
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import CheckpointError, StreamError, TableError
 from lakehouse.layers.query import LayerName
+from lakehouse.ops.event_table import newest, recorded
 from lakehouse.runtime import troubles
-from lakehouse.runtime.event_table import newest, recorded
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from lakehouse.catalog import ask
 from lakehouse.events import Kind
 from lakehouse.layers.query import LAYERS
+from lakehouse.ops.event_table import newest
 from lakehouse.quality.gate import SuiteGate
-from lakehouse.runtime.event_table import newest
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW

@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from lakehouse.events import EventLog, Kind, note, noting
-from lakehouse.runtime.event_table import append
+from lakehouse.ops.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.lakes import ServedLake, minute

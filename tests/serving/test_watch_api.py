@@ -18,9 +18,9 @@ from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
 from lakehouse.events import Event
+from lakehouse.ops.event_table import append
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.runtime.event_table import append
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.serving.sharing import Shared
 from tests import old_lakes

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from lakehouse.events import Event, Kind
-from lakehouse.runtime.event_table import append, compact
+from lakehouse.ops.event_table import append, compact
 from lakehouse.telemetry import Audit
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.happenings import Happenings

@@ -1,0 +1,1 @@
+"""Tables of the layer `ops`: what the pipeline notes about itself beside the data."""
