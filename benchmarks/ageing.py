@@ -4,8 +4,8 @@
     python -m benchmarks.ageing --days 10 --days 90 --late 0.01 --json ageing.json --plot ageing.png
 
 Lakes of several ages stand side by side; `benchmarks.aged` makes their rows and their long logs. In each
-round every lake gets the same events, by turns, and catches up with them in some micro-batches, in trips and
-by layer. The cost of a step of a trip, or of a layer's micro-batch, is the CPU and wall time between the ends
+round every lake gets the same events, by turns, and catches up with them in some micro-batches, all layers
+together and one after the other. The cost of a step's micro-batch is the CPU and wall time between the ends
 of two; a start is all before the end of the first. A ratio is one to the young lake in the same round.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.applications import environment
 from benchmarks.bench import bench_services, console
 from benchmarks.fixed import timed
 from benchmarks.measuring import application, cpu_seconds
-from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.repair.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -102,7 +102,7 @@ def ageing(
     late: Annotated[float, typer.Option(min=0, max=1, help="Share of events up to seven days late.")] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 3,
-    by_layer: Annotated[bool, typer.Option(help="Also measure a query for each layer.")] = True,
+    by_layer: Annotated[bool, typer.Option(help="Also measure layer after layer.")] = True,
     jobs: Annotated[
         bool, typer.Option(help="Also measure each layer as a process, from start to end.")
     ] = False,
@@ -165,10 +165,10 @@ def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
 def _measure(one: Aged, plan: Plan, number: int) -> Iterator[Cost]:
     for stream in plan.streams:
         _send(one, stream, plan.events, 0, number)
-        yield from _costs(one, stream, LAYERS, number, plan.events, "trip: ")
+        yield from _costs(one, stream, LAYERS, number, plan.events, "together: ")
         if plan.late:
             _send(one, stream, plan.events, round(plan.events * plan.late), number + 1000)
-            yield from _costs(one, stream, LAYERS, number, plan.events, f"trip, {plan.late:.0%} late: ")
+            yield from _costs(one, stream, LAYERS, number, plan.events, f"together, {plan.late:.0%} late: ")
         if plan.by_layer:
             _send(one, stream, plan.events, 0, number + 2000)
             for layer in LAYERS:
@@ -191,7 +191,7 @@ def _costs(  # noqa: PLR0917
     """Catch up, and yield the cost of each query's micro-batches after the first round of them."""
     clock, settings = Clock(), one.settings.model_copy(update={"max_records_per_batch": events // _BATCHES})
     clock.mark()
-    options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark, trips=len(layers) > 1)
+    options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark)
     run(one.lake, [stream], layers, settings, options)
     queries = [query for query, _, _ in clock.marks]
     first = len(dict.fromkeys(queries)) - 1  # the mark at which every query has ended once

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -73,14 +73,14 @@ def backlog(
     *,
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
-    """Catch up with a backlog, in trips through all layers, or by layer with the cost of each."""
+    """Catch up with a backlog, all layers together, or one after the other with the cost of each."""
     streams = choose(stream or ["metrics"])
     names = [one.name for one in streams]
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
             for name in names:
                 send(Load(name, warmup, seed=1), settings)
-            run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW, trips=not by_layer))
+            run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         for name in names:
             send(Load(name, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
         title = f"backlog of {events:,} events each of {', '.join(names)} after {warmup:,} to warm up"
@@ -100,7 +100,7 @@ def backlog(
             total = replace(total, wall_s=total.wall_s + usage.wall_s, cpu_s=total.cpu_s + usage.cpu_s)
             _add(table, layer, usage, events * len(names), done)
         if not by_layer:
-            total, done = _catch_up(lake, streams, LAYERS, settings, trips=True)
+            total, done = _catch_up(lake, streams, LAYERS, settings)
             for layer in LAYERS:
                 steps = [step for step in done if step.query.startswith(f"{layer}.")]
                 seconds = sum(step.duration_s for step in steps)
@@ -114,12 +114,10 @@ def _catch_up(
     streams: Sequence[Stream],
     layers: Sequence[LayerName],
     settings: Settings,
-    *,
-    trips: bool = False,
 ) -> tuple[Usage, list[BatchDone]]:
     done: list[BatchDone] = []
     with used_by(*application()) as usage:
-        run(lake, streams, layers, settings, RunOptions(AVAILABLE_NOW, on_batch=done.append, trips=trips))
+        run(lake, streams, layers, settings, RunOptions(AVAILABLE_NOW, on_batch=done.append))
     return usage, done
 
 

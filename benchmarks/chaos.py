@@ -2,9 +2,9 @@
 
     python -m benchmarks.chaos --minutes 15 --seed 1 --rate 50
 
-Four processes, one per layer, run all streams; or one process runs all layers (--way trips), alternating
-between trips and layers with --way turns; or four jobs are submitted to a standalone cluster (--way cluster).
-A supervisor restarts each process that ends. Faults follow a seeded schedule (tests/chaos). At the end every
+Four processes, one per layer, run all streams; or one process runs all layers (--way together); or these two
+ways take turns (--way turns); or four jobs are submitted to a standalone cluster (--way cluster). A
+supervisor restarts each process that ends. Faults follow a seeded schedule (tests/chaos). At the end every
 table, topic and Redis row is compared with the oracles of tests/oracles. Exits with 1 at the first
 difference.
 """

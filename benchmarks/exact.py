@@ -14,7 +14,7 @@ import typer
 
 from benchmarks.bench import METRICS, bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,12 +33,15 @@ from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse import tables
 from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers.step import Permitted
+from lakehouse.progress import parts
+from lakehouse.progress.reading import InMemory
 from lakehouse.records.validation import judge
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.execution import executing_for
 from lakehouse.streams import STREAMS, choose
-from lakehouse.tables import Lake, TableSpec, Transaction, open_lake
+from lakehouse.tables import Lake, Move, Position, TableSpec, open_lake
 from tests.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -104,15 +107,9 @@ def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFra
         for place, sample in enumerate(load.samples(settings))
     ]
     frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2)
-    tables.append(frame, path, Transaction("landed", number))
-    return _rows_of_last_commit(lake.spark, path)
-
-
-def _rows_of_last_commit(spark: SparkSession, path: str) -> DataFrame:
-    commit = tables.read_commit(spark, path, tables.version_of(spark, path))
-    added = [file["path"] for file in commit.of("add")]
-    schema = tables.read(spark, path).schema
-    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in added))
+    version = tables.append(frame, path).version or 0
+    part = parts.appends(lake.spark, path, Position(version), version + 1, max_bytes=1)
+    return part.frame(lake.spark, path)
 
 
 @app.command()
@@ -124,27 +121,37 @@ def operations(
     """Print what single steps cost, warm: medians of the measured rounds."""
     with _lake() as (lake, settings):
         spark = lake.spark
-        for source in METRICS.sources:
-            lake.ensure(bronze.spec(source))
-        (to_silver,) = [maker.make() for maker in silver.queries(lake, METRICS, settings)]
-        to_gold = [maker.make() for maker in gold.queries(lake, METRICS, settings)]
+        lake.ensure(bronze.spec(METRICS.sources[0]))
+        steps = [
+            maker.make()
+            for layer in (silver, gold)
+            for maker in layer.steps(lake, METRICS, settings, Permitted())
+        ]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
         numbers, costs = lake.ensure(spec), _Costs(spark)
         for number in range(warmup + rounds):
-            one = Transaction("bench", number)
-            landed = _landed(lake, settings, events, number)
-            with costs.of(f"append {events:,} rows, once"):
-                tables.append(spark.range(0, events, 1, 2), numbers, one)
-            with costs.of("look for a transaction after a commit"):
-                tables.is_written(spark, numbers, one)
-            with costs.of(f"silver: {events:,} metrics records"):
-                to_silver.process(landed, one, datetime.now(UTC))
-            clean = _rows_of_last_commit(spark, str(to_silver.target))
-            for query in to_gold:
-                with costs.of(f"{query.name}: the same"):
-                    query.process(clean, one, datetime.now(UTC))
+            _landed(lake, settings, events, number)
+            with costs.of(f"append {events:,} rows, and note a position"):
+                move = Move("bench", number or None, number + 1)
+                tables.append(spark.range(0, events, 1, 2), numbers, [move])
+            with costs.of("look for positions after a commit"):
+                tables.transactions(spark, numbers)
+            handed = dict[str, InMemory]()
+            with ExitStack() as held:
+                for step in steps:
+                    with costs.of(f"{step.name}: choose {events:,} records"):
+                        batch = step.plan(handed)
+                    if batch is None:
+                        raise AssertionError(f"nothing waits for {step.name}")
+                    with costs.of(f"{step.name}: write them"):
+                        passed = held.enter_context(step.write(batch, datetime.now(UTC)))
+                    if passed.rows is not None and step.fills is not None:
+                        handed[step.fills] = passed.rows
+            for step in steps:
+                with costs.of(f"{step.name}: look in vain"):
+                    step.plan({})
             with costs.of("read gold.metrics_1m after a commit"):
-                tables.read(spark, str(to_gold[0].target)).collect()
+                tables.read(spark, lake.path("gold", "metrics_1m")).collect()
         console.print(costs.table(f"fixed costs, medians of {rounds} rounds after {warmup}", rounds))
 
 
@@ -228,7 +235,10 @@ def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
         yield "the same lake, caught up", timed(root, run, environment)
         for layer in ("bronze", "silver", "gold"):
             send(Load("metrics", 1, seed=9), settings)
-            yield f"{layer}: from start to one record's plan", _to_plan(root, layer, settings, environment)
+            yield (
+                f"{layer}: from start to one record's commit",
+                _to_commit(root, layer, settings, environment),
+            )
         count = "SELECT count(*) FROM gold.metrics_1m"
         yield "sql, a count", timed(root, ("sql", count), environment)
         yield "audit", timed(root, ("audit",), environment)
@@ -245,14 +255,14 @@ def timed(root: Path, arguments: Sequence[str], environment: Mapping[str, str]) 
     return usage
 
 
-def _to_plan(root: Path, layer: str, settings: Settings, environment: Mapping[str, str]) -> Usage:
-    """Measure a layer until it has planned the waiting micro-batch, and let it finish."""
+def _to_commit(root: Path, layer: str, settings: Settings, environment: Mapping[str, str]) -> Usage:
+    """Measure a layer until it has written the waiting micro-batch, and let it finish."""
     table = "metrics_1m" if layer == "gold" else "metrics_events"
-    plans = Path(settings.lake, "_checkpoints", f"{layer}.{table}", "offsets")
-    before = set(plans.iterdir())
+    log = Path(settings.lake, layer, table, "_delta_log")
+    before = set(log.glob("*.json"))
     arguments = ("run", layer, "--stream", "metrics", "--trigger", "available-now")
     process = _started(root, arguments, environment)
-    usage = _used_until(process, lambda: set(plans.iterdir()) != before)
+    usage = _used_until(process, lambda: set(log.glob("*.json")) != before)
     process.wait()
     return usage
 

@@ -28,17 +28,17 @@ from benchmarks.measuring import Usage, application, used_by
 from lakehouse import tables
 from lakehouse.errors import LakehouseError
 from lakehouse.layers import export
-from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, as_stored, latest_key, row_key
+from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, Span, as_stored, latest_key, row_key
 from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.spark.session import start_session
 from lakehouse.streams import choose
-from lakehouse.tables import Commit, Lake, Transaction
+from lakehouse.tables import Commit, Lake, Move
 
 app = typer.Typer(add_completion=False)
 STREAMS = choose(["metrics", "transactions"])
@@ -46,22 +46,30 @@ STREAMS = choose(["metrics", "transactions"])
 
 @contextmanager
 def no_delta_transactions() -> Iterator[None]:
-    """Write to Delta without transaction ids, and do not look for existing ones."""
-    finish = Commit.finish
+    """Write to Delta without transactions: how far queries have read is known to this process only."""
+    noted, finish = defaultdict[str, dict[str, int]](dict), Commit.finish
 
-    def has(*_arguments: object) -> bool:
-        return False
+    def finish_without(commit: Commit, moves: Sequence[Move] = ()) -> int:
+        version = finish(commit)
+        noted[tables.id_of(commit.snapshot)] |= {move.application: move.after for move in moves}
+        return version
 
-    def finish_without(commit: Commit, _transaction: Transaction | None) -> int:
-        return finish(commit, None)
+    def transactions(spark: SparkSession, path: str) -> dict[str, int]:
+        return noted[tables.table_id(spark, path)]
 
-    with _replaced(tables, is_written=has), _replaced(Commit, has=has, finish=finish_without):
+    def transactions_in(_spark: SparkSession, snapshot: Any) -> dict[str, int]:
+        return noted[tables.id_of(snapshot)]
+
+    with (
+        _replaced(Commit, expect=lambda _commit, _moves: None, finish=finish_without),
+        _replaced(tables, transactions=transactions, transactions_in=transactions_in),
+    ):
         yield
 
 
 @contextmanager
 def no_kafka_transactions() -> Iterator[None]:
-    """Send rows with acks=all and wait for them, without idempotence, transactions or progress."""
+    """Send rows with acks=all and wait for them, without idempotence, transactions or progress in Kafka."""
 
     def connected(sink: Any) -> KafkaProducer:
         if sink._producer is None:
@@ -74,7 +82,7 @@ def no_kafka_transactions() -> Iterator[None]:
             )
         return sink._producer
 
-    def write(sink: Any, changes: Sequence[Change], _transaction: Transaction) -> int:
+    def write(sink: Any, changes: Sequence[Change], _span: Span) -> int:
         producer = connected(sink)
         partitions = sorted(producer.partitions_for(sink.topic))
         for change in changes:
@@ -84,8 +92,7 @@ def no_kafka_transactions() -> Iterator[None]:
         producer.flush()
         return len(changes)
 
-    admit = {"refuse_other_progress": lambda *_arguments, **_options: None}
-    with _replaced(KafkaSink, _write=write, _connected=connected, **admit):
+    with _replaced(KafkaSink, _write=write, _connected=connected, sent=lambda _sink: None):
         yield
 
 

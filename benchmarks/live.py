@@ -5,9 +5,9 @@ python -m benchmarks.live --stream metrics --stream calls --stream sales --strea
 python -m benchmarks.live --kill-after 30
 
 `lakehouse run all` runs as a process, events come from another, and a third looks at Redis and the topic of
-metrics. In gold an event is there with the first commit of a table that has an event as late, and sent with
-the first note of the export's checkpoint behind that; this is what is told of other streams. With `--peer`
-the Kafka Streams application takes turns.
+metrics. In gold an event is there with the first commit of a table that has an event as late, and sent when
+the export says that it has sent that commit; this is what is told of other streams. With `--peer` the Kafka
+Streams application takes turns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ from benchmarks.applications import Pipeline, environment, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import choose
@@ -102,7 +103,6 @@ def live(
     rounds: Annotated[int, typer.Option(min=1, help="How often to measure, each time anew.")] = 1,
     with_peer: Annotated[bool, typer.Option("--peer", help="Measure Kafka Streams by turns.")] = False,
     gate: Annotated[bool, typer.Option("--gate", help="Export only what its suites hold for.")] = False,
-    by_layer: Annotated[bool, typer.Option("--by-layer", help="A query for each layer.")] = False,
     kill_after: Annotated[
         float | None, typer.Option(min=0, help="Kill the pipeline so long into what is measured.")
     ] = None,
@@ -113,8 +113,7 @@ def live(
     names = [one.name for one in choose(stream or ["metrics"])]
     if with_peer and (len(names) > 1 or kill_after is not None):
         raise typer.BadParameter("the peer runs one stream, and is not killed")
-    arguments = [*(["--gate"] if gate else []), *(["--by-layer"] if by_layer else [])]
-    plan = Plan(names, rate, seconds, warmup_seconds, arguments, kill_after)
+    plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after)
     if with_peer:
         peer.build()
     found = []
@@ -157,7 +156,7 @@ def _measure(plan: Plan) -> Round:
         steps = one.lines()[said:]
         seen = _seen(plan, watcher, one)
         one.stop()
-        seen |= _ages_in_lake(settings, plan.streams, has_watcher=watcher is not None)
+        seen |= _ages_in_lake(settings, plan.streams, None if watcher is not None else one.lines())
         events = plan.rate * plan.seconds * len(plan.streams)
         found.ages = {place: ages.since(began) for place, ages in seen.items()}
         found.cores, found.cpu_s_per_million = used.cpu_s / used.wall_s, used.cpu_s / events * 1e6
@@ -255,7 +254,10 @@ class Producers:
             raise LakehouseError("a producer has failed")
 
 
-def _ages_in_lake(settings: Settings, streams: Sequence[str], *, has_watcher: bool) -> dict[str, Ages]:
+def _ages_in_lake(
+    settings: Settings, streams: Sequence[str], lines: Sequence[dict[str, Any]] | None
+) -> dict[str, Ages]:
+    """Return ages in gold and, with the lines of the pipeline, in what it has sent."""
     lake, found = Path(settings.lake), {}
     for stream in choose(streams):
         table = stream.gold[0]
@@ -264,46 +266,58 @@ def _ages_in_lake(settings: Settings, streams: Sequence[str], *, has_watcher: bo
             commits = list(_commits(lake / "gold" / table.name, "last_event_time"))
         else:
             commits = list(_commits_by_silver(lake, table))
-        found[f"{prefix}gold"] = _ages_by([(at, last) for _, at, last in commits])
-        if not has_watcher:
-            sent = list(_done(lake / "_checkpoints" / f"export.{table.name}"))
-            lasts = [(at, max((last for n, _, last in commits if n < end), default=0.0)) for at, end in sent]
+        found[f"{prefix}gold"] = _ages_by([(one.at_s, one.last_s) for one in commits])
+        if lines is not None:
+            sent = _sent(lines, table.name)
+            lasts = [
+                (at_s, max((one.last_s for one in commits if one.version <= last), default=0.0))
+                for at_s, last in sent
+            ]
             found[f"{prefix}sent"] = _ages_by(lasts)
     return found
 
 
-def _commits(table: Path, column: str) -> Iterator[tuple[int, float, float]]:
-    """Yield each version of a table, when it was written, and the greatest time in its new files."""
-    for log in sorted((table / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in log.read_text().splitlines()]
+@dataclass(frozen=True)
+class _Commit:
+    """A version of a table, when it was written, and the greatest event time that came with it; epoch s."""
+
+    version: int
+    at_s: float
+    last_s: float
+
+
+def _sent(lines: Sequence[dict[str, Any]], table: str) -> Iterator[tuple[float, int]]:
+    """Yield when each micro-batch of a table's export was done, and the last version that it sent."""
+    for line in lines:
+        is_export = line["kind"] == "batch" and (line["layer"], line["table"]) == ("export", table)
+        if is_export and line["batch"] is not None:  # null: rows that Redis had lost
+            yield datetime.fromisoformat(line["at"]).timestamp(), line["batch"]
+
+
+def _commits(table: Path, column: str) -> Iterator[_Commit]:
+    """Yield each version of a table, with the greatest time in its new files."""
+    for log, actions in _log(table):
         files = [one["add"]["path"] for one in actions if one.get("add", {}).get("dataChange")]
         columns = (pq.read_table(table / name, columns=[column]) for name in files)
         lasts = [pc.max(one.column(0)).as_py() for one in columns]
         last_s = max((one.timestamp() for one in lasts if one is not None), default=0.0)
-        yield int(log.stem), log.stat().st_mtime, last_s
+        yield _Commit(int(log.stem), log.stat().st_mtime, last_s)
 
 
-def _commits_by_silver(lake: Path, table: GoldTable) -> Iterator[tuple[int, float, float]]:
-    """Yield the same of a gold table without event times, by the rows of silver that it had merged."""
+def _commits_by_silver(lake: Path, table: GoldTable) -> Iterator[_Commit]:
+    """Yield the same of a gold table without event times, by the rows of silver that it has merged."""
     (name,) = table.reads
-    silver = list(_commits(lake / "silver" / name, "event_time"))
-    merged = [
-        (at, max((last for n, _, last in silver if n < end), default=0.0))
-        for at, end in _done(lake / "_checkpoints" / f"gold.{table.name}")
-    ]
-    for log in sorted((lake / "gold" / table.name / "_delta_log").glob("*.json")):
-        written_at = log.stat().st_mtime
-        last_s = next((last for at, last in merged if at >= written_at), 0.0)  # noted after it was written
-        yield int(log.stem), written_at, last_s
+    silver, last_s = list(_commits(lake / "silver" / name, "event_time")), 0.0
+    for log, actions in _log(lake / "gold" / table.name):
+        for note in (one["txn"] for one in actions if "txn" in one):
+            last_s = max((one.last_s for one in silver if one.version < note["version"]), default=0.0)
+        yield _Commit(int(log.stem), log.stat().st_mtime, last_s)
 
 
-def _done(checkpoint: Path) -> Iterator[tuple[float, int]]:
-    """Yield when each micro-batch of a query was done, and the version before which it has read."""
-    for done in sorted(
-        (one for one in (checkpoint / "commits").glob("[0-9]*")), key=lambda one: int(one.name)
-    ):
-        plan = (checkpoint / "offsets" / done.name).read_text().splitlines()
-        yield done.stat().st_mtime, json.loads(plan[2])["reservoirVersion"]
+def _log(table: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """Yield the file of each commit of a table, and its actions."""
+    for log in sorted((table / "_delta_log").glob("*.json")):
+        yield log, [json.loads(line) for line in log.read_text().split("\n") if line]
 
 
 def _ages_by(lasts: Sequence[tuple[float, float]]) -> Ages:

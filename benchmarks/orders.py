@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send

@@ -25,7 +25,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from benchmarks.measuring import application
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
@@ -202,7 +202,7 @@ class _Comparison:
         with sampled(application if who == PIPELINE else lambda: [self._other.process]) as used:
             if who == PIPELINE:
                 streams = choose([self._stream])
-                run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW, trips=True))
+                run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW))
             else:
                 self._other.resume()
                 self._outcome.await_events(self._expected.events)

@@ -29,12 +29,12 @@ CPU_S = {"metrics": 21.2, "calls": 115.0, "sales": 30.0, "transactions": 23.0}
 # Of the sample events: how many gold rows an event changes, and how many there are to change. A call is a row
 # of its own; there are 20 services with 5 metrics, 24 products and 1,000 users.
 CHANGED = {"metrics": (1.0, 115), "calls": (0.345, inf), "sales": (1.0, 48), "transactions": (1.0, 1000)}
-# Metrics live at 10,000/s, warm: a trip with 17,500 rows takes 1.8 s, of which 1.1 s without a row.
+# Metrics live at 10,000/s, warm: a round with 17,500 rows takes 1.8 s, of which 1.1 s without a row.
 FIXED_S = 1.1
 ONE_TASK_ROW_US = 38.0
-# metrics_summary_10m is merged and sent at most every 10 s (`merge_every_s`), in the trip that comes then.
+# metrics_summary_10m is merged and sent at most every 10 s (`merge_every_s`), in the round that comes then.
 WAITING_S = {"metrics": (0.64, 10.0)}
-# A trip with one checkpoint in each of bronze, silver and gold took 1.7 s longer, when they were inside it.
+# A round with one checkpoint in each of bronze, silver and gold took 1.7 s longer, when they were inside it.
 CHECKPOINTS = 3
 CHECKPOINT_S = 0.55
 # A layer handles up to so many rows in one task (lakehouse/spark/execution.py).
@@ -83,7 +83,7 @@ class Inputs:
     trigger_s: float
 
     def cost(self, cores: int) -> Cost:
-        """Return what a trip takes on so many cores of executors."""
+        """Return what a round takes on so many cores of executors."""
         return Cost(
             self.fixed_s,
             self.row_s,
@@ -101,10 +101,10 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Trips:
-    """Trips that keep up: rows and seconds of one on average, ages of events in seconds, and what they need.
+class Rounds:
+    """Rounds that keep up: rows and seconds of one on average, ages of events in seconds, and what they need.
 
-    `export` is the share of a trip in which the driver sends changed rows, `heap_gib` that of an executor.
+    `export` is the share of a round in which the driver sends changed rows, `heap_gib` that of an executor.
     """
 
     rows: float
@@ -128,8 +128,8 @@ class Size:
     cores: int
     partitions: int
     limit: float
-    trips: Trips | None
-    """Null if trips fall behind."""
+    rounds: Rounds | None
+    """Null if rounds fall behind."""
 
 
 def size(inputs: Inputs, rate: float) -> Size:
@@ -138,21 +138,21 @@ def size(inputs: Inputs, rate: float) -> Size:
     executors = ceil(needed / inputs.executor_cores)
     cores = inputs.executor_cores if executors > 1 else needed
     cost, limit = inputs.cost(executors * cores), inputs.cost(_ENDLESS).limit()
-    trips = _trips(inputs, cost, rate, executors) if rate < cost.limit() else None
-    return Size(rate, executors, cores, max(_PARTITIONS, executors * cores), limit, trips)
+    rounds = _rounds(inputs, cost, rate, executors) if rate < cost.limit() else None
+    return Size(rate, executors, cores, max(_PARTITIONS, executors * cores), limit, rounds)
 
 
-def _trips(inputs: Inputs, cost: Cost, rate: float, executors: int) -> Trips:
+def _rounds(inputs: Inputs, cost: Cost, rate: float, executors: int) -> Rounds:
     found = steady(simulate(cost, rate, trigger_s=inputs.trigger_s))
-    rows = rate * fmean(trip.until_s - trip.since_s for trip in found)
-    seconds = fmean(trip.end_s - trip.start_s for trip in found)
-    return Trips(
+    rows = rate * fmean(one.until_s - one.since_s for one in found)
+    seconds = fmean(one.end_s - one.start_s for one in found)
+    return Rounds(
         rows,
         seconds,
         percentile_s(found, 0.5),
         percentile_s(found, 0.99),
         cost.changed(rows) * inputs.export_s / seconds,
-        # A gibibyte for Spark, and twice the rows of a trip: after a pause, trips are longer.
+        # A gibibyte for Spark, and twice the rows of a round: after a pause, rounds are longer.
         1 + ceil(2 * rows * inputs.row_bytes / executors / _GIB),
         max(_MAX_RECORDS, ceil(2 * rows / _MAX_RECORDS) * _MAX_RECORDS),
     )
@@ -160,8 +160,8 @@ def _trips(inputs: Inputs, cost: Cost, rate: float, executors: int) -> Trips:
 
 def ages_on_two_cores(inputs: Inputs, rate: float) -> tuple[float, float]:
     """Return p50 and p99 of the simulation where the measured points were taken: on a laptop's two cores."""
-    trips = steady(simulate(inputs.cost(_LAPTOP_CORES), rate, trigger_s=inputs.trigger_s))
-    return percentile_s(trips, 0.5), percentile_s(trips, 0.99)
+    rounds = steady(simulate(inputs.cost(_LAPTOP_CORES), rate, trigger_s=inputs.trigger_s))
+    return percentile_s(rounds, 0.5), percentile_s(rounds, 0.99)
 
 
 def parse_measured(text: str) -> tuple[float, float, float]:
@@ -214,9 +214,9 @@ def sizing(
         float, typer.Option(min=0.05, max=1, help="How busy cores of executors may be.")
     ] = UTILISATION,
     executor_cores: Annotated[int, typer.Option(min=1, help="Cores of an executor.")] = EXECUTOR_CORES,
-    fixed_s: Annotated[float, typer.Option(min=0.01, help="Seconds of a trip without rows.")] = FIXED_S,
-    keys: Annotated[float | None, typer.Option(min=1, help="Gold rows that a trip changes at most.")] = None,
-    row_bytes: Annotated[int, typer.Option(min=1, help="Memory for a row of a trip.")] = ROW_BYTES,
+    fixed_s: Annotated[float, typer.Option(min=0.01, help="Seconds of a round without rows.")] = FIXED_S,
+    keys: Annotated[float | None, typer.Option(min=1, help="Gold rows that a round changes at most.")] = None,
+    row_bytes: Annotated[int, typer.Option(min=1, help="Memory for a row of a round.")] = ROW_BYTES,
     trigger_s: Annotated[float, typer.Option(min=0, help="The trigger's interval.")] = TRIGGER_S,
     measured: Annotated[
         list[str] | None, typer.Option(help="RATE:P50:P99 of a live run on two cores; may be given again.")
@@ -240,17 +240,17 @@ def _needs(stream: str, sizes: Sequence[Size]) -> Table:
     table = Table(title=f"{stream}: a driver with 2 cores and 2 GiB of heap, and", box=SIMPLE, padding=0)
     table.add_column("events/s", justify="right", no_wrap=True)
     table.add_column("executors × cores", justify="right", min_width=9)
-    for name in ("heap GiB", "topic parts", "max records", "rows", "trip s", "p50 s", "p99 s", "sends"):
+    for name in ("heap GiB", "topic parts", "max records", "rows", "round s", "p50 s", "p99 s", "sends"):
         table.add_column(name, justify="right", min_width=5)
     for one in sizes:
         cells = [f"{one.rate:,.0f}", f"{one.executors} × {one.cores}"]
-        if trips := one.trips:
-            cells += [f"{trips.heap_gib}", f"{one.partitions}", f"{trips.max_records / 1e6:.0f}M"]
-            cells += [f"{trips.rows / 1000:,.0f}k"]
-            cells += [f"{value:.1f}" for value in (trips.seconds, trips.p50_s, trips.p99_s)]
-            cells += [f"{trips.export:.0%}"]
+        if rounds := one.rounds:
+            cells += [f"{rounds.heap_gib}", f"{one.partitions}", f"{rounds.max_records / 1e6:.0f}M"]
+            cells += [f"{rounds.rows / 1000:,.0f}k"]
+            cells += [f"{value:.1f}" for value in (rounds.seconds, rounds.p50_s, rounds.p99_s)]
+            cells += [f"{rounds.export:.0%}"]
         table.add_row(*cells)
-    behind = [one for one in sizes if one.trips is None]
+    behind = [one for one in sizes if one.rounds is None]
     if behind:
         table.caption = "\n".join(
             f"{one.rate:,.0f}/s falls behind"
@@ -275,7 +275,7 @@ def _checked(inputs: Inputs, points: Sequence[tuple[float, float, float]]) -> Ta
 
 def _driver(inputs: Inputs) -> str:
     rows = " and ".join(
-        f"{keys:,} of them make a trip {keys * inputs.export_s:.2f} s longer" for keys in _KEYS
+        f"{keys:,} of them make a round {keys * inputs.export_s:.2f} s longer" for keys in _KEYS
     )
     return (
         f"The driver sends changed rows one after the other: {rows}. If every event changes a "

@@ -5,8 +5,8 @@
     python -m benchmarks.skew burst
     python -m benchmarks.skew cluster --stream transactions
 
-`backlog` catches up, warm, in trips through all layers: with nine in ten events of one key, with a key for
-each event, and with a producer whose events are an hour older than the others'. The driver of `local[*]` has
+`backlog` catches up, warm, all layers together: with nine in ten events of one key, with a key for each
+event, and with a producer whose events are an hour older than the others'. The driver of `local[*]` has
 its executors inside, so its heap is that of both. `cluster` does the same from a cold start on a standalone
 cluster on this machine, where each has a heap of its own. `burst` sends a hundred times the rate for ten
 seconds to a running pipeline. After each, rows and sums in gold, rows in Redis and dead letters are compared
@@ -34,7 +34,7 @@ from benchmarks.skew_burst import Burst, measure_burst
 from benchmarks.skew_cluster import EXECUTORS, submit
 from benchmarks.skew_loads import EVEN, Sender, cases, differences
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.cluster import Cluster

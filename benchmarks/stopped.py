@@ -33,7 +33,7 @@ import typer
 
 from benchmarks.bench import console
 from lakehouse.errors import LakehouseError, ServiceError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import choose
 from lakehouse.telemetry import Observer

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note
-from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName
+from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.ops.event_table import recorded
 from lakehouse.repair.rounds import Rounds
 from lakehouse.repair.upkeep import tasks
-from lakehouse.runtime.groups import Upkeep
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
+from lakehouse.runtime.tracebacks import logged
 from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
 from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
@@ -48,12 +48,15 @@ StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; 
 TriggerOption = Annotated[
     str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
 ]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the whole traceback of a failure, too.")
+]
 AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
         help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
-        "landed; they are recorded in ops.data_losses. resend: rows sent under another checkpoint are "
-        "sent again."
+        "landed; they are recorded in ops.data_losses. resend: rows of a table that was "
+        "deleted and recreated are sent again."
     ),
 ]
 
@@ -65,16 +68,17 @@ def run_layers(
     options: RunOptions,
     *,
     gated: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line for every micro-batch.
 
     On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
-    The caller chooses `trigger`, `allow` and `trips`; the other options are set here. With `gated`, gold is
-    exported only while its suites hold. Returns after catching up, or after SIGTERM or Ctrl-C once the
-    micro-batch is finished. A query that fails is reported in a line and retried while others continue.
-    Raises LakehouseError for what still fails at the end, and for what a user can mend. Starts, stops and
-    failures are kept in ops.events.
+    The caller chooses `trigger` and `allow`; the other options are set here. With `gated`, gold is exported
+    only while its suites hold. `verbose` prints tracebacks, which otherwise only go to the log. Returns after
+    catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails is reported in
+    a line and retried while others continue. Raises LakehouseError for what still fails at the end, and for
+    what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names), options.trigger, _named(layers)
     check_trigger(trigger)
@@ -103,8 +107,10 @@ def run_layers(
             metrics.on_batch(done)
             heartbeat.on_batch(done)
 
+        log_file = run_.enter_context(logged(settings.home, verbose=verbose))
         options = replace(
             options,
+            log_file=log_file,
             on_batch=on_batch,
             on_notice=lines.notice,
             stop=stop,
@@ -229,18 +235,20 @@ def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> G
 
 
 def job(layer: LayerName | None = None) -> None:
-    """Run the spark-submit job of a layer, or of all of them in trips: parse the arguments, run, exit."""
+    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
     layers = LAYERS if layer is None else [layer]
 
     def main(
         stream: StreamOption = None,
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
+        *,
+        verbose: VerboseOption = False,
     ) -> None:
-        options = RunOptions(trigger, allow=allow or (), trips=layer is None)
-        run_layers(read_settings(), layers, stream or [], options)
+        options = RunOptions(trigger, allow=allow or ())
+        run_layers(read_settings(), layers, stream or [], options, verbose=verbose)
 
-    what = "all layers of each stream as one query" if layer is None else f"the {layer} layer"
+    what = "all layers" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."
     app = typer.Typer(add_completion=False)
     app.command()(main)

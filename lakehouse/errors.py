@@ -6,7 +6,7 @@
     ├── ProduceError          events could not be delivered to a topic
     ├── VersionError          Spark or Delta lacks what this code needs of it
     ├── TableError            a Delta table is missing, or not what the stream declares
-    ├── CheckpointError       a checkpoint and its tables do not belong together
+    ├── PositionError         what a table was made from is not what lies there now
     ├── StreamError           a micro-batch failed for a reason no layer knows
     └── QueryError            a SQL statement was refused
 
@@ -45,12 +45,12 @@ class TableError(LakehouseError):
     """A Delta table is missing, or is not what the stream declares."""
 
 
-class CheckpointError(LakehouseError):
-    """A checkpoint and its tables do not belong together."""
+class PositionError(LakehouseError):
+    """How far a query has read, as its table says, does not fit the table or topic that it reads."""
 
 
 class StreamError(LakehouseError):
-    """A streaming query ended with an error that no layer knows; its cause is chained."""
+    """A step failed with an error that no layer knows; its cause is chained."""
 
 
 class QueryError(LakehouseError):

@@ -42,7 +42,6 @@ class Kind(StrEnum):
     STOP = "stop"
     FAILURE = "failure"
     REFUSAL = "refusal"
-    RESTART = "restart"
     RECOVERY = "recovery"
     SCHEMA_CHANGE = "schema_change"
     DATA_LOSS = "data_loss"

@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     )
     lake: str = Field(
         default="",
-        description="Root of the Delta tables and checkpoints, any Hadoop path. Default: HOME/lake.",
+        description="Root of the Delta tables, any Hadoop path. Default: HOME/lake.",
     )
     kafka_bootstrap_servers: str = Field(
         default="",

@@ -27,6 +27,7 @@ _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
 _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
 _POLL_S = 0.1
+_METADATA_MS = 5_000  # so soon a new partition is seen
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -115,6 +116,43 @@ def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, in
         raise ServiceError(f"the broker at {bootstrap_servers} failed a request: {error}") from error
     finally:
         consumer.close()
+
+
+class OffsetLooker:
+    """Looks again and again at a topic's offsets, over one connection. For one thread at a time."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        require_listening(bootstrap_servers)
+        try:
+            self._consumer = KafkaConsumer(
+                bootstrap_servers=bootstrap_servers.split(","),
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                metadata_max_age_ms=_METADATA_MS,
+            )
+        except KafkaError as error:
+            raise _unreachable(bootstrap_servers, f"what listens there is not Kafka: {error}") from error
+
+    def look(self) -> dict[int, tuple[int, int]]:
+        """Return for each partition the first existing offset and the one after the last committed record.
+
+        Empty if there is no such topic. Raises ServiceError if the broker does not answer.
+        """
+        try:
+            numbers = self._consumer.partitions_for_topic(self._topic) or ()
+            partitions = [TopicPartition(self._topic, number) for number in numbers]
+            first, end = ends_of(self._consumer, partitions) if partitions else ({}, {})
+            return {one.partition: (first[one], end[one]) for one in partitions}
+        except KafkaError as error:
+            raise ServiceError(
+                f"the broker at {self._bootstrap_servers} failed a request: {type(error).__name__}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
 
 
 @dataclass(frozen=True)

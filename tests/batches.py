@@ -1,51 +1,57 @@
-"""Micro-batches handed to a layer by the test itself: no streaming query, no checkpoint, only what it writes.
+"""Steps run by the test itself, without a run: what they plan, or rows that a test hands to them.
 
-A layer made anew by `silver_of` or `gold_of` knows nothing but its tables, as after a new start.
+A step made anew by `bronze_of`, `silver_of` or `gold_of` knows nothing but its tables, as after a new start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.query import BatchResult, LayerQuery
+from lakehouse.layers.step import Batch, BatchResult, Permitted, Step
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake
 from tests import pipeline
-from tests.pipeline import BRONZE, SOURCE, STREAM
+from tests.pipeline import STREAM
 
 
-def take(query: LayerQuery, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
-    """Let a layer process the rows as its micro-batch of this number, at this time."""
-    return query.process(rows, Transaction(f"{query.name}:by-hand", number), now)
+def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
+    """Let a step write the rows as its micro-batch of this number; its table does not note what it read."""
+    return write(step, Batch(rows, number=number), now=now)
 
 
-def bronze_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return bronze.queries(Lake(spark, settings.lake), stream, settings)[0].make()
+def take_next(step: Step, *, now: datetime) -> BatchResult | None:
+    """Let a step write the micro-batch that it plans by its tables; null if nothing waits."""
+    batch = step.plan({})
+    return None if batch is None else write(step, batch, now=now)
 
 
-def plan(settings: Settings, number: int, *, planned_at: datetime, ends: Sequence[int]) -> None:
-    """Write the plan of a micro-batch of bronze, and the offsets that those before it reach up to."""
-    checkpoint = pipeline.checkpoint_of(settings, BRONZE)
-    topic = settings.topic(SOURCE.topic)
-    (checkpoint / "sources/0").mkdir(parents=True, exist_ok=True)
-    (checkpoint / "offsets").mkdir(exist_ok=True)
-    (checkpoint / "sources/0/0").write_text(f'v1\n{{"{topic}":{{"0":0}}}}')
-    header = f'{{"batchWatermarkMs":0,"batchTimestampMs":{int(planned_at.timestamp() * 1000)}}}'
-    for batch, end in enumerate(ends[: number + 1]):
-        (checkpoint / f"offsets/{batch}").write_text(f'v1\n{header}\n{{"{topic}":{{"0":{end}}}}}')
+def planned(step: Step) -> Batch:
+    """Return the micro-batch that a step plans by its tables; something must be waiting."""
+    batch = step.plan({})
+    assert batch is not None, f"nothing waits for {step.name}"
+    return batch
 
 
-def silver_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return silver.queries(Lake(spark, settings.lake), stream, settings)[0].make()
+def write(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
+    """Let a step write a micro-batch, perhaps one that it has planned a while ago."""
+    with step.write(batch, now) as passed:
+        return passed.result
 
 
-def gold_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> LayerQuery:
-    return gold.queries(Lake(spark, settings.lake), stream, settings)[0].make()
+def bronze_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
+    return bronze.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
+
+
+def silver_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
+    return silver.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
+
+
+def gold_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
+    return gold.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
 
 
 def rows_between(

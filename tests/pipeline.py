@@ -1,15 +1,16 @@
 """Helpers of the tests that run the pipeline for real: send, land, run, read back, go back in time.
 
-A table is named as users name it, `gold.metrics_1m`; a query too, and its checkpoint lies under that name.
+A table is named as users name it, `gold.metrics_1m`; a query, too.
 Where a test does not say which stream or source, it is about metrics_1m.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
 from lakehouse.layers import bronze
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -121,12 +122,12 @@ def land(
     With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets go up from
     `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
     """
-    path, application = Lake(spark, settings.lake).ensure(bronze.spec(source)), uuid.uuid4().hex
-    for number, cut in enumerate(cuts):
+    path = Lake(spark, settings.lake).ensure(bronze.spec(source))
+    for cut in cuts:
         rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
         first_offset += len(cut)
         frame = local_frame(spark, rows, bronze.SCHEMA).coalesce(1)
-        tables.append(frame, path, tables.Transaction(application, number))
+        tables.append(frame, path)
 
 
 def landed(
@@ -242,28 +243,21 @@ def versions(settings: Settings, names: Iterable[str] = TABLES) -> dict[str, int
     return {table: version_of(settings, table) for table in names}
 
 
-def checkpoint_of(settings: Settings, query: str) -> Path:
-    """Return a query's checkpoint directory."""
-    return Path(settings.lake, "_checkpoints", query)
+def noted(settings: Settings, table: str) -> dict[str, int]:
+    """Return what a table notes of how far queries have read, by a reader without Spark."""
+    log, found = path_of(settings, table) / "_delta_log", dict[str, int]()
+    for version in range(version_of(settings, table) + 1):
+        for line in (log / f"{version:020}.json").read_text(encoding="utf-8").split("\n"):
+            if '"txn"' in line:
+                one = json.loads(line)["txn"]
+                found[one["appId"]] = one["version"]
+    return found
 
 
-def planned(settings: Settings, query: str) -> list[int]:
-    """Return the numbers of the micro-batches that a query has begun."""
-    return sorted(_numbers(checkpoint_of(settings, query) / "offsets", r"^(\d+)$"))
-
-
-def committed(settings: Settings, query: str) -> list[int]:
-    """Return the numbers of the micro-batches that a query has noted as done."""
-    return sorted(_numbers(checkpoint_of(settings, query) / "commits", r"^(\d+)$"))
-
-
-def forget_last_commit(settings: Settings, query: str) -> int:
-    """Bring back the moment after a micro-batch's writes and before its checkpoint; return its number."""
-    last = committed(settings, query)[-1]
-    commits = checkpoint_of(settings, query) / "commits"
-    (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink(missing_ok=True)
-    return last
+def remove(path: Path) -> None:
+    """Remove a table under a running query, which may be writing a file there."""
+    while path.exists():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def forget_commits(path: str | Path, before: int) -> None:

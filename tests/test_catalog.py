@@ -46,7 +46,7 @@ def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Set
         ("Zürich", "errors", 1.0, "prod", NOON, "metrics-events", 0, 1),
     ]
     clean = local_frame(nameless, rows, silver.spec(source, settings).schema)
-    tables.append(clean, path, tables.Transaction("test", 0))
+    tables.append(clean, path)
     Lake(nameless, settings.lake).ensure(gold.spec(METRICS_1M, settings))
     return settings
 

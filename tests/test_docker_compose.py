@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from lakehouse.cli import app
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.triggers import check_trigger
 from lakehouse.sandbox import broker
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings

@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 from lakehouse.application import noted_run
 from lakehouse.audit import Check, Difference, Report
 from lakehouse.commands.audit import note_audit
-from lakehouse.errors import CheckpointError, LakehouseError, StreamError
+from lakehouse.errors import LakehouseError, PositionError, StreamError
 from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.ops import event_table
 from lakehouse.ops.event_table import EVENTS, newest, recorded
 from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.troubles import Troubles
+from lakehouse.runtime.troubles import Failure, Troubles
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS
 from lakehouse.streams.sales import SALES
@@ -302,6 +302,7 @@ def test_the_table_is_made_as_spark_makes_the_others(lake: str) -> None:
         "delta.checkpoint.writeStatsAsStruct": "true",
         "delta.enableChangeDataFeed": "false",
         "delta.dataSkippingStatsColumns": "at",
+        "lakehouse.format": "1",
     }
     table = DeltaTable(direct.location(lake, EVENTS))
     assert json.loads(table.schema().to_json()) == json.loads(EVENTS.schema.json())
@@ -365,7 +366,7 @@ def test_no_table_has_no_events_and_nothing_to_compact(lake: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "kind", "message"),
     [
-        (CheckpointError("put it back"), "refusal", "a test ended: put it back"),
+        (PositionError("put it back"), "refusal", "a test ended: put it back"),
         (StreamError("gold.a failed"), "failure", "a test ended: gold.a failed"),
         (ValueError("no such thing"), "failure", "a test ended: ValueError: no such thing"),
     ],
@@ -382,16 +383,18 @@ def test_what_a_process_ends_with_is_an_event(
 
 
 def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
-    found = Troubles(["a", "b"], lambda _text: None)
+    found = Troubles(["gold.t", "export.t", "silver.u"], lambda _text: None)
+    clock = "gold.t by the clock"
     with noting(log_of(lake)):
-        found.add("gold.t by the clock", "a", ValueError("no such thing\nand its stack trace"))
-        found.add("gold.t by the clock", "a", ValueError("no such thing"))
-        found.is_over("gold.t by the clock")
-        found.is_over("gold.t by the clock")
-        found.add("export.t", "a", CheckpointError("put it back"))
-        found.add_last("gate of a", "a", OSError("disk"))
+        found.add(Failure(clock, "a", ValueError("no such thing\nand its stack trace")))
+        found.add(Failure(clock, "a", ValueError("no such thing")))
+        found.end(clock)
+        found.end(clock)
+        found.add(Failure("export.t", "a", PositionError("put it back"), "micro-batch 5"))
+        found.add_last(Failure("gate of a", "a", OSError("disk")))
+        found.add(Failure("gold.t", "a", ValueError("no such thing")))
         with pytest.raises(LakehouseError):
-            found.add("silver.u", "b", ValueError("no such thing"))
+            found.add(Failure("silver.u", "b", ValueError("no such thing")))
 
     events = newest(lake, limit=10)
     assert [(event.kind, event.stream, event.layer, event.table) for event in events] == [
@@ -400,6 +403,7 @@ def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
         ("recovery", "a", "gold", "gold.t"),
         ("refusal", "a", "export", "gold.t"),
         ("failure", "a", None, None),
+        ("failure", "a", "gold", "gold.t"),
         ("failure", "b", "silver", "silver.u"),
     ]
     assert [event.message for event in events] == [
@@ -408,9 +412,18 @@ def test_failures_of_a_run_and_their_end_are_events(lake: str) -> None:
         "gold.t by the clock works again",
         "export.t failed; retrying in 1 s: put it back",
         "gate of a failed and is left to the next run: OSError: disk",
+        "gold.t failed; retrying in 1 s: ValueError: no such thing",
         "silver.u failed, and nothing is left to run: ValueError: no such thing",
     ]
+    assert json.loads(events[0].details or "") == {
+        "name": "gold.t by the clock",
+        "error": "ValueError",
+        "failures": 1,
+        "where": "",
+        "traceback": "gold.t by the clock of a failed\nValueError: no such thing\nand its stack trace",
+    }
     assert events[1].details == '{"name": "gold.t by the clock", "error": "ValueError", "failures": 2}'
+    assert json.loads(events[3].details or "")["where"] == "micro-batch 5"
 
 
 def test_an_audit_is_an_event_of_each_stream_with_the_counts_of_its_checks(lake: str) -> None:

@@ -19,7 +19,7 @@ import typer
 import yaml
 
 from lakehouse.cli import app
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.triggers import check_trigger
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
 from lakehouse.spark import properties
@@ -27,7 +27,7 @@ from lakehouse.spark.jars import jars_directory
 from tests.dockerfile import user, workdir
 from tests.kubernetes import APPLICATION, DEPLOY, ROOT, Object, built, containers, documents, pods, problems
 
-WAYS = {way: built(way) for way in ("layers", "trip")}
+WAYS = {way: built(way) for way in ("layers", "together")}
 OBJECTS = {f"{one['kind']}/{one['metadata']['name']}": one for way in WAYS.values() for one in way}
 APPLICATIONS = {name: one for name, one in OBJECTS.items() if one["kind"] == APPLICATION}
 PODS = {name: pod for one in OBJECTS.values() for name, pod in pods(one).items()}
@@ -109,7 +109,7 @@ def test_the_schemas_refuse_what_they_do_not_know(kind: str, path: tuple[str, ..
 def test_every_file_is_in_the_kustomization_beside_it() -> None:
     files = sorted(DEPLOY.rglob("*.yaml"))
     assert {file.parent.name for file in files} == {"base", *WAYS}
-    for directory in (DEPLOY / "base", DEPLOY / "layers", DEPLOY / "trip"):
+    for directory in (DEPLOY / "base", DEPLOY / "layers", DEPLOY / "together"):
         (kustomization,) = documents(directory / "kustomization.yaml")
         assert kustomization.keys() == {"apiVersion", "kind", "namespace", "resources"}
         assert (kustomization["apiVersion"], kustomization["kind"]) == (

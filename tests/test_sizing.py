@@ -1,4 +1,4 @@
-"""The simulation of trips against cases that are computed by hand, and the arithmetic on top of it."""
+"""The simulation of rounds against cases that are computed by hand, and the arithmetic on top of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks import sizing
-from benchmarks.queueing import Cost, Trip, percentile_s, simulate, steady
+from benchmarks.queueing import Cost, Round, percentile_s, simulate, steady
 
 INPUTS = sizing.Inputs(
     cpu_s_per_million=20.0,
@@ -30,30 +30,30 @@ INPUTS = sizing.Inputs(
 )
 
 
-def test_a_trip_takes_a_fixed_part_rows_by_cores_and_changed_rows_one_by_one() -> None:
+def test_a_round_takes_a_fixed_part_rows_by_cores_and_changed_rows_one_by_one() -> None:
     cost = Cost(1.0, 0.2, cores=4, one_task_rows=10, one_task_row_s=0.1, changed_share=0.5, export_s=0.01)
-    assert cost.trip_s(0) == 1.0
-    assert cost.trip_s(10) == pytest.approx(1 + 10 * 0.1 + 5 * 0.01)
-    assert cost.trip_s(30) == pytest.approx(1 + 10 * 0.1 + 20 * 0.2 / 4 + 15 * 0.01)
+    assert cost.round_s(0) == 1.0
+    assert cost.round_s(10) == pytest.approx(1 + 10 * 0.1 + 5 * 0.01)
+    assert cost.round_s(30) == pytest.approx(1 + 10 * 0.1 + 20 * 0.2 / 4 + 15 * 0.01)
     few_keys = Cost(1.0, 0.0, changed_share=0.5, keys=3, export_s=0.01)
-    assert few_keys.trip_s(30) == pytest.approx(1 + 3 * 0.01)
+    assert few_keys.round_s(30) == pytest.approx(1 + 3 * 0.01)
 
 
-def test_a_trip_takes_what_came_during_the_one_before() -> None:
+def test_a_round_takes_what_came_during_the_one_before() -> None:
     # Two seconds each, whatever is in them.
     #   arrivals   |-------0 to 2-------|-------2 to 4-------|
-    #   trips      [     nothing       ][    0 to 2         ][    2 to 4       ]
-    assert simulate(Cost(2.0, 0.0), 5, trips=3) == [
-        Trip(start_s=0, end_s=2, since_s=0, until_s=0),
-        Trip(start_s=2, end_s=4, since_s=0, until_s=2),
-        Trip(start_s=4, end_s=6, since_s=2, until_s=4),
+    #   rounds     [     nothing       ][    0 to 2         ][    2 to 4       ]
+    assert simulate(Cost(2.0, 0.0), 5, rounds=3) == [
+        Round(start_s=0, end_s=2, since_s=0, until_s=0),
+        Round(start_s=2, end_s=4, since_s=0, until_s=2),
+        Round(start_s=4, end_s=6, since_s=2, until_s=4),
     ]
 
 
-def test_rows_make_a_trip_longer_and_the_next_one_fuller() -> None:
+def test_rows_make_a_round_longer_and_the_next_one_fuller() -> None:
     # Five rows a second of a tenth each: a second of arrivals is half a second of work.
-    trips = simulate(Cost(1.0, 0.1), 5, trips=4)
-    assert [(trip.start_s, trip.end_s) for trip in trips] == [
+    rounds = simulate(Cost(1.0, 0.1), 5, rounds=4)
+    assert [(one.start_s, one.end_s) for one in rounds] == [
         (0, 1),
         (1, 1 + 1.5),  # 5 rows
         (2.5, 2.5 + 1.75),  # 7.5 rows
@@ -69,27 +69,27 @@ def test_rows_make_a_trip_longer_and_the_next_one_fuller() -> None:
         (5, 10 / 9),
     ],
 )
-def test_in_the_end_a_trip_lasts_as_long_as_its_rows_took_to_arrive(cores: int, seconds: float) -> None:
-    trips = steady(simulate(Cost(1.0, 0.1, cores), 5))
-    assert [trip.end_s - trip.start_s for trip in trips] == pytest.approx([seconds] * 100)
-    # An event is one trip old if it came at the end of the one before, and two if at the start.
-    assert trips[-1].youngest_s == pytest.approx(seconds)
-    assert percentile_s(trips, 0.5) == pytest.approx(1.5 * seconds)
-    assert percentile_s(trips, 0.99) == pytest.approx(1.99 * seconds)
-    assert percentile_s(trips, 1.0) == pytest.approx(2 * seconds)
+def test_in_the_end_a_round_lasts_as_long_as_its_rows_took_to_arrive(cores: int, seconds: float) -> None:
+    rounds = steady(simulate(Cost(1.0, 0.1, cores), 5))
+    assert [one.end_s - one.start_s for one in rounds] == pytest.approx([seconds] * 100)
+    # An event is one round old if it came at the end of the one before, and two if at the start.
+    assert rounds[-1].youngest_s == pytest.approx(seconds)
+    assert percentile_s(rounds, 0.5) == pytest.approx(1.5 * seconds)
+    assert percentile_s(rounds, 0.99) == pytest.approx(1.99 * seconds)
+    assert percentile_s(rounds, 1.0) == pytest.approx(2 * seconds)
 
 
-def test_a_trigger_that_is_longer_than_a_trip_makes_events_wait() -> None:
-    trips = steady(simulate(Cost(0.5, 0.0), 5, trigger_s=2.0))
-    assert [trip.until_s - trip.since_s for trip in trips] == [2.0] * 100
-    assert percentile_s(trips, 0.5) == pytest.approx(1.5)
-    assert percentile_s(trips, 0.99) == pytest.approx(0.5 + 0.99 * 2)
+def test_a_trigger_that_is_longer_than_a_round_makes_events_wait() -> None:
+    rounds = steady(simulate(Cost(0.5, 0.0), 5, trigger_s=2.0))
+    assert [one.until_s - one.since_s for one in rounds] == [2.0] * 100
+    assert percentile_s(rounds, 0.5) == pytest.approx(1.5)
+    assert percentile_s(rounds, 0.99) == pytest.approx(0.5 + 0.99 * 2)
 
 
-def test_a_table_that_waits_between_merges_makes_one_trip_longer_when_it_is_due() -> None:
-    # Due at 3 s: the trip that starts then takes two seconds more, and the next one has what came meanwhile.
-    trips = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=3.0), 5, trips=8)
-    assert [(trip.start_s, trip.end_s) for trip in trips] == [
+def test_a_table_that_waits_between_merges_makes_one_round_longer_when_it_is_due() -> None:
+    # Due at 3 s: the round that starts then takes two seconds more, and the next one has what came meanwhile.
+    rounds = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=3.0), 5, rounds=8)
+    assert [(one.start_s, one.end_s) for one in rounds] == [
         (0, 1),
         (1, 2),
         (2, 3),
@@ -99,27 +99,27 @@ def test_a_table_that_waits_between_merges_makes_one_trip_longer_when_it_is_due(
         (12, 15),
         (15, 18),
     ]
-    longer_apart = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=4.5), 5, trips=8)
-    assert [trip.end_s - trip.start_s for trip in longer_apart] == [1, 1, 1, 1, 1, 3, 1, 1]
+    longer_apart = simulate(Cost(1.0, 0.0, waiting_s=2.0, waiting_every_s=4.5), 5, rounds=8)
+    assert [one.end_s - one.start_s for one in longer_apart] == [1, 1, 1, 1, 1, 3, 1, 1]
 
 
-def test_a_few_of_a_hundred_trips_are_longer_by_a_checkpoint() -> None:
-    trips = simulate(Cost(1.0, 0.0, checkpoints=3, checkpoint_s=0.5), 5)
+def test_a_few_of_a_hundred_rounds_are_longer_by_a_checkpoint() -> None:
+    rounds = simulate(Cost(1.0, 0.0, checkpoints=3, checkpoint_s=0.5), 5)
     lengths = [1.5, 1.5, 1.5, *[1.0] * 97]
-    assert [trip.end_s - trip.start_s for trip in trips] == pytest.approx(lengths * 2)
+    assert [one.end_s - one.start_s for one in rounds] == pytest.approx(lengths * 2)
 
 
 def test_a_bounded_micro_batch_takes_the_oldest_rows_first() -> None:
-    trips = simulate(Cost(1.0, 0.0), 10, trips=4, max_rows=5)
-    assert [(trip.since_s, trip.until_s) for trip in trips] == [(0, 0), (0, 0.5), (0.5, 1.0), (1.0, 1.5)]
-    assert [trip.oldest_s for trip in trips[1:]] == [2.0, 2.5, 3.0]
+    rounds = simulate(Cost(1.0, 0.0), 10, rounds=4, max_rows=5)
+    assert [(one.since_s, one.until_s) for one in rounds] == [(0, 0), (0, 0.5), (0.5, 1.0), (1.0, 1.5)]
+    assert [one.oldest_s for one in rounds[1:]] == [2.0, 2.5, 3.0]
 
 
-def test_percentiles_weigh_trips_by_their_events() -> None:
-    trips = [Trip(1, 2, 0, 1), Trip(2, 10, 1, 4)]  # ages 1 to 2 of a quarter, 6 to 9 of the rest
-    assert percentile_s(trips, 0.25) == pytest.approx(2.0)
-    assert percentile_s(trips, 0.5) == pytest.approx(7.0)
-    assert percentile_s(trips, 1.0) == pytest.approx(9.0)
+def test_percentiles_weigh_rounds_by_their_events() -> None:
+    rounds = [Round(1, 2, 0, 1), Round(2, 10, 1, 4)]  # ages 1 to 2 of a quarter, 6 to 9 of the rest
+    assert percentile_s(rounds, 0.25) == pytest.approx(2.0)
+    assert percentile_s(rounds, 0.5) == pytest.approx(7.0)
+    assert percentile_s(rounds, 1.0) == pytest.approx(9.0)
 
 
 def test_the_limit_is_what_rows_cost_without_the_fixed_part() -> None:
@@ -140,23 +140,23 @@ def test_cores_are_the_rate_times_the_cost_by_how_busy_they_may_be() -> None:
     ]
 
 
-def test_a_size_follows_from_the_trips_that_it_makes_possible() -> None:
-    # 40 cores: 10 us by 40 for each of a million a second, so a trip is 1 / (1 - 0.25) s long.
-    trips = sizing.size(INPUTS, 1_000_000).trips
-    assert trips is not None
-    assert trips.seconds == pytest.approx(4 / 3)
-    assert trips.p50_s == pytest.approx(2.0)
-    assert trips.rows == pytest.approx(4e6 / 3)
-    assert trips.max_records == 3_000_000  # twice the rows, in millions
-    assert trips.heap_gib == 1 + 1  # 2.7 GB of rows on ten executors
-    assert trips.export == 0.0
+def test_a_size_follows_from_the_rounds_that_it_makes_possible() -> None:
+    # 40 cores: 10 us by 40 for each of a million a second, so a round is 1 / (1 - 0.25) s long.
+    rounds = sizing.size(INPUTS, 1_000_000).rounds
+    assert rounds is not None
+    assert rounds.seconds == pytest.approx(4 / 3)
+    assert rounds.p50_s == pytest.approx(2.0)
+    assert rounds.rows == pytest.approx(4e6 / 3)
+    assert rounds.max_records == 3_000_000  # twice the rows, in millions
+    assert rounds.heap_gib == 1 + 1  # 2.7 GB of rows on ten executors
+    assert rounds.export == 0.0
 
 
 def test_a_driver_that_sends_a_row_for_every_event_ends_at_a_rate() -> None:
     every_event = replace(INPUTS, changed_share=1.0)
     found = sizing.size(every_event, 100_000)
     assert found.limit == pytest.approx(20_000)
-    assert found.trips is None
+    assert found.rounds is None
 
 
 @pytest.mark.parametrize(("number", "p99_within"), [(0, 0.25), (1, 0.15)])

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lakehouse.errors import SettingsError
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName
 from lakehouse.telemetry import Word
 
 DEFAULT_RULES = Path(__file__).with_name("alerts.toml")

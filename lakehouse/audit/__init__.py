@@ -2,7 +2,7 @@
 
     Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka, Redis
 
-It can run alongside the streams: it compares consistent versions (`lakehouse.progress.snapshots`) and does
+It can run alongside the streams: it compares consistent versions (`lakehouse.progress.cuts`) and does
 not report in-flight rows. It reads everything and writes nothing.
 """
 

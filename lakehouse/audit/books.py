@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
 from lakehouse.ops import retained
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
@@ -24,9 +24,9 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     """Compare bronze, silver and the dead letters of a source, record by record."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
-    # The checkpoint is read before the tables, so what it calls finished is in them.
-    positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
-    finished = snapshots.read_up_to(spark, bronze_path, positions.get(tables.table_id(spark, bronze_path)))
+    # The position is read before the tables, so what it calls finished is in them.
+    position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
+    finished = cuts.read_up_to(spark, bronze_path, position)
     silver = lake.read("silver", source.table)
     dead = lake.read("silver", "dead_letters").where(F.col("job") == query)
     taken = retained.taken_of(lake, "bronze", source.table)

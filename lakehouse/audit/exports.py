@@ -19,12 +19,12 @@ from lakehouse.audit.landing import read_records
 from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.layers.export import message_of
 from lakehouse.ops import unsent_rows
-from lakehouse.progress import departures, snapshots
+from lakehouse.progress import cuts, sent
 from lakehouse.settings import Settings
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
@@ -54,69 +54,63 @@ def check_topic(
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     group = progress_group(table.name, topic)
     progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
-    progress = progress or departures.noted(lake.spark, lake.path("gold", table.name), topic)
+    progress = progress or sent.noted(lake.spark, lake.path("gold", table.name), topic)
     unknown = _unknown_progress(lake, table, topic, progress, settings)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
-    sent = None if progress is None else _sent(lake, table, topic, progress, settings)
-    if sent is None:
+    found = None if progress is None else _sent(lake, table, topic, progress.position, settings)
+    if found is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
-    gold = sent.gold.persist()
+    gold = found.gold.persist()
     try:
         if table.export.identity is None:
-            different = _by_count(gold, sent.messages)
+            different = _by_count(gold, found.messages)
         else:
-            different = _by_row(gold, sent.messages, table.export.identity)
-        if sent.has_expired:
+            different = _by_row(gold, found.messages, table.export.identity)
+        if found.has_expired:
             different = different.where(F.col("what") != _NOT_SENT)
         names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
-        different, notes = different.join(sent.moving, names, "left_anti"), [sent.note]
+        different, notes = different.join(found.moving, names, "left_anti"), [found.note]
         noted = unsent_rows.read(lake, table.name, topic)
         if noted is not None:
             too_large = different.join(_states(noted), _STATE, "left_semi").count()
             different = different.join(_states(noted), _STATE, "left_anti")
             if too_large:
                 notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
-        doubled, more = _left_twice(sent)
+        doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
         return [subject.compared(gold.where("leaves").count(), wrong, [*notes, *more])]
     finally:
         gold.unpersist()
 
 
-def exported_version(lake: Lake, table: MergedTable, batch: int | None) -> int | None:
-    """Return the last version that the export's micro-batches up to this one cover completely."""
-    spark, path = lake.spark, lake.path("gold", table.name)
-    positions = snapshots.positions(lake, f"export.{table.name}", batch)
-    version = snapshots.version_read(spark, path, positions.get(tables.table_id(spark, path)))
-    return None if version is None else snapshots.with_same_rows(spark, path, version)
+def exported_version(lake: Lake, table: MergedTable, position: Position | None) -> int | None:
+    """Return the last version that the export has sent completely, up to a position; null for none."""
+    if position is None or position.is_beginning or position.version == 0:
+        return None
+    return cuts.with_same_rows(lake.spark, lake.path("gold", table.name), position.version - 1)
 
 
 def _unknown_progress(
-    lake: Lake, table: MergedTable, topic: str, progress: Transaction | None, settings: Settings
+    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, settings: Settings
 ) -> str | None:
     """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
-    query = f"export.{table.name}"
     if progress is not None:
-        application = snapshots.application(lake, query)
-        is_ours = progress.application == application
-        return None if is_ours else f"rows were sent under another checkpoint, {progress.application}"
-    sent = any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values())
-    if sent or snapshots.finished(lake, query) is not None:
-        return "rows were sent, but neither Kafka nor the lake knows up to which micro-batch"
+        is_ours = progress.table == tables.table_id(lake.spark, lake.path("gold", table.name))
+        return None if is_ours else f"rows were sent of another table, with id {progress.table}"
+    if any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values()):
+        return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 
 
-def _sent(
-    lake: Lake, table: MergedTable, topic: str, progress: Transaction, settings: Settings
-) -> _Sent | None:
+def _sent(lake: Lake, table: MergedTable, topic: str, position: Position, settings: Settings) -> _Sent | None:
     spark, path = lake.spark, lake.path("gold", table.name)
-    version = exported_version(lake, table, progress.version)
+    version = exported_version(lake, table, position)
     if version is None:
         return None
     ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
     # Messages up to here came from versions that the table has by now.
-    newest = snapshots.written_now(spark, path, None).version
+    newest = tables.version_of(spark, path)
     messages = read_records(spark, settings, topic, ranges).select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),

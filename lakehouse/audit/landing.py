@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
-from lakehouse.progress import checkpoints, snapshots
+from lakehouse.progress.positions import offsets_in, sources_in
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
 from lakehouse.settings import Settings
@@ -65,19 +66,17 @@ def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings
 
 def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ranges) -> DataFrame:
     """Return the committed records in a range of offsets of each partition of a topic, the end excluded."""
-    first, end = (
-        checkpoints.kafka_place({topic: {partition: both[side] for partition, both in ranges.items()}})
-        for side in (0, 1)
-    )
-    return read_between(spark, topic, settings, first=first, end=end)
+    return read_between(spark, settings, topic, ranges)
 
 
 def _read_up_to(lake: Lake, query: str, topic: str) -> dict[int, int]:
-    """Return, for every partition, the offset after the last one in a finished micro-batch."""
-    batch = snapshots.finished(lake, query)
-    if batch is None:
-        return {}
-    return checkpoints.kafka_position(lake.spark, lake.checkpoint(query), batch).get(topic, {})
+    """Return, for every partition, the offset after the last one that has landed."""
+    noted = tables.transactions(lake.spark, lake.path(*query.split(".")))
+    read = dict[int, int]()
+    for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
+        if source.rpartition(":")[0] == topic:
+            read |= offsets_in(noted, query, source)
+    return read
 
 
 def _content() -> Column:

@@ -21,7 +21,7 @@ from lakehouse import tables
 from lakehouse.audit.exports import exported_version
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.layers.export import filter_leaving, group_of, newest_since, to_changes
-from lakehouse.progress import snapshots
+from lakehouse.progress import sent
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.stream import MergedTable, Stream
@@ -40,8 +40,9 @@ def check_redis(
     """Compare a gold table with its rows in Redis."""
     subject = Compared(stream.name, "redis", f"gold.{table.name} → Redis")
     spark, path = lake.spark, lake.path("gold", table.name)
-    batch = snapshots.finished(lake, f"export.{table.name}")
-    version = exported_version(lake, table, batch)
+    topic = None if table.export.topic is None else settings.topic(table.export.topic)
+    progress = sent.noted(spark, path, topic)
+    version = exported_version(lake, table, None if progress is None else progress.position)
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     since = now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN

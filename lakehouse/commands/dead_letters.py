@@ -144,7 +144,9 @@ def replay(
     *,
     filters: _Filters,
     all_: All = False,
-    allow_late: Annotated[bool, typer.Option("--allow-late", help="No record is late.")] = False,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Accept records however late they are.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would pass now, and write nothing.")
     ] = False,

@@ -60,7 +60,11 @@ Span = Annotated[
     typer.Option(min=0.001, help="Without --rate: event times are spread over this many seconds before now."),
 ]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="Repeats a run in all but its clock. Default: random, and printed.")
+    int | None,
+    typer.Option(
+        min=0,
+        help="Seed: the same seed gives the same events, but for their times. Default: random, and printed.",
+    ),
 ]
 OneSided = Annotated[
     float, typer.Option(min=0, max=1, help="Share of calls that have records in one of the two topics only.")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.application import AllowOption, StreamOption, TriggerOption, run_layers
+from lakehouse.application import AllowOption, StreamOption, TriggerOption, VerboseOption, run_layers
 from lakehouse.errors import SettingsError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions
 from lakehouse.streams import read_settings
 
@@ -36,14 +36,7 @@ def run(
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
     ] = False,
-    by_layer: Annotated[
-        bool,
-        typer.Option(
-            "--by-layer",
-            help="With all: one query per layer, which reads the tables of the one before it, like the jobs "
-            "of single layers. Without it, new records of a stream's topics go through all layers at once.",
-        ),
-    ] = False,
+    verbose: VerboseOption = False,
     telemetry_port: Annotated[
         int | None,
         typer.Option(
@@ -55,17 +48,13 @@ def run(
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
 
-    A query that fails is retried while the others continue; the exit code says whether one still fails.
+    A step that fails is retried while the others continue; the exit code says whether one still fails.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")
-    if by_layer and layer is not Choice.ALL:
-        raise SettingsError(
-            "--by-layer is an option of `lakehouse run all`; a single layer has one way to run"
-        )
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
     if telemetry_port is not None:
         settings = settings.model_copy(update={"telemetry_port": telemetry_port})
-    options = RunOptions(trigger, allow=allow or (), trips=layer is Choice.ALL and not by_layer)
-    run_layers(settings, layers, stream or [], options, gated=gate)
+    options = RunOptions(trigger, allow=allow or ())
+    run_layers(settings, layers, stream or [], options, gated=gate, verbose=verbose)

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 def status(
     stream: StreamOption = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print it once, and do not stay.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show each stream's state, who runs it, what waits before each layer, and the size of its tables.

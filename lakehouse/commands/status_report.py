@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.telemetry import EventTimes, Observation, QueryState, Run, StreamState, TableState, Word
 
 _FULL, _WIDE, _USUAL = 160, 120, 80  # terminal width from which more is shown
@@ -201,7 +201,9 @@ _LAGS: tuple[_Column[_Waiting], ...] = (
     _Column("source", lambda one: Text(one.source), _WIDE),
     _Column("records", _records, is_number=True),
     _Column("seconds", lambda one: _seconds(one.seconds), is_number=True),
-    _Column("batch", lambda one: "" if one.query is None else _number(one.query.done), _WIDE, is_number=True),
+    _Column(
+        "version", lambda one: "" if one.query is None else _number(one.query.done), _WIDE, is_number=True
+    ),
     _Column("done at", lambda one: "" if one.query is None else _time(one.query.done_at), _USUAL),
 )
 _TABLES: tuple[_Column[_Stored], ...] = (

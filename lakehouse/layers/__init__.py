@@ -1,1 +1,1 @@
-"""The layers: bronze, silver, gold and export, each as a query of its own and as a step of trips."""
+"""The layers: bronze, silver, gold and export, as steps of a loop."""

@@ -1,31 +1,33 @@
 """Bronze: Kafka records into Delta tables, byte for byte.
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the
-record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time its
-micro-batch was planned, which a retry does not change. Times are UTC. A rerun writes nothing twice.
+record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its
+micro-batch was written. Times are UTC. A rerun writes nothing twice: the commit with the records says up to
+which offsets they reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, partial
+from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.layers.query import BatchResult, LayerQuery, Passed, QueryMaker
-from lakehouse.progress import checkpoints
-from lakehouse.records.kafka_source import read_new
+from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
+from lakehouse.layers.topic_reading import TopicReading
+from lakehouse.progress.reading import InMemory
 from lakehouse.records.validation import HEADERS
 from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, by_reference, execute_for
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake, TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec
 
 SCHEMA = (
     StructType()
@@ -52,10 +54,15 @@ def spec(source: Source) -> TableSpec:
     )
 
 
-def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
-    """Return what makes the queries that fill the stream's bronze tables."""
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's bronze tables."""
     return [
-        QueryMaker(stream.name, spec(source).qualified_name, partial(_query, lake, source, settings))
+        StepMaker(
+            stream.name,
+            "bronze",
+            spec(source).qualified_name,
+            partial(_Landing, lake, source, settings, permitted),
+        )
         for source in stream.sources
     ]
 
@@ -71,50 +78,56 @@ def _columns() -> Columns:
     return Columns({name: F.col(name) for name in SCHEMA.names} | {"timestamp_type": F.col("timestampType")})
 
 
-def _query(lake: Lake, source: Source, settings: Settings) -> LayerQuery:
-    path, topic = lake.ensure(spec(source)), settings.topic(source.topic)
-    landing = _Landing(lake, source, path, settings)
-    return LayerQuery(
-        "bronze",
-        landing.name,
-        lambda: read_new(lake.spark, [topic], settings, since="earliest"),
-        landing.process_batch,
-        target=path,
-        tables={landing.name: path},
-        topic=topic,
-        pass_on=landing.pass_on,
-    )
-
-
-class _Landing:
+class _Landing(Step):
     """Lands micro-batches of a topic's records in its bronze table."""
 
-    def __init__(self, lake: Lake, source: Source, path: str, settings: Settings) -> None:
-        self.name = f"bronze.{source.table}"
-        self._spark = lake.spark
-        self._table = source.table
-        self._path = path
-        self._tasks = settings.shuffle_partitions
-        self._checkpoint = lake.checkpoint(self.name)
+    layer = "bronze"
 
-    def process_batch(
-        self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
-    ) -> BatchResult:
-        """Append the records; a second call with the same transaction appends nothing."""
-        return self._land(batch, transaction).result
+    def __init__(self, lake: Lake, source: Source, settings: Settings, permitted: Permitted) -> None:
+        self.name = self.fills = spec(source).qualified_name
+        self._lake = lake
+        self._table = source.table
+        self._path = lake.ensure(spec(source))
+        self._topic = TopicReading(
+            lake,
+            self.name,
+            self._path,
+            settings.topic(source.topic),
+            settings=settings,
+            permitted=permitted,
+        )
+        self._settings = settings
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
+        """Choose the next records of each partition; null if none waits."""
+        taken = self._topic.next()
+        if taken is None:
+            return None
+        return Batch(taken.rows, taken.records, taken.number, taken.moves, reads=taken.reads)
 
     @contextmanager
-    def pass_on(
-        self, batch: DataFrame, transaction: Transaction, _now: datetime, _count: int | None = None
-    ) -> Iterator[Passed]:
-        """Do the same, and pass on the landed rows: a frame over the batch, which the caller keeps."""
-        yield self._land(batch, transaction)
-
-    def _land(self, batch: DataFrame, transaction: Transaction) -> Passed:
-        plan = checkpoints.read_kafka_plan(self._spark, self._checkpoint, transaction.version)
-        few = are_few(rows=plan.records)
-        execute_for(batch.sparkSession, few=few)
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Append the records; they stay in memory for the length of the block."""
+        few = are_few(rows=batch.count or 0)
+        execute_for(self._lake.spark, few=few)
         # One file per partition of the topic would be many small files in each micro-batch.
-        landed = to_bronze(batch.coalesce(1 if few else self._tasks), plan.planned_at)
-        rows = tables.append(landed, self._path, transaction)
-        return Passed(BatchResult(rows, {self._table: rows}), landed, rows, transaction)
+        records = batch.rows.coalesce(1 if few else self._settings.shuffle_partitions)
+        landed = to_bronze(records, now)
+        if self.passes_on:
+            landed.persist()
+        try:
+            written = tables.append(landed, self._path, batch.moves)
+            rows = InMemory(landed, written.rows, cast("int", written.version))
+            yield Passed(
+                BatchResult(written.rows, {self._table: written.rows}), rows if self.passes_on else None
+            )
+        finally:
+            landed.unpersist()
+
+    def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - nobody fills a topic here
+        """Read no record that is not there now."""
+        self._topic.end_here()
+
+    def close(self) -> None:
+        """Disconnect from the broker."""
+        self._topic.close()

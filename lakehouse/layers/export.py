@@ -9,8 +9,8 @@ Redis has lost its rows, it gets those of the time to live again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -20,34 +20,41 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.errors import TableError
+from lakehouse.errors import PositionError, TableError
 from lakehouse.layers import gold
-from lakehouse.layers.query import Allow, BatchResult, LayerQuery, QueryMaker
+from lakehouse.layers.change_reading import ChangeReading
+from lakehouse.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.ops import unsent_rows
-from lakehouse.progress import checkpoints, departures, snapshots
+from lakehouse.progress import sent
+from lakehouse.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, TooLarge
+from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, Span, TooLarge
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.slices import SLICE_ROWS, SLICED_FROM_ROWS, SlicedSink, send_in_slices
+from lakehouse.sinks.slices import SLICE_ROWS, SLICED_FROM_ROWS, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import GoldTable, MergedTable, Stream
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
 _PARTS = 16  # of a large micro-batch
 
 
-def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
-    """Return what makes the queries that fill the topics out and Redis."""
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return what makes the steps that fill the topics out and Redis."""
     return [
-        QueryMaker(stream.name, f"export.{kept.name}", partial(_query, lake, kept, filled_by, settings))
-        for filled_by in stream.gold
-        for kept in (filled_by, *filled_by.sides)
+        StepMaker(
+            stream.name,
+            "export",
+            f"export.{kept.name}",
+            partial(_Export, lake, kept, made_by, settings, permitted),
+        )
+        for made_by in stream.gold
+        for kept in (made_by, *made_by.sides)
     ]
 
 
@@ -128,55 +135,91 @@ def _fields(newest: DataFrame, table: MergedTable) -> DataFrame:
     )
 
 
-class _Export:
+class _Export(Step):
     """Sends the changes of one gold table, and fills Redis again if it has lost rows.
 
-    Lost rows are detected at the start of a micro-batch, and by the Ticker while no changes come.
+    Lost rows are detected at the start of a micro-batch, and by the clock while no changes come.
     """
 
+    layer = "export"
+
     def __init__(
-        self, lake: Lake, table: MergedTable, path: str, kafka: KafkaSink | None, settings: Settings
+        self,
+        lake: Lake,
+        table: MergedTable,
+        made_by: GoldTable,
+        settings: Settings,
+        permitted: Permitted,
     ) -> None:
+        self.name = f"export.{table.name}"
+        self.ticker = self
         self._lake = lake
         self._table = table
-        self._path = path
-        self._kafka = kafka
+        self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
+        self._path = lake.ensure_source(gold.spec(table, settings))
+        self._servers = settings.kafka_bootstrap_servers
+        self._max_bytes = settings.bytes_per_batch
+        self._kafka = _kafka_sink(table, settings)
+        self._is_redis_behind = False
+        self._reading = ChangeReading(lake.spark, self.name, self._path)
+        self._reading.begin(self._progress(resend=Allow.RESEND in permitted.allow))
         self._redis = RedisSink(
             settings.redis_url.get_secret_value(),
             table.name,
             settings.redis_ttl_s,
-            generation=tables.created_ms(lake.spark, path),
+            generation=tables.created_ms(lake.spark, self._path),
             rows_move=table.export.redis.rows_move,
         )
-        self._servers = settings.kafka_bootstrap_servers
         self._kept = timedelta(seconds=settings.redis_ttl_s)
         self._looked: datetime | None = None
+        self._span: Span | None = None
 
-    def process_batch(
-        self, feed: DataFrame, transaction: Transaction, now: datetime, _count: int | None = None
-    ) -> BatchResult:
-        """Send a micro-batch of the change feed; a second call with the same transaction sends nothing."""
-        is_filled, self._looked = self._redis.is_filled(), now
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
+        """Choose the next changes; null if none waits."""
+        part = self._reading.next(max_bytes=self._max_bytes)
+        if part is None:
+            return None
+        self._span = Span(self._reading.table_id, part.first, part.end)
+        feed = self._reading.feed(part)
+        return Batch(feed, number=self._reading.number_of(part), reads=f"gold.{self._table.name} {part}")
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Send the changes that were chosen last; those that Kafka has go to Redis alone."""
+        if self._span is None:
+            raise TypeError(f"{self.name} has chosen no changes")
+        yield Passed(self._write(batch.rows, self._span, now))
+
+    def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
+        spark = feed.sparkSession
+        is_filled, self._looked = self._redis.is_filled() and not self._is_redis_behind, now
         few = are_few(size_bytes=size_of(feed))
-        execute_for(feed.sparkSession, few=few)
+        execute_for(spark, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
-        # A stream begins with all rows of the table, so its first micro-batch fills Redis itself.
-        begins = not is_filled and transaction.version == 0
+        # The first micro-batch has all rows of the table, unless they are too many: it fills Redis itself.
+        begins = not is_filled and self._reading.position is None and not span.after.is_beginning
         with self._redis.filling() if begins else nullcontext():
-            done = self._send(leaving, transaction, now)
-        if self._kafka is not None:
-            departures.note(feed.sparkSession, self._path, self._kafka.topic, transaction)
+            done = self._send(leaving, span, now)
+        self._note_progress(span.after)
+        self._reading.advance(span.after)
         if not is_filled and not begins:
-            again = self._fill(feed.sparkSession, now)
+            again = self._fill(spark, now)
         else:
-            again = self._put_next(feed.sparkSession, done.put.open, now)
-        sent = {} if self._kafka is None else {self._kafka.topic: done.sent}
+            again = self._put_next(spark, done.put.open, now)
+        written = {} if self._kafka is None else {self._kafka.topic: done.sent}
         unsent = {"unsent": len(done.refused)} if done.refused else {}
         seconds = {"redis": done.redis_s} | ({} if self._kafka is None else {"kafka": done.kafka_s})
-        return BatchResult(done.rows, {**sent, "redis": done.put.rows + again, **unsent}, seconds)
+        return BatchResult(done.rows, {**written, "redis": done.put.rows + again, **unsent}, seconds)
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Send no change that is not there now, unless the table is being filled."""
+        if self._source not in filled:
+            self._reading.end_here()
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether Redis has lost rows, asking at most every five seconds; false while it is away."""
+        if self._is_redis_behind:
+            return True
         if self._looked is not None and now - self._looked < _LOOK_EVERY:
             return False
         self._looked = now
@@ -184,7 +227,9 @@ class _Export:
 
     def tick(self, now: datetime) -> BatchResult:
         """Send every row again whose last change is younger than the time to live."""
-        rows = self._fill(self._lake.spark, now)
+        was_behind, rows = self._is_redis_behind, self._fill(self._lake.spark, now)
+        if was_behind and self._reading.position is not None:
+            self._note_progress(self._reading.position)
         return BatchResult(rows, {"redis": rows})
 
     def close(self) -> None:
@@ -193,28 +238,61 @@ class _Export:
             self._kafka.close()
         self._redis.close()
 
-    def _send(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
+    def _progress(self, *, resend: bool) -> tuple[Progress | None, Position | None]:
+        """Return how far the table has been sent, and up to where Kafka has more.
+
+        If only Kafka knows, Redis may lack the last micro-batch, and is filled again.
+        Raises PositionError if another table's rows were sent, unless sending everything again is allowed.
+        """
+        table_id = tables.table_id(self._lake.spark, self._path)
+        topic = None if self._kafka is None else self._kafka.topic
+        here = sent.noted(self._lake.spark, self._path, topic)
+        here = here if here is not None and here.table == table_id else None
+        there = None if self._kafka is None else self._kafka.sent()
+        if there is not None and there.table != table_id:
+            if not resend:
+                raise PositionError(
+                    f"rows of another {self._table.name} (table id {there.table}) were sent to topic "
+                    f"{topic}; the one at {self._path} has {table_id}: it was deleted and recreated. "
+                    "Continuing would send every row again: put that table back, or run once with --allow "
+                    f"{Allow.RESEND}"
+                )
+            there = None
+        self._is_redis_behind = here is None and there is not None
+        if here is None or there is None:
+            position, ahead = here or there, None
+        else:
+            position, ahead = here, there.position if here.position.is_before(there.position) else None
+        sliced = None if topic is None else last_sliced(self._servers, self._table.name, topic)
+        if sliced is None or sliced.table != table_id or ahead is not None:
+            return position, ahead
+        if position is None or position.position.is_before(sliced.after):
+            # Some slices of that micro-batch were sent. What lies before it was sent, or is no rows.
+            return Progress(table_id, sliced.before), sliced.after
+        return position, None
+
+    def _send(self, leaving: DataFrame, span: Span, now: datetime) -> Sent:
         some = to_changes(leaving, self._table).limit(SLICED_FROM_ROWS).collect()
         if len(some) == SLICED_FROM_ROWS:
             del some
-            return self._send_slices(leaving, transaction, now)
+            return self._send_slices(leaving, span, now)
         changes, sending, putting = list(_changes(some)), Stopwatch(), Stopwatch()
-        sent, refused = 0, tuple[TooLarge, ...]()
+        count, refused = 0, tuple[TooLarge, ...]()
         if self._kafka is not None:
             weighed = self._kafka.weigh(changes)
             # First, so that a row is noted even if the topic takes it when the micro-batch is retried.
             self._note(weighed.refused, self._kafka.topic, now)
             with sending.running():
-                sent = self._kafka.write(weighed.fitting, transaction)
+                count = self._kafka.write(weighed.fitting, span)
             refused = weighed.refused
         with putting.running():
             put = self._redis.write(changes)
-        return Sent(len(changes), sent, put, refused, sending.seconds, putting.seconds)
+        return Sent(len(changes), count, put, refused, sending.seconds, putting.seconds)
 
-    def _send_slices(self, leaving: DataFrame, transaction: Transaction, now: datetime) -> Sent:
+    def _send_slices(self, leaving: DataFrame, span: Span, now: datetime) -> Sent:
         rows = _changes(_in_parts(leaving, self._table).toLocalIterator())
         if self._kafka is None:
-            return send_in_slices(rows, None, self._redis, transaction, slice_rows=SLICE_ROWS)
+            return send_in_slices(rows, None, self._redis, span, slice_rows=SLICE_ROWS)
         sliced = SlicedSink(
             self._servers,
             self._kafka.topic,
@@ -224,10 +302,14 @@ class _Export:
             transaction_timeout_s=TRANSACTION_TIMEOUT_S,
         )
         with closing(sliced):
-            done = send_in_slices(rows, sliced, self._redis, transaction, slice_rows=SLICE_ROWS)
+            done = send_in_slices(rows, sliced, self._redis, span, slice_rows=SLICE_ROWS)
         self._note(done.refused, self._kafka.topic, now)
-        self._kafka.write([], transaction)
+        self._kafka.write([], span)
         return done
+
+    def _note_progress(self, position: Position) -> None:
+        topic = None if self._kafka is None else self._kafka.topic
+        sent.note(self._lake.spark, self._path, topic, Progress(self._reading.table_id, position))
 
     def _note(self, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
         if refused:
@@ -236,7 +318,9 @@ class _Export:
     def _fill(self, spark: SparkSession, now: datetime) -> int:
         """Send every row again that Redis should have, and return how many were missing."""
         with self._redis.filling():
-            return self._put_again(to_changes(self._leaving_since(spark, now), self._table))
+            rows = self._put_again(to_changes(self._leaving_since(spark, now), self._table))
+        self._is_redis_behind = False
+        return rows
 
     def _put_next(self, spark: SparkSession, open_: Collection[tuple[str, str]], now: datetime) -> int:
         """Send rows again for members whose latest row was deleted: one that stands becomes the latest."""
@@ -269,40 +353,12 @@ def _changes(rows: Iterable[Row]) -> Iterator[Change]:
     return (Change(**row.asDict()) for row in rows)
 
 
-def _query(lake: Lake, table: MergedTable, filled_by: GoldTable, settings: Settings) -> LayerQuery:
-    path = lake.ensure_source(gold.spec(table, settings))
-    name = f"export.{table.name}"
-    kafka = None
-    if table.export.topic is not None:
-        topic = settings.topic(table.export.topic)
-        create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
-        noted = departures.noted(lake.spark, path, topic)
-        kafka = KafkaSink(
-            settings.kafka_bootstrap_servers,
-            topic,
-            table.name,
-            noted=noted,
-            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
-        )
-
-    def preflight(allow: Collection[Allow]) -> None:
-        if kafka is not None:
-            kafka.refuse_other_progress(
-                snapshots.application(lake, name),
-                checkpoints.last_planned(lake.spark, lake.checkpoint(name)),
-                allow_resend=Allow.RESEND in allow,
-            )
-
-    export = _Export(lake, table, path, kafka, settings)
-    return LayerQuery(
-        "export",
-        name,
-        lambda: tables.read_change_stream(lake.spark, path, max_bytes=settings.max_bytes_per_batch),
-        export.process_batch,
-        target=None,
-        reads=(f"gold.{filled_by.name}",),
-        tables={f"gold.{table.name}": path},
-        preflight=preflight,
-        close=export.close,
-        ticker=export,
+def _kafka_sink(table: MergedTable, settings: Settings) -> KafkaSink | None:
+    """Return the sink of a table's topic, which is created if it is missing; null for a table without one."""
+    if table.export.topic is None:
+        return None
+    topic = settings.topic(table.export.topic)
+    create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
+    return KafkaSink(
+        settings.kafka_bootstrap_servers, topic, table.name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
-from lakehouse.layers.query import BatchResult, LayerQuery, QueryMaker
+from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, StepMaker, TableStep
+from lakehouse.progress.reading import Filled, Reading
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
@@ -35,45 +38,41 @@ def spec(table: MergedTable, settings: Settings) -> TableSpec:
     )
 
 
-def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
-    """Return what makes the queries that fill the stream's gold tables."""
+def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's gold tables."""
     return [
-        QueryMaker(stream.name, f"gold.{table.name}", partial(_query, lake, stream, table, settings))
+        StepMaker(stream.name, "gold", f"gold.{table.name}", partial(_Merging, lake, stream, table, settings))
         for table in stream.gold
     ]
 
 
-def _query(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> LayerQuery:
-    by_name = {source.table: source for source in stream.sources}
-    silver_paths = {name: lake.ensure_source(silver.spec(by_name[name], settings)) for name in table.reads}
-    side_paths = {side.name: lake.ensure(spec(side, settings)) for side in table.sides}
-    path = lake.ensure(spec(table, settings))
-    merge = Merge(lake, table, settings)
+class _Merging(TableStep):
+    """Merges micro-batches of clean rows into a gold table and its side tables."""
 
-    def rows() -> DataFrame:
-        return table.combine(
-            {
-                name: tables.read_stream(lake.spark, silver_path, max_bytes=settings.max_bytes_per_batch)
-                for name, silver_path in silver_paths.items()
-            }
-        )
+    def __init__(self, lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> None:
+        by_name = {source.table: source for source in stream.sources}
+        sources = {
+            f"silver.{name}": lake.ensure_source(silver.spec(by_name[name], settings)) for name in table.reads
+        }
+        beside = tuple(Filled(f"gold.{side.name}", lake.ensure(spec(side, settings))) for side in table.sides)
+        path, name = lake.ensure(spec(table, settings)), f"gold.{table.name}"
+        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, settings.bytes_per_batch)
+        super().__init__("gold", reading, table.combine)
+        self.merge_every_s = table.merge_every_s
+        self._lake = lake
+        self._path = path
+        self._merge = Merge(lake, table, settings)
+        if isinstance(table.clock, WallClock):
+            self.ticker = _Ticker(lake.spark, self._merge, path, table.clock)
 
-    return LayerQuery(
-        "gold",
-        f"gold.{table.name}",
-        rows,
-        merge.process_batch,
-        target=path,
-        reads=tuple(f"silver.{name}" for name in table.reads),
-        tables={f"gold.{table.name}": path}
-        | {f"gold.{name}": side_path for name, side_path in side_paths.items()}
-        | {f"silver.{name}": silver_path for name, silver_path in silver_paths.items()},
-        co_targets={f"gold.{name}": "true" for name in side_paths},
-        ticker=_Ticker(lake.spark, merge, path, table.clock) if isinstance(table.clock, WallClock) else None,
-        combine=table.combine,
-        is_held=lambda: leases.is_held(lake.spark, path),
-        merge_every_s=table.merge_every_s,
-    )
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Merge the rows; an export reads the table's change feed, so nothing is kept."""
+        yield Passed(self._merge.merge(batch, now))
+
+    def is_held(self) -> bool:
+        """Tell whether somebody holds the table, so that a micro-batch would wait."""
+        return leases.is_held(self._lake.spark, self._path)
 
 
 class _Ticker:

@@ -1,9 +1,10 @@
 """How a micro-batch of clean rows is merged into a gold table.
 
 The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
-current rows (`fold`). New and changed rows are upserted under the query's transaction. A rerun merges nothing
-twice. Side tables are written before the main table, because the main table holds the state that they were
-computed from: after a crash between the two, the retry computes the side tables again.
+current rows (`fold`). New and changed rows are upserted in one commit, which also notes how far the query has
+read. So a rerun merges nothing twice. Side tables are written before the main table, because the main table
+holds the state that they were computed from: after a crash between the two, the retry computes the side
+tables again.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
-from lakehouse.layers.query import BatchResult
+from lakehouse.layers.step import Batch, BatchResult
 from lakehouse.messages.layout import Equals
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.settings import Settings
+from lakehouse.spark import internals
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.stream import (
     DELETED,
@@ -32,7 +33,7 @@ from lakehouse.stream import (
     SideTable,
     WallClock,
 )
-from lakehouse.tables import Candidates, Commit, HighWaterMark, Lake, Transaction, from_micros, leases
+from lakehouse.tables import Candidates, Commit, HighWaterMark, Lake, Move, from_micros, leases
 from lakehouse.tables.pruning import Between, Near
 from lakehouse.tables.spans import MOST_SPANS, merged
 from lakehouse.transforms.timestamps import shifted
@@ -64,6 +65,20 @@ class _Folded:
     to_recompute: DataFrame | None
 
 
+@dataclass(frozen=True)
+class _Input:
+    """What is merged: partials of a micro-batch, facts about them, and how far time has come.
+
+    `beside` is what each side table has to note, by name; null for one that has it.
+    """
+
+    partials: DataFrame
+    facts: _Facts
+    progress: EventTimeProgress
+    batch: Batch
+    beside: dict[str, tuple[Move, ...] | None]
+
+
 class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
@@ -81,36 +96,37 @@ class Merge:
         )
         self.next_due: datetime | None = None
 
-    def process_batch(
-        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> BatchResult:
-        """Merge a micro-batch of clean rows; a second call with the same transaction merges nothing."""
-        table, spark = self._table, batch.sparkSession
-        if tables.is_written(spark, self._path, transaction):
-            # The write is done, only its checkpoint is missing. To fold again would be wasted, unless totals
-            # that were added twice had left their range.
-            return BatchResult(0)
-        few = are_few(size_bytes=size_of(batch)) if count is None else are_few(rows=count)
+    def merge(self, batch: Batch, now: datetime) -> BatchResult:
+        """Merge a micro-batch of clean rows, and note how far it reads.
+
+        Raises PositionError if the table does not say what the micro-batch begins with.
+        """
+        table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
+        few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
         execute_for(spark, few=few)
-        partials = table.preaggregate(gathered(batch, few=few), self._settings).persist()
+        partials = table.preaggregate(gathered(rows, few=few), self._settings).persist()
+        beside = dict(zip((side.name for side in table.sides), batch.beside, strict=False))
         try:
             facts = self._facts(partials)
             if not facts.rows:
+                tables.note(spark, self._path, batch.moves)
                 return BatchResult(0)
             progress = self._front(spark, facts, now)
-            written = tables.retry_on_conflict(lambda: self._merge(partials, facts, progress, transaction))
+            written = tables.retry_on_conflict(
+                lambda: self._merge(_Input(partials, facts, progress, batch, beside))
+            )
         finally:
             partials.unpersist()
         if self._merged is not None:
             self._merged.advance(progress.now)
         return BatchResult(facts.rows, written)
 
-    def _merge(
-        self, partials: DataFrame, facts: _Facts, progress: EventTimeProgress, transaction: Transaction
-    ) -> dict[str, int]:
+    def _merge(self, given: _Input) -> dict[str, int]:
         """Fold the partials into the current rows once nobody holds the table, and write what differs."""
+        partials, facts, progress = given.partials, given.facts, given.progress
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
+        commit.expect(given.batch.moves)  # else the fold has these rows already, and a side table gets them
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
@@ -123,10 +139,10 @@ class Merge:
             )
             if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
-                partials, current = self._made_anew(partials, current, to_recompute, transaction.version)
+                partials, current = self._made_anew(partials, current, to_recompute, given.batch)
             folded = self._table.fold(partials, current, progress, self._settings).persist()
             try:
-                return self._write(_Folded(folded, partials, to_recompute), commit, near, transaction)
+                return self._write(_Folded(folded, partials, to_recompute), commit, near, given)
             finally:
                 folded.unpersist()
 
@@ -223,18 +239,17 @@ class Merge:
         return _held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
 
     def _made_anew(
-        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: int
+        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: Batch
     ) -> tuple[DataFrame, DataFrame]:
         """Return partials and current rows, with those of the keys to recompute replaced by what silver has.
 
         Silver's rows are read up to the micro-batch and not beyond; later ones can be added later.
         """
         keys, spark = list(self._table.keys), partials.sparkSession
-        read = snapshots.positions(self._lake, f"gold.{self._table.name}", batch)
         paths = {name: self._lake.path("silver", name) for name in self._table.reads}
         history = self._table.combine(
             {
-                name: snapshots.read_up_to(spark, path, read.get(tables.table_id(spark, path)))
+                name: cuts.read_up_to(spark, path, batch.ends.get(f"silver.{name}"))
                 for name, path in paths.items()
             }
         )
@@ -251,16 +266,18 @@ class Merge:
         folded: _Folded,
         commit: Commit,
         near: Candidates,
-        transaction: Transaction,
+        given: _Input,
     ) -> dict[str, int]:
         table = self._table
-        beside = {side.name: self._write_side(side, folded, transaction) for side in table.sides}
-        written = tables.upsert(_standing(table, folded.rows), commit, near, table.keys, transaction)
-        if written and isinstance(table.clock, WallClock):
+        beside = {side.name: self._write_side(side, folded, given) for side in table.sides}
+        written = tables.upsert(_standing(table, folded.rows), commit, near, table.keys, given.batch.moves)
+        if written.version is None:
+            commit.finish(given.batch.moves)
+        elif isinstance(table.clock, WallClock):
             self._advance_due(self._least_due(folded.rows, table.clock))
-        return {table.name: written} | beside
+        return {table.name: written.rows} | beside
 
-    def _write_side(self, side: SideTable, folded: _Folded, transaction: Transaction) -> int:
+    def _write_side(self, side: SideTable, folded: _Folded, given: _Input) -> int:
         """Write the micro-batch's rows of a side table.
 
         If the side table has been written and the main table has not, the main table may since have changed.
@@ -268,20 +285,24 @@ class Merge:
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
-        is_again = commit.has(transaction)
+        moves = given.beside.get(side.name, ())
+        is_again = moves is None
         theirs = [] if folded.to_recompute is None else [(folded.to_recompute, self._table.keys)]
         theirs += [(folded.partials.select(*side.keys).distinct(), side.keys)] if is_again else []
         if theirs:
             every = tables.read(rows.sparkSession, path)
             found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
-            standing = reduce(DataFrame.union, found).distinct()
+            standing = reduce(DataFrame.unionByName, found).distinct()
             gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
             changed = rows.subtract(standing.select(*rows.columns))
             rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
         rows = _standing(side, rows).persist()
         try:
             near = commit.candidates(_extent_of(side, rows))
-            return tables.upsert(rows, commit, near, side.keys, None if is_again else transaction)
+            written = tables.upsert(rows, commit, near, side.keys, moves or ())
+            if written.version is not None:
+                given.beside[side.name] = None  # what comes after may fail, and be done again
+            return written.rows
         finally:
             rows.unpersist()
 
@@ -316,13 +337,8 @@ def _held(rows: DataFrame) -> DataFrame | None:
     Timestamps travel as numbers: without a zone, one hour of each autumn would be ambiguous.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
-    numbered = rows.withColumns({name: F.unix_micros(name) for name in times})._jdf
-    found = numbered.collectAsList()
-    if found.isEmpty():
-        return None
-    session: Any = rows.sparkSession._jsparkSession
-    held = DataFrame(session.createDataFrame(found, numbered.schema()), rows.sparkSession)
-    return held.withColumns({name: F.timestamp_micros(F.col(name)) for name in times})
+    held = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))
+    return None if held is None else held.withColumns({name: F.timestamp_micros(name) for name in times})
 
 
 def _extent_of(table: MergedTable, rows: DataFrame) -> Near | None:

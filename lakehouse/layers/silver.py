@@ -3,11 +3,11 @@
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. `event_time` is UTC; an
 optional field that the record leaves out is null. A rerun writes nothing twice and reaches the same verdicts.
 
-The dead letters of a micro-batch are written before its clean rows. The watermark comes from the clean rows,
-so a retry after a crash between the two writes still sees the watermark of the first attempt, and every
-record gets the same verdict again. Writes that were completed are skipped. If the rules or the watermark
-changed in between, a record that has a dead letter keeps it, and other records that are now refused get one.
-So no record can end up in both tables or in neither.
+The dead letters of a micro-batch are written before its clean rows, and say as well up to where it reads. The
+watermark comes from the clean rows, so a retry after a crash between the two writes takes the same records
+under the watermark of the first attempt, and every record gets the same verdict again. If the rules or the
+watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
+get one. So no record can end up in both tables or in neither.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from importlib.metadata import version
+from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import bronze
-from lakehouse.layers.query import BatchResult, LayerQuery, Passed, QueryMaker
+from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, StepMaker, TableStep
+from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
 from lakehouse.records.offsets import ranges_of, within
 from lakehouse.records.validation import (
@@ -38,7 +40,7 @@ from lakehouse.records.validation import (
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, Lake, TableSpec, Transaction, from_micros
+from lakehouse.tables import HighWaterMark, Lake, TableSpec, from_micros
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
@@ -95,90 +97,72 @@ def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def queries(lake: Lake, stream: Stream, settings: Settings) -> list[QueryMaker]:
-    """Return what makes the queries that fill the stream's silver tables."""
+def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's silver tables."""
     return [
-        QueryMaker(stream.name, query_name(source), partial(_query, lake, stream, source, settings))
+        StepMaker(
+            stream.name, "silver", query_name(source), partial(_Cleaning, lake, stream, source, settings)
+        )
         for source in stream.sources
     ]
 
 
-def _query(lake: Lake, stream: Stream, source: Source, settings: Settings) -> LayerQuery:
-    paths, name = ensure(lake, source, settings), query_name(source)
-    cleaning = _Cleaning(stream, source, paths, settings)
-    return LayerQuery(
-        "silver",
-        name,
-        lambda: tables.read_stream(lake.spark, paths.bronze, max_bytes=settings.max_bytes_per_batch),
-        cleaning.process_batch,
-        target=paths.clean,
-        reads=(f"bronze.{source.table}",),
-        tables={
-            name: paths.clean,
-            DEAD_LETTERS.qualified_name: paths.dead,
-            f"bronze.{source.table}": paths.bronze,
-        },
-        co_targets={DEAD_LETTERS.qualified_name: f"job = '{name}'"},
-        pass_on=cleaning.pass_on,
-    )
-
-
-class _Cleaning:
+class _Cleaning(TableStep):
     """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
-    def __init__(self, stream: Stream, source: Source, paths: Paths, settings: Settings) -> None:
+    def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings) -> None:
+        paths, name = ensure(lake, source, settings), query_name(source)
+        super().__init__(
+            "silver",
+            Reading(
+                lake.spark,
+                name,
+                {f"bronze.{source.table}": paths.bronze},
+                Filled(name, paths.clean),
+                (Filled(DEAD_LETTERS.qualified_name, paths.dead, f"job = '{name}'"),),
+                settings.bytes_per_batch,
+            ),
+        )
         self._stream = stream
         self._source = source
         self._paths = paths
         self._settings = settings
         self._reached = HighWaterMark(paths.clean, "event_time")
 
-    def process_batch(
-        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> BatchResult:
-        """Write the verdicts on the rows; a second call with the same transaction adds nothing."""
-        with self.pass_on(batch, transaction, now, count) as passed:
-            return passed.result
-
     @contextmanager
-    def pass_on(
-        self, batch: DataFrame, transaction: Transaction, now: datetime, count: int | None = None
-    ) -> Iterator[Passed]:
-        """Do the same, and keep the clean rows for the length of the block."""
-        spark, paths = batch.sparkSession, self._paths
-        if tables.is_written(spark, paths.clean, transaction):
-            # The write is done and only its checkpoint is missing. By now the batch's own rows have moved the
-            # watermark, and a batch without dead letters left no transaction that would keep new ones out.
-            yield Passed(BatchResult(0), tables.read(spark, paths.clean).limit(0), 0, transaction)
-            return
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Write the verdicts on the rows; keep the clean rows for the length of the block."""
+        rows_in, paths, table = batch.rows, self._paths, self._source.table
+        spark = rows_in.sparkSession
         watermark = watermark_of(self._reached.value(spark), self._settings.allowed_lateness_s)
-        resumed = tables.is_written(spark, paths.dead, transaction)
-        size = size_of(batch) if count is None else count * _BYTES_A_ROW
+        size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
-        undecided = filter_without_letter(batch, paths.dead) if resumed else batch
+        undecided = filter_without_letter(rows_in, paths.dead) if batch.is_resumed else rows_in
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
         judged = judge(undecided, self._source, watermark, self._settings).persist()
         try:
             rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
             if refused:
-                self._bury(filter_dead(judged), transaction, now, resumed=resumed)
+                self._bury(filter_dead(judged), batch, now)
             clean = filter_clean(judged)
             if rows > refused:
-                tables.append(clean, paths.clean, transaction)
+                done = tables.append(clean, paths.clean, batch.moves)
                 self._reached.advance(from_micros(reached))
-            result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused})
-            yield Passed(result, clean, rows - refused, transaction)
+            else:
+                done = tables.note(spark, paths.clean, batch.moves)
+            result = BatchResult(rows, {table: rows - refused, "dead_letters": refused})
+            yield Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
         finally:
             judged.unpersist()
 
-    def _bury(self, dead: DataFrame, transaction: Transaction, now: datetime, *, resumed: bool) -> None:
+    def _bury(self, dead: DataFrame, batch: Batch, now: datetime) -> None:
         name = query_name(self._source)
-        origin = Origin(self._stream.name, STAGE, name, transaction.version, version("lakehouse"), now)
+        origin = Origin(self._stream.name, STAGE, name, batch.number, version("lakehouse"), now)
         letters = to_dead_letters(dead, origin)
-        if resumed:  # the transaction would make Delta skip it
+        if batch.is_resumed:  # the table has the first attempt's letters, and its position
             tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
         else:
-            tables.append(letters, self._paths.dead, transaction)
+            tables.append(letters, self._paths.dead, *[moves for moves in batch.beside if moves is not None])
 
 
 @cache

@@ -48,8 +48,8 @@ class LostRange:
         )
 
 
-def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> None:
-    """Note lost ranges, except what is already noted."""
+def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
+    """Note lost ranges, except what is already noted; tell whether there was anything to note."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last
@@ -65,3 +65,4 @@ def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> 
             fresh.append((*astuple(replace(loss, first_offset=first)), now, query))
     if fresh:
         tables.insert_missing(lake.spark.createDataFrame(fresh, SCHEMA), path, _KEYS, F.lit(True))
+    return bool(fresh)

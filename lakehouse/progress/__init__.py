@@ -1,1 +1,1 @@
-"""How far queries have come: their checkpoints, and the table versions that these refer to."""
+"""How far queries have read, as the commits of the tables that they fill say."""

@@ -1,39 +1,25 @@
-"""How Spark reads records from Kafka, streaming or in one batch: those of committed transactions."""
+"""How Spark reads records from Kafka: those of committed transactions, between two offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.settings import Settings
 
+_GROUP = "lakehouse"
 
-def read_new(spark: SparkSession, topics: Sequence[str], settings: Settings, *, since: str) -> DataFrame:
-    """Return the stream of the topics' records from a position on: `earliest`, or in the form of a plan."""
-    rows: DataFrame = (
-        _of(spark.readStream, topics, settings)
-        .option("startingOffsets", since)
-        .option("failOnDataLoss", "true")
-        .option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-        .load()
+
+def read_between(
+    spark: SparkSession, settings: Settings, topic: str, ranges: Mapping[int, tuple[int, int]]
+) -> DataFrame:
+    """Return a topic's records from the first offset of each partition on and before the second."""
+    first, end = (
+        json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
+        for side in (0, 1)
     )
-    return rows
-
-
-def read_between(spark: SparkSession, topic: str, settings: Settings, *, first: str, end: str) -> DataFrame:
-    """Return the topic's records between two positions in the form of a plan, the end excluded."""
-    rows: DataFrame = (
-        _of(spark.read, [topic], settings)
-        .option("startingOffsets", first)
-        .option("endingOffsets", end)
-        .load()
-    )
-    return rows
-
-
-def _of(reader: Any, topics: Sequence[str], settings: Settings) -> Any:
     options = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -41,7 +27,14 @@ def _of(reader: Any, topics: Sequence[str], settings: Settings) -> Any:
         # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "10000",
-        "subscribe": ",".join(topics),
+        # Executors keep consumers by the name of their group. By default each read has a group of its own,
+        # and would connect anew. Nothing is committed to it, and it needs no right.
+        "kafka.group.id": _GROUP,
+        "assign": json.dumps({topic: sorted(ranges)}),
+        "startingOffsets": first,
+        "endingOffsets": end,
+        "failOnDataLoss": "true",
         "includeHeaders": "true",
     }
-    return reader.format("kafka").options(**options)
+    rows: DataFrame = spark.read.format("kafka").options(**options).load()
+    return rows

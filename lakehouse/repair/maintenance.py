@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import gold, silver
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.records.validation import watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
@@ -55,18 +55,18 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> datetime | None:
     """Return the time (UTC) before which no record that is still to be merged can lie; null: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
-    merged = snapshots.positions(lake, query, snapshots.finished(lake, query))
+    target = lake.path("gold", table.name)
     watermarks = []
     for name in table.reads:
         source = next(source for source in stream.sources if source.table == name)
         path = lake.ensure(silver.spec(source, settings))
-        position = merged.get(tables.table_id(spark, path))
-        if position is None or position.is_starting:
+        position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
+        if position is None or position.is_beginning or not position.version:
             return None
         # The position is the first version with rows that may be unread. If all have been read, it may be an
         # old version, whose files compaction has replaced and VACUUM removed.
         newest = tables.version_of(spark, path)
-        has_all = not snapshots.has_unread(spark, path, position, newest + 1)
+        has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)
         greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
         if greatest is None or greatest.micros is None:

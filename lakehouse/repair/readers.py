@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lakehouse import tables
-from lakehouse.progress import snapshots
-from lakehouse.progress.snapshots import Position
-from lakehouse.tables import Lake
+from lakehouse.progress import cuts, sent
+from lakehouse.tables import Lake, Position
 
 _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A query that reads a table: its appends, or its change feed."""
+    """A query that reads a table: its appends, for a table that it fills, or its change feed, for a topic.
+
+    `fills` is the table's layer and name, null for an export; `topic` is null for a table without one.
+    """
 
     query: str
-    feed: bool
+    fills: tuple[str, str] | None = None
+    topic: str | None = None
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it reads the change feed."""
+        return self.fills is None
 
 
 @dataclass(frozen=True)
@@ -30,12 +38,15 @@ class Held:
     since: datetime | None
 
 
-def position_of(lake: Lake, reader: Reader, path: str, *, back: int = 0) -> Position | None:
-    """Return how far the reader's last finished micro-batch has come, or one `back` before it."""
-    last = snapshots.finished(lake, reader.query)
-    if last is None or last < back:
+def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
+    """Return how far the reader has come in the table at the path; null for not at all."""
+    if reader.fills is None:
+        progress = sent.noted(lake.spark, path, reader.topic)
+        is_this = progress is not None and progress.table == tables.table_id(lake.spark, path)
+        return progress.position if progress is not None and is_this else None
+    if not lake.exists(*reader.fills):
         return None
-    return snapshots.positions(lake, reader.query, last - back).get(tables.table_id(lake.spark, path))
+    return cuts.position_of(lake.spark, reader.query, lake.path(*reader.fills), path)
 
 
 def held_by(lake: Lake, readers: Iterable[Reader], path: str) -> Held | None:
@@ -62,10 +73,10 @@ def _unread(lake: Lake, reader: Reader, path: str) -> Held | None:
     newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
     if position.version < first_kept:
         return Held(reader.query, None)
-    if reader.feed:
-        read = snapshots.version_read(spark, path, position)
-        if read is not None and snapshots.with_same_rows(spark, path, max(read, first_kept)) == newest:
+    if reader.is_export:
+        read = None if position.is_beginning else position.version - 1
+        if read is not None and cuts.with_same_rows(spark, path, max(read, first_kept)) == newest:
             return None
-    elif not snapshots.has_unread(spark, path, position, newest + 1):
+    elif not cuts.has_unread(spark, path, position, newest + 1):
         return None
     return Held(reader.query, tables.committed_at(spark, path, min(position.version, newest)))

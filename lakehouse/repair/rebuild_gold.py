@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.layers import gold
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.settings import Settings
@@ -174,5 +174,5 @@ def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]
 
 def _is_behind(lake: Lake, table: GoldTable, name: str, version: int) -> bool:
     query, spark, path = f"gold.{table.name}", lake.spark, lake.path("silver", name)
-    positions = snapshots.positions(lake, query, snapshots.finished(lake, query))
-    return snapshots.has_unread(spark, path, positions.get(tables.table_id(spark, path)), version)
+    position = cuts.position_of(spark, query, lake.path("gold", table.name), path)
+    return cuts.has_unread(spark, path, position, version)

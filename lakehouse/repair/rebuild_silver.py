@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.ops import retained
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, attempted, to_dead_letters
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
@@ -179,9 +179,9 @@ class _SourceRebuild:
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
-        query, path = silver.query_name(self._source), self._paths.bronze
-        read = snapshots.positions(self._lake, query, snapshots.finished(self._lake, query))
-        rows = snapshots.read_up_to(self._lake.spark, path, read.get(tables.table_id(self._lake.spark, path)))
+        spark, path = self._lake.spark, self._paths.bronze
+        read = cuts.position_of(spark, silver.query_name(self._source), self._paths.clean, path)
+        rows = cuts.read_up_to(spark, path, read)
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:

@@ -17,10 +17,10 @@ from pyspark.sql.types import DataType, DoubleType, MapType
 
 from lakehouse import tables
 from lakehouse.ops import retained
-from lakehouse.progress import snapshots
+from lakehouse.progress import cuts
 from lakehouse.settings import Settings
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
-from lakehouse.tables import Lake
+from lakehouse.tables import Lake, Position
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
@@ -49,19 +49,17 @@ def cut_of(lake: Lake, table: GoldTable, settings: Settings) -> GoldCut:
 
     Side tables are written first, so one may be a micro-batch ahead: then its earlier version is taken.
     """
-    spark, query = lake.spark, f"gold.{table.name}"
-    application = snapshots.application(lake, query)
-    written = snapshots.written_now(spark, lake.path("gold", table.name), application)
-    versions = {table.name: written.version}
-    for side in table.sides:
-        side_path = lake.path("gold", side.name)
-        versions[side.name] = snapshots.written_up_to(spark, side_path, application, written.batch).version
-    positions = snapshots.positions(lake, query, written.batch)
-    merged = {}
+    spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
+    snapshot = tables.snapshot(spark, path)
+    versions = {table.name: tables.version_in(snapshot)}
+    read, merged = dict[str, Position | None](), dict[str, DataFrame]()
     for name in table.reads:
         silver_path = lake.path("silver", name)
-        position = positions.get(tables.table_id(spark, silver_path))
-        merged[name] = snapshots.read_up_to(spark, silver_path, position)
+        read[silver_path] = cuts.position_at(spark, query, snapshot, silver_path)
+        merged[name] = cuts.read_up_to(spark, silver_path, read[silver_path])
+    for side in table.sides:
+        side_path = lake.path("gold", side.name)
+        versions[side.name] = cuts.not_ahead(spark, query, side_path, tables.id_of(snapshot), read)
     found, since = {}, {}
     for one in (table, *table.sides):
         since[one.name] = retained.whole_from(lake, one, table, settings)

@@ -63,7 +63,7 @@ def take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime, *, dry_run: bool)
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
     """Cut by the time of landing: of each partition, all offsets up to the last one that landed before."""
-    reader = Reader(silver.query_name(source), feed=False)
+    reader = Reader(silver.query_name(source), ("silver", source.table))
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +10,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from lakehouse.repair.upkeep import Keeper, Task
-from lakehouse.runtime.groups import Alone, Clock
+from lakehouse.runtime.loop import Clock
+from lakehouse.runtime.schedule import Alone
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import Lake
 
-_MOST_BYTES = 256 << 20  # of a merged table's small files, which are rewritten between two trips
+_MOST_BYTES = 256 << 20  # of a merged table's small files, which are rewritten between two rounds
 _LOOK_EVERY_S = 1.0
+log = logging.getLogger(__name__)
 
 
 class Rounds:
@@ -72,7 +75,8 @@ class Rounds:
     def _step(self, keeper: Keeper, task: Task) -> None:
         try:
             kept = keeper.keep(task, self._clock())
-        except Exception as failure:  # noqa: BLE001 - told, and tried again
+        except Exception as failure:
+            log.exception("%s: upkeep failed", task.spec.qualified_name)
             self._on_notice(f"{task.spec.qualified_name}: upkeep failed: {error_line(failure)}")
             return
         if kept is not None and kept.has_done_something:

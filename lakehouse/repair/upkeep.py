@@ -26,7 +26,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.repair import retention
 from lakehouse.repair.readers import Held, Reader, held_by, position_of
 from lakehouse.repair.retention import CutMaker
-from lakehouse.runtime.groups import Alone
+from lakehouse.runtime.schedule import Alone
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, TableSpec, leases, upkeep
@@ -116,20 +116,22 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
 def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
     days, found = settings.kept_days.get, []
     for source in stream.sources:
-        merging = [f"gold.{table.name}" for table in stream.gold if source.table in table.reads]
+        merging = [table.name for table in stream.gold if source.table in table.reads]
         raw, clean = bronze.spec(source), silver.spec(source, settings)
         kept = days(raw.qualified_name)
         cut = None if kept is None else retention.bronze_cut(source, kept)
-        found.append(Task(raw, (Reader(silver.query_name(source), feed=False),), cut=cut))
+        found.append(Task(raw, (Reader(silver.query_name(source), ("silver", source.table)),), cut=cut))
         kept = days(clean.qualified_name)
         cut = None if kept is None else retention.silver_cut(stream, source, settings, kept)
-        found.append(Task(clean, tuple(Reader(query, feed=False) for query in merging), cut=cut))
+        readers = tuple(Reader(f"gold.{name}", ("gold", name)) for name in merging)
+        found.append(Task(clean, readers, cut=cut))
     for made_by in stream.gold:
         for table in (made_by, *made_by.sides):
             spec = gold.spec(table, settings)
             kept = days(spec.qualified_name)
             cut = None if kept is None else retention.gold_cut(stream, table, made_by, settings, kept)
-            readers = (Reader(f"export.{table.name}", feed=True),)
+            topic = None if table.export.topic is None else settings.topic(table.export.topic)
+            readers = (Reader(f"export.{table.name}", topic=topic),)
             found.append(Task(spec, readers, is_merged=True, cut=cut))
     return found
 
@@ -209,25 +211,21 @@ class Keeper:
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
         """Return how far back a table's versions have to be readable."""
         needed = [timedelta(hours=self._settings.files_kept_h)]
-        if any(reader.feed for reader in task.readers):
+        if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)
         if held is not None and held.since is not None:
             needed.append(now - held.since + _MARGIN)
         return max(needed)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
-        """Shorten the log, but leave what readers resume from, even if they have read everything.
-
-        Spark looks at its last micro-batch once more, from the end of the one before.
-        """
+        """Shorten the log, but leave what readers continue from, even if they have read every row."""
         spark, needed = self._lake.spark, [timedelta(hours=self._settings.log_kept_h)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:
-            for back in (0, 1):
-                position = position_of(self._lake, reader, path, back=back)
-                if position is not None and first_kept <= position.version <= newest:
-                    needed.append(now - tables.committed_at(spark, path, position.version) + _MARGIN)
-        if any(reader.feed for reader in task.readers):
+            position = position_of(self._lake, reader, path)
+            if position is not None and first_kept <= position.version <= newest:
+                needed.append(now - tables.committed_at(spark, path, position.version) + _MARGIN)
+        if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)
         upkeep.clean_log(spark, path, max(needed))
 

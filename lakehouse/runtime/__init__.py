@@ -1,1 +1,1 @@
-"""An application that runs layers: concurrent queries, failures, signals, guards."""
+"""An application that runs layers: a loop per stream, their turns, failures and signals."""

@@ -1,35 +1,42 @@
-"""Runs layers: their queries take turns in one application and stop between two micro-batches.
+"""Runs layers of streams in one application, each stream in a loop of its own, until caught up or for ever.
 
-With `available-now` the layers run one after the other, each until it has caught up, with as many concurrent
-micro-batches as the run is given. With an interval all queries stay up and one micro-batch runs at a time.
-Turns are granted in the order of requests.
-
-A query that fails goes down alone. It is made again and restarted after a pause. The run ends at once when no
-stream is left whose queries are all well, so a run of one stream ends at its first failure.
+A step that fails is retried with a growing pause, and holds up nobody: neither the steps before it nor other
+streams. The run ends at once only if every step fails.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from lakehouse.layers import bronze, export, gold, silver
-from lakehouse.layers.query import LAYERS, Allow, Gate, LayerName, QueryMaker
-from lakehouse.runtime.groups import Alone, BatchDone, Clock, Common, Group, OnBatch, Upkeep, utc_now
-from lakehouse.runtime.guards import Guards
+from lakehouse.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
+from lakehouse.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
+from lakehouse.runtime.schedule import Alone, Schedule
 from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger
-from lakehouse.runtime.trips import TripGroup
-from lakehouse.runtime.troubles import RETRIES, Troubles
+from lakehouse.runtime.triggers import check_trigger, interval_ms
+from lakehouse.runtime.troubles import RETRIES, Failure, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
+from lakehouse.spark.session import activate
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 
-__all__ = ["BatchDone", "RunOptions", "run", "utc_now"]
+__all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
-_MODULES = {"bronze": bronze, "silver": silver, "gold": gold, "export": export}
+_AT_ONCE = 2
+"""So many streams at a time in a live run: half of a round is Spark's planning and Delta's bookkeeping."""
+
+
+class Upkeep(Protocol):
+    """Looks after the tables of a live run."""
+
+    def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
+        """Make a block beside which it does so; `is_quiet` tells whether nothing waits to be processed."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +44,16 @@ class RunOptions:
     """How a run works, and whom it tells.
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
-    - `on_batch` is called after each micro-batch, from several threads if `at_once` is above 1.
-    - `on_notice` gets a line when a guard lets something through, when a query restarts because a table's
-      schema has changed, and when something fails or recovers. `watch` hears of failures and recoveries, too.
+    - `on_batch` is called after each micro-batch, from several threads.
+    - `on_notice` gets a line when a guard lets something through, and when something fails or recovers.
+      `watch` hears of failures and recoveries, too.
     - `clock` returns the time, UTC.
-    - `allow` lists what the guards do not refuse.
+    - `allow` lists what is not refused.
     - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
-    - `at_once`: how many micro-batches of a layer run concurrently while catching up; helps if rows are few.
+    - `at_once`: how many streams catch up concurrently; helps if rows are few.
     - `upkeep` looks after the tables in a run with an interval.
-    - `trips`: all layers run, and new records go through all of them at once (`lakehouse.layers.trip`).
+    - `log_file` is where tracebacks go, for messages to say so.
     """
 
     trigger: str
@@ -59,7 +66,7 @@ class RunOptions:
     at_once: int = 1
     watch: Watch | None = None
     upkeep: Upkeep | None = None
-    trips: bool = False
+    log_file: Path | None = None
 
 
 def run(
@@ -72,95 +79,140 @@ def run(
     """Run the layers of the streams until they have caught up or are asked to stop.
 
     What the wall clock makes due is done once after catching up; with an interval, within one trigger of its
-    time.
+    time. A rerun continues where the tables say that the last run ended.
 
-    A query that fails, or whose start is refused, is retried with a growing pause (`runtime.troubles`) while
-    the others continue. A rerun continues from the last run's checkpoints. After all queries have stopped,
-    raises what still fails, and what failed when no stream was left without a failure. That is a
-    LakehouseError, such as a CheckpointError if a checkpoint, its tables and its topic do not belong together
-    (`lakehouse.runtime.guards`), or else a StreamError that names the query.
+    A step that fails, or whose start is refused, is retried with a growing pause (`runtime.troubles`) while
+    the others continue. At the end, raises what still fails, and earlier if every step does. That is a
+    LakehouseError, such as a PositionError if tables and topics do not fit together, or else a StreamError
+    that names the step.
     """
     check_trigger(options.trigger)
-    common = _common(lake, streams, settings, options)
-    _run(common, streams, layers, options)
-    common.troubles.raise_any()
+    _Run(lake, streams, layers, settings, options).run()
 
 
-def _run(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName], options: RunOptions) -> None:
-    ordered = [layer for layer in LAYERS if layer in layers]
-    gated = options.gate if "export" in ordered else None
-    if gated is not None:
-        ordered.remove("export")
-        common = replace(common, export=lambda alone: _export_open(common, streams, gated, alone))
-    left = list(streams)
-    if options.trips:
-        by_layer = {layer: list(_makers(common, streams, [layer])) for layer in ordered}
-        group = TripGroup(common, by_layer)
-        group.run()
-        behind = frozenset() if common.is_live else group.left_behind()
-        left = [stream for stream in streams if stream.name in behind]
-        ordered = ordered[1:] if left else []
-    groups = [ordered] if common.is_live else [[layer] for layer in ordered]
-    for together in groups:
-        if not common.stop.requested:
-            Group(common, _makers(common, left, together)).run()
-    if not common.is_live and common.export is not None and not common.stop.requested:
-        common.export(nullcontext)
+class _Run:
+    """One run of layers of some streams."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        streams: Sequence[Stream],
+        layers: Sequence[LayerName],
+        settings: Settings,
+        options: RunOptions,
+    ) -> None:
+        interval = interval_ms(options.trigger)
+        self._spark = lake.spark
+        self._streams = streams
+        self._settings = settings
+        self._options = options
+        self._stop = options.stop or Stop()
+        self._gate = options.gate if "export" in layers else None
+        permitted = Permitted(options.allow, options.on_notice)
+        lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
+        makers = {
+            one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams
+        }
+        watch = options.watch or Watch()
+        self._troubles = Troubles(
+            [maker.name for ones in makers.values() for maker in ones],
+            options.on_notice,
+            retries=RETRIES if interval is None else None,
+            watch=watch,
+            log_file=options.log_file,
+        )
+        common = Common(options.on_batch, options.clock, self._troubles, watch, interval is not None)
+        held_back = () if self._gate is None else ("export",)
+        self._loops = {
+            name: StreamLoop(name, lakes[name], ones, common, held_back=held_back)
+            for name, ones in makers.items()
+        }
+        at_once = options.at_once
+        if interval is not None:
+            at_once = min(_AT_ONCE, lake.spark.sparkContext.defaultParallelism)
+        self._schedule = Schedule(
+            list(self._loops.values()),
+            self._stop,
+            at_once=at_once,
+            interval_s=None if interval is None else interval / 1000,
+        )
+        self._is_live = interval is not None
+        self._next_export = time.monotonic() + settings.gate_interval_s
+
+    def run(self) -> None:
+        try:
+            with self._upkeep():
+                self._schedule.run(self._meanwhile)
+            for loop in self._loops.values() if self._is_live else ():
+                loop.settle()
+            if self._gate is not None and not self._is_live and not self._stop.requested:
+                self._export_open(self._gate)
+        finally:
+            for loop in self._loops.values():
+                loop.close()
+        self._troubles.raise_any()
+
+    def _upkeep(self) -> AbstractContextManager[None]:
+        upkeep = self._options.upkeep if self._is_live else None
+        return (
+            nullcontext() if upkeep is None else upkeep.beside(self._schedule.alone, self._schedule.is_quiet)
+        )
+
+    def _meanwhile(self) -> None:
+        if self._gate is not None and self._is_live and time.monotonic() >= self._next_export:
+            self._export_open(self._gate)
+            self._next_export = time.monotonic() + self._settings.gate_interval_s
+
+    def _export_open(self, gate: Gate) -> None:
+        """Export the streams whose gates are open, while nothing else writes gold.
+
+        The gate looks at most of the rows before that, and at newer ones again meanwhile. In a live run, a
+        failure waits for a later round, so that the others get their turns.
+        """
+        for stream in self._streams:
+            if self._stop.requested or not self._is_open(stream, gate):
+                continue
+            with self._schedule.alone():
+                if self._is_open(stream, gate):
+                    self._loops[stream.name].export(self._stop, tries_again=not self._is_live)
+
+    def _is_open(self, stream: Stream, gate: Gate) -> bool:
+        name, troubles = f"gate of {stream.name}", self._troubles
+        if not troubles.is_due(name):
+            return False
+        activate(self._spark)  # an export of this thread has worked in its stream's own session
+        try:
+            is_open = gate.is_open(stream, self._options.clock())
+        except Exception as failure:  # noqa: BLE001 - raised by the run's end
+            told = Failure(name, stream.name, failure)
+            if self._is_live:
+                troubles.add(told)
+            else:
+                troubles.add_last(told)
+            return False
+        troubles.end(name)
+        return is_open
 
 
-def _common(lake: Lake, streams: Sequence[Stream], settings: Settings, options: RunOptions) -> Common:
-    watch = options.watch or Watch()
-    retries = RETRIES if options.trigger == AVAILABLE_NOW else None
-    names = [stream.name for stream in streams]
-    return Common(
-        lake,
-        settings,
-        options.trigger,
-        options.on_batch,
-        options.clock,
-        Guards(lake, settings, options.allow, options.on_notice),
-        options.at_once,
-        options.stop or Stop(),
-        Troubles(names, options.on_notice, retries=retries, watch=watch),
-        watch,
-        upkeep=options.upkeep,
-    )
+def _makers(
+    lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
+) -> Iterator[StepMaker]:
+    """Yield a stream's steps in the order of a round: an export comes right after the table that it sends.
 
-
-def _makers(common: Common, streams: Sequence[Stream], layers: Sequence[LayerName]) -> Iterator[QueryMaker]:
-    for layer in layers:
-        for stream in streams:
-            yield from _MODULES[layer].queries(common.lake, stream, common.settings)
-
-
-def _export_open(common: Common, streams: Sequence[Stream], gate: Gate, alone: Alone) -> None:
-    """Export the streams whose gates are open; nothing else writes gold while `alone`.
-
-    The gate looks at most of the rows before that, and at newer ones again while alone. In a live run, a
-    failure waits for a later round, so that the others get their turns.
+    What users wait for must not wait for the tables that come next.
     """
-    round_ = replace(common, trigger=AVAILABLE_NOW, export=None)
-    for stream in streams:
-        if common.stop.requested or not _is_open(common, stream, gate):
-            continue
-        with alone():
-            if _is_open(common, stream, gate):
-                makers = _makers(round_, [stream], ["export"])
-                due = [maker for maker in makers if common.troubles.is_due(maker.name)]
-                Group(round_, due, tries_again=not common.is_live).run()
-
-
-def _is_open(common: Common, stream: Stream, gate: Gate) -> bool:
-    name, troubles = f"gate of {stream.name}", common.troubles
-    if not troubles.is_due(name):
-        return False
-    try:
-        is_open = gate.is_open(stream, common.clock())
-    except Exception as failure:  # noqa: BLE001 - raised by the run's end
-        if common.is_live:
-            common.note(name, stream.name, failure)
-        else:
-            troubles.add_last(name, stream.name, failure)
-        return False
-    troubles.is_over(name)
-    return is_open
+    found = {
+        "bronze": bronze.steps(lake, stream, settings, permitted),
+        "silver": silver.steps(lake, stream, settings, permitted),
+        "gold": gold.steps(lake, stream, settings, permitted),
+        "export": export.steps(lake, stream, settings, permitted),
+    }
+    yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])
+    exports = iter(found["export"])
+    for table, merging in zip(stream.gold, found["gold"], strict=True):
+        if "gold" in layers:
+            yield merging
+        for _ in (table, *table.sides):
+            sending = next(exports)
+            if "export" in layers:
+                yield sending

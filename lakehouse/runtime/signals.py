@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
+
+from lakehouse.spark import internals
 
 
 @dataclass
@@ -49,23 +49,6 @@ def stopping_here() -> Iterator[Stop]:
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
     """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     with stopping_here() as stop:
-        jvm: Any = spark._jvm
-        jvm_handler = _JvmHandler(stop)
-        for name in ("TERM", "INT"):
-            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm_handler)
+        internals.on_signals(spark, ("TERM", "INT"), stop.request)  # under spark-submit the JVM gets them
         yield stop
-
-
-class _JvmHandler:
-    """Passes a signal that reaches the JVM to a Stop; under spark-submit the JVM gets the SIGTERM."""
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-
-    def handle(self, _signal: object) -> None:
-        self._stop.request()
-
-    class Java:
-        implements = ("sun.misc.SignalHandler",)

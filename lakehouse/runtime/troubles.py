@@ -1,15 +1,21 @@
 """Failures of a run: who is told, when a retry is due, and what the run ends with.
 
-A query can fail, or what it does by the wall clock, or a stream's gate; each has a name. In a live run it is
+A step can fail, or what it does by the wall clock, or a stream's gate; each has a name. In a live run it is
 retried after a pause that doubles with each consecutive failure. A run that catches up retries three times
-and then leaves it. Each failure, and its end, is an event too.
+and then leaves it. Each failure, and its end, is an event too; the first one has its whole traceback, which
+goes to the log as well.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from lakehouse.errors import LakehouseError, StreamError
 from lakehouse.events import Kind, kind_of, note, place_of
@@ -20,11 +26,23 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 RETRIES = 3  # in a run that catches up
 _MOST_DOUBLINGS = 30
+_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has all of it
+log = logging.getLogger(__name__)
 
 
 def pause_s(failures: int) -> float:
     """Return the seconds between the last of this many consecutive failures and the next attempt."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), LONGEST_PAUSE_S)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What failed, by name: a step, what it does by the clock, or a gate; and in which micro-batch."""
+
+    name: str
+    stream: str
+    cause: BaseException
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,55 +56,66 @@ class _Trouble:
 
 
 class Troubles:
-    """What currently fails in a run of these streams, in the order in which it began to.
+    """What currently fails in a run of these steps, in the order in which it began to.
 
     `notice` is told of each failure that the run survives, and of its end; `watch` of every one. `retries`
-    limits consecutive retries, null for no limit. For use by one thread.
+    limits consecutive retries, null for no limit. `log_file` is where tracebacks go, if messages are to say
+    so. Several threads may call it.
     """
 
     def __init__(
         self,
-        streams: Iterable[str],
+        steps: Iterable[str],
         notice: Callable[[str], None],
         *,
         retries: int | None = None,
         watch: Watch | None = None,
+        log_file: Path | None = None,
     ) -> None:
-        self._streams = frozenset(streams)
+        self._steps = frozenset(steps)
         self._notice = notice
         self._retries = retries
         self._watch = watch or Watch()
+        self._log_file = log_file
+        self._lock = threading.RLock()
         self._found: dict[str, _Trouble] = {}
 
-    def add(self, name: str, stream: str, cause: BaseException) -> None:
+    def add(self, failure: Failure) -> None:
         """Note a failure, and report when it is retried.
 
-        Raises the failure instead if every stream now has one: nothing is left to run.
+        Raises the failure instead if every step now fails: nothing is left to run.
         """
-        failures = self._failures(name) + 1
-        if self._retries is not None and failures > self._retries:
-            due = None
-            again = f"has failed {failures} times and is left to the next run"
-        else:
-            pause = pause_s(failures)
-            due = time.monotonic() + pause
-            again = f"failed; retrying in {pause:g} s"
-        self._note(name, stream, cause, due)
-        if self._streams <= {one.stream for one in self._found.values()}:
-            self._tell(name, cause, f"{name} failed, and nothing is left to run: {what_of(cause)}")
-            self.raise_any()
-        told = f"{name} {again}: {what_of(cause)}"
-        self._tell(name, cause, told)
-        self._notice(told)
+        name, cause = failure.name, failure.cause
+        with self._lock:
+            failures = self._failures(name) + 1
+            if self._retries is not None and failures > self._retries:
+                due = None
+                again = f"has failed {failures} times and is left to the next run"
+            else:
+                pause = pause_s(failures)
+                due = time.monotonic() + pause
+                again = f"failed; retrying in {pause:g} s"
+            self._note(failure, due)
+            if self._steps and self._steps <= self._found.keys():
+                self._tell(failure, f"{name} failed, and nothing is left to run: {what_of(cause)}")
+                self.raise_any()
+            told = f"{name} {again}: {what_of(cause)}"
+            self._tell(failure, told)
+            is_new = self._log_file is not None and failures == 1
+        self._notice(f"{told} (traceback in {self._log_file})" if is_new else told)
 
-    def add_last(self, name: str, stream: str, cause: BaseException) -> None:
+    def add_last(self, failure: Failure) -> None:
         """Note a failure that is not retried in this run."""
-        self._note(name, stream, cause, None)
-        self._tell(name, cause, f"{name} failed and is left to the next run: {what_of(cause)}")
+        with self._lock:
+            self._note(failure, None)
+            self._tell(
+                failure, f"{failure.name} failed and is left to the next run: {what_of(failure.cause)}"
+            )
 
-    def is_over(self, name: str) -> None:
+    def end(self, name: str) -> None:
         """Note that what failed works again; does nothing if it had not failed."""
-        over = self._found.pop(name, None)
+        with self._lock:
+            over = self._found.pop(name, None)
         if over is not None:
             note(Kind.RECOVERY, f"{name} works again", stream=over.stream, **place_of(name))
             self._watch.on_recovery(name)
@@ -98,20 +127,21 @@ class Troubles:
 
     def will_be_tried(self, name: str) -> bool:
         """Tell whether it currently fails and will be retried at some time."""
-        return name in self._found and self._found[name].due is not None
+        found = self._found.get(name)
+        return found is not None and found.due is not None
 
     def is_due(self, name: str) -> bool:
         """Tell whether it is time to try it: it works, or its pause is over."""
-        if name not in self._found:
-            return True
-        due = self._found[name].due
-        return due is not None and time.monotonic() >= due
+        found = self._found.get(name)
+        return found is None or (found.due is not None and time.monotonic() >= found.due)
 
     def raise_any(self) -> None:
         """Raise the first failure, which names the others, unless nothing fails."""
-        if not self._found:
+        with self._lock:
+            found = list(self._found.items())
+        if not found:
             return
-        (_, first), *others = self._found.items()
+        (_, first), *others = found
         if not others:
             raise first.error
         names = ", ".join(name for name, _ in others)
@@ -119,21 +149,30 @@ class Troubles:
         raise type(first.error)(f"{first.error}; failed too: {names}") from cause
 
     def _failures(self, name: str) -> int:
-        return self._found[name].failures if name in self._found else 0
+        found = self._found.get(name)
+        return 0 if found is None else found.failures
 
-    def _tell(self, name: str, cause: BaseException, message: str) -> None:
-        found = self._found[name]
-        note(
-            kind_of(cause),
-            message,
-            stream=found.stream,
-            **place_of(name),
-            details={"name": name, "error": type(cause).__name__, "failures": found.failures},
-        )
+    def _tell(self, failure: Failure, message: str) -> None:
+        name, cause = failure.name, failure.cause
+        count = self._failures(name)
+        details: dict[str, Any] = {"name": name, "error": type(cause).__name__, "failures": count}
+        if count == 1:  # the first time it happens; later ones say the same
+            trace = trace_of(failure)
+            details |= {"where": failure.where, "traceback": trace[:_MOST_CHARACTERS]}
+            log.error("%s", trace)
+        note(kind_of(cause), message, stream=failure.stream, **place_of(name), details=details)
 
-    def _note(self, name: str, stream: str, cause: BaseException, due: float | None) -> None:
-        self._found[name] = _Trouble(stream, _error(name, cause), self._failures(name) + 1, due)
+    def _note(self, failure: Failure, due: float | None) -> None:
+        name, cause = failure.name, failure.cause
+        self._found[name] = _Trouble(failure.stream, _error(name, cause), self._failures(name) + 1, due)
         self._watch.on_failure(name, what_of(cause))
+
+
+def trace_of(failure: Failure) -> str:
+    """Return a failure's whole traceback, and under it that of Java, with what failed and where."""
+    where = f" in {failure.where}" if failure.where else ""
+    text = "".join(traceback.format_exception(failure.cause))
+    return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"
 
 
 def _error(name: str, cause: BaseException) -> LakehouseError:

@@ -11,14 +11,11 @@ from collections.abc import Mapping, Sequence
 class Watch:
     """Ignores everything; observers override what they want to know.
 
-    Names are those of queries, of their work by the clock, and of gates, as in messages. With `wants_phases`
-    the run asks Spark after each micro-batch how long its phases took, which costs a call.
+    Names are those of steps, of their work by the clock, and of gates, as in messages.
     """
 
-    wants_phases = False
-
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Note how long the phases of a query's micro-batch took, by Spark's names for them."""
+        """Note how long a step took to plan a micro-batch and to process it: `plan` and `process`."""
 
     def on_failure(self, name: str, reason: str) -> None:
         """Note what has failed."""
@@ -27,7 +24,7 @@ class Watch:
         """Note what works again."""
 
     def on_restart(self, name: str) -> None:
-        """Note a query that restarts."""
+        """Note a step that is made again after a failure."""
 
 
 class Watches(Watch):
@@ -35,7 +32,6 @@ class Watches(Watch):
 
     def __init__(self, watches: Sequence[Watch]) -> None:
         self._watches = watches
-        self.wants_phases = any(one.wants_phases for one in watches)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
         """Report to each how long the phases took."""

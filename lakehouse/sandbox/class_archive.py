@@ -56,7 +56,7 @@ def _land(lake: Lake, settings: Settings) -> None:
                 if sample.source == place
             ]
             frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(1)
-            tables.append(frame, path, tables.Transaction("classes", 0))
+            tables.append(frame, path)
 
 
 if __name__ == "__main__":

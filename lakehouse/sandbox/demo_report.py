@@ -16,7 +16,7 @@ from rich.table import Table
 
 from lakehouse.catalog import ask, register
 from lakehouse.errors import LakehouseError
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName
 from lakehouse.render import as_table
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.sandbox.producing import Summary

@@ -55,8 +55,14 @@ def told(event: Event) -> dict[str, Any]:
 
 
 def details_of(event: Event) -> Any:
-    """Return an event's decoded details; numbers that JSON lacks become text."""
-    return None if event.details is None else json.loads(event.details, parse_constant=str)
+    """Return an event's decoded details; numbers that JSON lacks become text.
+
+    Tracebacks are left out: they may have values of records in them, which not everybody here may read.
+    """
+    details = None if event.details is None else json.loads(event.details, parse_constant=str)
+    if isinstance(details, dict):
+        details.pop("traceback", None)
+    return details
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:

@@ -4,7 +4,7 @@ A change is a row's newest state in a micro-batch of gold's change feed. Both si
 changes as a whole, and may be given the same micro-batch again.
 """
 
-from lakehouse.sinks.change import Change
+from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
 from lakehouse.sinks.redis import (
     Put,
@@ -27,6 +27,7 @@ __all__ = [
     "Put",
     "RedisSink",
     "Sent",
+    "Span",
     "TooLarge",
     "as_stored",
     "filled_key",

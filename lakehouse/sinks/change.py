@@ -1,8 +1,13 @@
-"""A gold row to be sent."""
+"""Gold rows to be sent, and which part of a table's changes they are."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+
+from kafka.structs import OffsetAndMetadata
+
+from lakehouse.tables import Position
 
 
 @dataclass(frozen=True)
@@ -21,3 +26,18 @@ class Change:
     member: str
     order: int
     partition_by: str | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a micro-batch sends: a table's changes, by its id, from one position to another."""
+
+    table: str
+    before: Position
+    after: Position
+
+    @property
+    def reached(self) -> OffsetAndMetadata:
+        """The end, as a consumer group notes it."""
+        said = json.dumps({"table": self.table, "files": self.after.files})
+        return OffsetAndMetadata(self.after.version, said, -1)

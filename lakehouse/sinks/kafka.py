@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
@@ -10,12 +11,12 @@ from kafka.errors import KafkaError
 from kafka.partitioner import murmur2
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from lakehouse.errors import CheckpointError, ServiceError
-from lakehouse.sinks.change import Change
+from lakehouse.errors import PositionError, ServiceError
+from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.sinks.transactional import let_go, reported
 from lakehouse.spark.query_errors import what_of
-from lakehouse.tables import Transaction
+from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, limits_of
 
 TRANSACTION_TIMEOUT_S = 600
@@ -100,9 +101,9 @@ class Exporter:
 class KafkaSink(Exporter):
     """Writes a micro-batch's rows to one topic exactly once, in one transaction.
 
-    Progress is the micro-batch's number, as the offset of the group `lakehouse-export-<table>-to-<topic>`,
-    with the query's identity as its metadata. A committed micro-batch is not sent again. `noted` is the
-    progress noted in the lake, for when Kafka has dropped its own.
+    Progress is the version of the table that comes next, as the offset of the group
+    `lakehouse-export-<table>-to-<topic>`; its metadata says of which table, by its id. A committed
+    micro-batch is not sent again.
     """
 
     def __init__(
@@ -111,14 +112,12 @@ class KafkaSink(Exporter):
         topic: str,
         table: str,
         *,
-        noted: Transaction | None = None,
         transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
     ) -> None:
         group = progress_group(table, topic)
         super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
-        self._noted = noted
         self._limits = Limits()
-        self._sent: Transaction | None = None
+        self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
         """Split the changes by whether the topic accepts them; if not, its limit is looked up again.
@@ -132,13 +131,14 @@ class KafkaSink(Exporter):
                 weighed = weigh(changes, self._limits.record_bytes)
         return weighed
 
-    def write(self, changes: Sequence[Change], transaction: Transaction) -> int:
+    def write(self, changes: Sequence[Change], span: Span) -> int:
         """Send the changes in order and return how many were sent; 0 if they had been sent before.
 
-        Raises ServiceError if the broker refuses or another exporter has taken over.
+        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if one
+        has sent something else meanwhile.
         """
         with self._reported():
-            return self._write(changes, transaction)
+            return self._write(changes, span)
 
     def take_over(self) -> Limits:
         """Fence every earlier exporter and return the topic's current limits for producers.
@@ -150,55 +150,37 @@ class KafkaSink(Exporter):
             self._look_again()
         return self._limits
 
-    def refuse_other_progress(
-        self, application: str | None, planned: int | None, *, allow_resend: bool = False
-    ) -> None:
-        """Raise CheckpointError if the checkpoint does not match what Kafka says has been sent.
+    def sent(self) -> Progress | None:
+        """Return how far the topic has been sent to; null before the first time.
 
-        The checkpoint is of `application` (null: there is none) and has begun micro-batches up to `planned`.
-        If it knows nothing of the rows sent, it would send them again, which `allow_resend` permits. If it
-        was put back to an earlier state, its next micro-batches would have numbers that are taken, so their
-        rows would never be sent. Raises ServiceError if the broker does not answer.
+        Raises ServiceError if the broker does not answer.
         """
         try:
             # An open transaction after a crash would be waited for; it has not moved the progress.
-            sent = read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
+            return read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
         except KafkaError as error:
             raise ServiceError(f"export to topic {self.topic} failed: {what_of(error)}") from error
-        sent = sent or self._noted
-        if sent is None:
-            return
-        rows = f"rows of {self._table} were sent to topic {self.topic}"
-        if sent.application != application and not allow_resend:
-            ours = "which is gone" if application is None else f"and this one is of {application}"
-            raise CheckpointError(
-                f"{rows} under another checkpoint ({sent.application}, by consumer group {self._group}), "
-                f"{ours}; continuing would send every row again. Put that checkpoint back, or run once with "
-                "--allow resend"
-            )
-        if sent.application == application and (planned is None or sent.version > planned):
-            raise CheckpointError(
-                f"{rows} up to micro-batch {sent.version} (consumer group {self._group}), but the checkpoint "
-                f"of {application} has begun none after {planned}: it is an older copy, and the next "
-                "micro-batches would be skipped as sent. Put the newer checkpoint back, or delete it and run "
-                "once with --allow resend"
-            )
 
-    def _write(self, changes: Sequence[Change], transaction: Transaction) -> int:
+    def _write(self, changes: Sequence[Change], span: Span) -> int:
         producer = self._connected()
         sent = self._sent
-        if sent and sent.application == transaction.application and sent.version >= transaction.version:
-            return 0
-        self._commit(producer, changes, OffsetAndMetadata(transaction.version, transaction.application, -1))
-        self._sent = transaction
+        if sent is not None and sent.table == span.table:
+            if not sent.position.is_before(span.after):
+                return 0
+            if span.before.is_before(sent.position):
+                raise PositionError(
+                    f"topic {self.topic} has rows of {self._table} up to version {sent.position}, this "
+                    f"export continues at {span.before}: another one has sent them. Stop one"
+                )
+        self._commit(producer, changes, span.reached)
+        self._sent = Progress(span.table, span.after)
         return len(changes)
 
     def _connected(self) -> KafkaProducer:
         if self._producer is None:
             self._limits = limits_of(self._bootstrap_servers, self.topic)
             self._start(self._limits)
-            sent = read_progress(self._bootstrap_servers, self._group, self.topic)
-            self._sent = sent or self._noted
+            self._sent = read_progress(self._bootstrap_servers, self._group, self.topic)
         return self._producer
 
     def _look_again(self) -> bool:
@@ -218,10 +200,13 @@ def progress_group(table: str, topic: str) -> str:
 
 def read_progress(
     bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
-) -> Transaction | None:
-    """Return the last micro-batch noted as sent to the topic; null before the first."""
+) -> Progress | None:
+    """Return how far a table has been sent to the topic; null before the first time."""
     committed = read_group(bootstrap_servers, group, topic, isolation_level)
-    return None if committed is None else Transaction(str(committed.metadata), int(committed.offset))
+    if committed is None:
+        return None
+    said = json.loads(str(committed.metadata))
+    return Progress(str(said["table"]), Position(int(committed.offset), said["files"]))
 
 
 def read_group(

@@ -6,26 +6,30 @@ a large micro-batch is sent in slices of bounded size, each a transaction with i
 the slice. The rows are never all in memory.
 
 A retry skips the slices that were done. For that its rows have to come in the same order. They do: the
-micro-batch's plan in the checkpoint says what it reads of the change feed, and its rows are ordered by
-version and keys. The micro-batch's own progress is committed after all slices, as for a small one.
+progress of the slices says from where to where the micro-batch reads the change feed, and its rows are
+ordered by version and keys. The micro-batch's own progress is committed after all slices, as for a small one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
+from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from lakehouse.sinks.change import Change
+from lakehouse.errors import PositionError, ServiceError
+from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put, RedisSink
 from lakehouse.sinks.sizes import TooLarge, weigh
 from lakehouse.sinks.stopwatch import Stopwatch
-from lakehouse.tables import Transaction
+from lakehouse.spark.query_errors import what_of
+from lakehouse.tables import Position
 from lakehouse.topics import Limits
 
 SLICED_FROM_ROWS = 50_000
@@ -70,9 +74,9 @@ class SlicedSink(Exporter):
     """Writes the rows of a micro-batch to a topic exactly once, at most `slice_rows` in a transaction.
 
     Progress is the number of rows that are done, as the offset of the group
-    `lakehouse-export-<table>-to-<topic>-slices`, with the micro-batch they belong to as its metadata. A retry
-    of the micro-batch skips that many rows, so they have to come in the same order. Refused rows stay the
-    same, too: rows that are done are judged by the limit that applied then.
+    `lakehouse-export-<table>-to-<topic>-slices`; its metadata says which span of the table they are from. A
+    retry of the micro-batch skips that many rows, so they have to come in the same order. Refused rows stay
+    the same, too: rows that are done are judged by the limit that applied then.
     """
 
     def __init__(
@@ -85,15 +89,16 @@ class SlicedSink(Exporter):
         slice_rows: int,
         transaction_timeout_s: int,
     ) -> None:
-        group = f"{progress_group(table, topic)}-slices"
+        group = slices_group(table, topic)
         super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
         self._limits = limits
         self._slice_rows = slice_rows
 
-    def send(self, changes: Iterable[Change], transaction: Transaction) -> Iterator[Slice]:
+    def send(self, changes: Iterable[Change], span: Span) -> Iterator[Slice]:
         """Send the changes in order and yield them, slice by slice, each after its commit.
 
-        Raises ServiceError if the broker refuses or another exporter has taken over.
+        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if
+        slices of another micro-batch were sent that has not ended.
         """
         remaining = iter(changes)
         first = next(remaining, None)
@@ -101,12 +106,10 @@ class SlicedSink(Exporter):
             return
         with self._reported():
             producer = self._start(self._limits)
-            progress = self._progress_of(transaction)
+            progress = self._progress_of(span)
         remaining, done = chain([first], remaining), 0
         limit = min(self._limits.record_bytes, progress.record_bytes)
-        noted = json.dumps(
-            {"application": transaction.application, "batch": transaction.version, "record_bytes": limit}
-        )
+        noted = json.dumps({"span": _as_json(span), "record_bytes": limit})
         while part := next_slice(remaining, min(self._slice_rows, progress.left(done))):
             weighed, is_done = weigh(part, limit), done < progress.rows
             done += len(part)
@@ -115,18 +118,49 @@ class SlicedSink(Exporter):
                     self._commit(producer, weighed.fitting, OffsetAndMetadata(done, noted, -1))
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
-    def _progress_of(self, transaction: Transaction) -> _Progress:
+    def _progress_of(self, span: Span) -> _Progress:
         """Return how far the sink has come in a micro-batch."""
-        nothing, everything = _Progress(0, sys.maxsize), _Progress(sys.maxsize, sys.maxsize)
         committed = read_group(self._bootstrap_servers, self._group, self.topic)
         if committed is None:
-            return nothing
-        found = json.loads(str(committed.metadata))
-        if found["application"] != transaction.application or found["batch"] < transaction.version:
-            return nothing
-        if found["batch"] > transaction.version:
-            return everything
-        return _Progress(int(committed.offset), int(found["record_bytes"]))
+            return _Progress(0, sys.maxsize)
+        said = json.loads(str(committed.metadata))
+        found = _from_json(said["span"])
+        if found == span:
+            return _Progress(int(committed.offset), int(said["record_bytes"]))
+        if found.table == span.table and span.before.is_before(found.after):
+            # Whoever chose this micro-batch could not see yet that slices of another one were committed.
+            raise PositionError(
+                f"topic {self.topic} has slices of {self._table} from version {found.before} to "
+                f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "
+                "begin with those"
+            )
+        return _Progress(0, sys.maxsize)
+
+
+def slices_group(table: str, topic: str) -> str:
+    """Return the consumer group that holds the progress of slices of a table's export to a topic."""
+    return f"{progress_group(table, topic)}-slices"
+
+
+def last_sliced(bootstrap_servers: str, table: str, topic: str) -> Span | None:
+    """Return what the last micro-batch of which slices were sent reads; null for none.
+
+    Raises ServiceError if the broker does not answer.
+    """
+    try:
+        committed = read_group(bootstrap_servers, slices_group(table, topic), topic, "read_uncommitted")
+    except KafkaError as error:
+        raise ServiceError(f"export to topic {topic} failed: {what_of(error)}") from error
+    return None if committed is None else _from_json(json.loads(str(committed.metadata))["span"])
+
+
+def _as_json(span: Span) -> dict[str, Any]:
+    ends = ([one.version, one.files] for one in (span.before, span.after))
+    return {"table": span.table, **dict(zip(("before", "after"), ends, strict=True))}
+
+
+def _from_json(said: Mapping[str, Any]) -> Span:
+    return Span(said["table"], Position(*said["before"]), Position(*said["after"]))
 
 
 def next_slice(remaining: Iterator[Change], rows: int) -> list[Change]:
@@ -144,7 +178,7 @@ def send_in_slices(
     changes: Iterator[Change],
     kafka: SlicedSink | None,
     redis: RedisSink,
-    transaction: Transaction,
+    span: Span,
     *,
     slice_rows: int,
 ) -> Sent:
@@ -168,7 +202,7 @@ def send_in_slices(
     if kafka is None:
         slices: Iterator[Slice] = map(Slice, iter(lambda: next_slice(changes, slice_rows), []))
     else:
-        slices = kafka.send(changes, transaction)
+        slices = kafka.send(changes, span)
     with all_.running():
         put = redis.write(gone(sending.over(slices)))
     # Rows are read while others are sent, and sent while others are put.

@@ -49,7 +49,7 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     if not exists(spark, directory):
         return []
     system, path = _file_system(spark, directory), _path(spark, directory)
-    # As one text, "{a,b}": the hundred files of a checkpoint's directory would be three calls each.
+    # As one text, "{a,b}": a hundred files would be three calls each.
     text = internals.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 

@@ -1,12 +1,12 @@
 """The only package that creates, reads, appends to or merges Delta tables.
 
-A table lies at `<lake>/<layer>/<table>`; `Lake` finds it. Every write from a micro-batch carries a
-transaction: an application id (the streaming query's) and a version (the batch's number). Delta keeps the
-last version of each application in the table's log and skips a repeated one, so a retried micro-batch writes
-once.
+A table lies at `<lake>/<layer>/<table>`; `Lake` finds it. Every write from a micro-batch notes how far its
+query has read, in the same commit as its rows (`Move`). It fails if the table does not say what the query has
+left there, so a retried micro-batch writes once, and of two processes one fails.
 """
 
 from lakehouse.tables.commits import FILE, Candidates, Commit, begin
+from lakehouse.tables.data_files import files_at
 from lakehouse.tables.lake import Lake, open_lake
 from lakehouse.tables.log import (
     committed_at,
@@ -14,14 +14,17 @@ from lakehouse.tables.log import (
     exists,
     files,
     first_version,
-    is_written,
-    last_batch,
+    id_of,
+    is_newest,
+    mark_of,
     properties_of,
     read_commit,
     size_bytes,
     snapshot,
     table_id,
     transactions,
+    transactions_in,
+    version_in,
     version_of,
 )
 from lakehouse.tables.reading import (
@@ -31,22 +34,22 @@ from lakehouse.tables.reading import (
     has_rows,
     is_in_its_commits,
     read,
-    read_change_stream,
     read_changes,
     read_changes_since,
     read_files,
     read_parquet,
-    read_stream,
     read_version,
     register,
 )
-from lakehouse.tables.specs import DataFile, TableSpec, Transaction, checkpoint_of, from_micros, path_of
+from lakehouse.tables.specs import DataFile, Move, Position, Progress, TableSpec, from_micros, path_of
 from lakehouse.tables.writing import (
+    Written,
     append,
     clear,
     delete,
     insert_missing,
     keep_one,
+    note,
     replace,
     retry_on_conflict,
     update,
@@ -62,37 +65,40 @@ __all__ = [
     "DataFile",
     "HighWaterMark",
     "Lake",
+    "Move",
+    "Position",
+    "Progress",
     "TableSpec",
-    "Transaction",
+    "Written",
     "append",
     "as_declared",
     "begin",
-    "checkpoint_of",
     "clear",
     "committed_at",
     "created_ms",
     "delete",
     "exists",
     "files",
+    "files_at",
     "first_version",
     "from_micros",
     "has_rows",
+    "id_of",
     "insert_missing",
     "is_in_its_commits",
-    "is_written",
+    "is_newest",
     "keep_one",
-    "last_batch",
+    "mark_of",
+    "note",
     "open_lake",
     "path_of",
     "properties_of",
     "read",
-    "read_change_stream",
     "read_changes",
     "read_changes_since",
     "read_commit",
     "read_files",
     "read_parquet",
-    "read_stream",
     "read_version",
     "register",
     "replace",
@@ -101,8 +107,10 @@ __all__ = [
     "snapshot",
     "table_id",
     "transactions",
+    "transactions_in",
     "update",
     "update_matched",
     "upsert",
+    "version_in",
     "version_of",
 ]

@@ -19,14 +19,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.errors import PositionError
 from lakehouse.spark import internals
 from lakehouse.spark.columns import Columns
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
-from lakehouse.tables.log import FEW_FILES, last_batch, noted_files, properties_of, snapshot
+from lakehouse.tables.log import FEW_FILES, noted_files, properties_of, snapshot, transactions_in
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import Transaction
+from lakehouse.tables.specs import Move
 
 CHANGE_TYPE = "_change_type"
 FILE = "_file"
@@ -80,11 +81,17 @@ class Commit:
         """Tell whether the table keeps a change feed."""
         return (delta.property_in(self._txn, "delta.enableChangeDataFeed") or "").lower() == "true"
 
-    def has(self, transaction: Transaction) -> bool:
-        """Tell whether the table has the transaction; if another writer adds it later, this conflicts."""
-        delta.note_read_application(self._txn, transaction.application)
-        last = last_batch(self.snapshot, transaction.application)
-        return last is not None and last >= transaction.version
+    def expect(self, moves: Sequence[Move]) -> None:
+        """Raise PositionError unless the table says what the moves expect; a later change of it conflicts."""
+        noted = transactions_in(self.spark, self.snapshot) if moves else {}
+        for move in moves:
+            delta.note_read_application(self._txn, move.application)
+            found = noted.get(move.application)
+            if found != move.before:
+                raise PositionError(
+                    f"{move.application}: {self.path} says up to {found}, not {move.before} as this process "
+                    "has left it: another one runs the same layer. Stop one"
+                )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
         """Return the files that may have rows that match the condition, null for all of them.
@@ -151,16 +158,17 @@ class Commit:
         self._actions += [delta.removed(candidates.files[name], now_ms) for name in names]
         self._removes = True
 
-    def finish(self, transaction: Transaction | None) -> int:
-        """Publish everything and return the table's new version; the transaction becomes part of it."""
-        if transaction is None:
+    def finish(self, moves: Sequence[Move] = ()) -> int:
+        """Publish everything and return the table's new version; the moves become part of it."""
+        if not moves:
             # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
             operation = delta.update(self.spark) if self._removes else delta.write(self.spark)
             return self._publish(self._actions, operation)
-        application, version = transaction.application, transaction.version
-        noted = delta.application_wrote(self.spark, application, version, int(time.time() * 1000))
-        update = delta.streaming_update(self.spark, application, version, updates=self._removes)
-        return self._publish([noted, *self._actions], update)
+        at_ms = int(time.time() * 1000)
+        noted = [delta.application_wrote(self.spark, one.application, one.after, at_ms) for one in moves]
+        first = moves[0]
+        update = delta.streaming_update(self.spark, first.application, first.after, updates=self._removes)
+        return self._publish([*noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
         """Set properties of the table, or remove those that are null, and return its new version.

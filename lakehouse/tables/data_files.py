@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 
 from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
+from lakehouse.tables import entries
 from lakehouse.tables.delta_internals import Action, Snapshot
 from lakehouse.tables.entries import stats_of
-from lakehouse.tables.log import read_commit
+from lakehouse.tables.log import read_commit, snapshot
 from lakehouse.tables.pruning import Bounds
 
 _MOST_COMMITS = 50  # more are not read one by one
@@ -49,9 +50,9 @@ _known: dict[str, Files] = {}
 _lock = Lock()  # of the above; nobody holds it while reading
 
 
-def files_of(spark: SparkSession, path: str, snapshot: Snapshot) -> Files:
+def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
     """Return the files of a snapshot of the table at the path; several threads may ask at once."""
-    table, version = delta.table_id(snapshot), delta.version_of(snapshot)
+    table, version = delta.table_id(at), delta.version_of(at)
     with _lock:
         known = _known.get(path)
     if known is not None and known.table == table and version == known.version:
@@ -59,7 +60,7 @@ def files_of(spark: SparkSession, path: str, snapshot: Snapshot) -> Files:
     found = None
     if known is not None and known.table == table and 0 < version - known.version <= _MOST_COMMITS:
         found = _advanced(spark, path, known, version)
-    found = found or _read(spark, path, snapshot, table, version)
+    found = found or _read(spark, path, at, table, version)
     with _lock:
         newest = _known.get(path)
         if newest is None or newest.table != table or newest.version < version:
@@ -67,9 +68,17 @@ def files_of(spark: SparkSession, path: str, snapshot: Snapshot) -> Files:
     return found
 
 
-def frame_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[File]) -> DataFrame:
+def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
+    """Return the files of a version in the words of the log, the oldest first."""
+    at = snapshot(spark, path, version)
+    by_name = _read(spark, path, at, delta.table_id(at), version).by_name
+    files = (file.action for file in by_name.values())
+    return sorted(files, key=lambda file: (int(file["modificationTime"]), str(file["path"])))
+
+
+def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> DataFrame:
     """Return the rows of some of a snapshot's files."""
-    return delta.rows_of_files(spark, snapshot, [to_delta(spark, file) for file in files])
+    return delta.rows_of_files(spark, at, [to_delta(spark, file) for file in files])
 
 
 def to_delta(spark: SparkSession, file: File) -> Action:
@@ -91,11 +100,11 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
     return Files(known.table, version, by_name)
 
 
-def _read(spark: SparkSession, path: str, snapshot: Snapshot, table: str, version: int) -> Files:
+def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
     """Read the files from the checksum of the version, which names few files, or else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
-        files = delta.all_files(spark, snapshot).select(F.to_json(F.struct("*")).alias("action"))
+        files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
         noted = [json.loads(row.action) for row in files.collect()]
     return Files(table, version, {_name(action): file_of(action) for action in noted})
 

@@ -211,17 +211,17 @@ def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
     return internals.frame(spark, snapshot.allFiles().toDF())
 
 
-def noted_transactions(snapshot: Snapshot) -> dict[str, int] | None:
-    """Return the last transaction of each application by a snapshot's checksum; null if it has none."""
+def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
+    """Return the last transaction of each application by a snapshot's checksum; null if it has none.
+
+    They come as one text: each of them would be three calls to the JVM.
+    """
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
-    return None if found is None else {str(one.appId()): int(one.version()) for one in elements(found)}
-
-
-def last_transaction(snapshot: Snapshot, application: str) -> int | None:
-    """Return the last transaction of an application in a snapshot, null for none; by Spark jobs."""
-    found = value_of(snapshot.transactions().get(application))
-    return None if found is None else int(found)
+    if found is None:
+        return None
+    text = static(spark, f"{DELTA}.util.JsonUtils").mapper().writeValueAsString(found)
+    return {str(one["appId"]): int(one["version"]) for one in json.loads(str(text))}
 
 
 def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:

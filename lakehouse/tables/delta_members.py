@@ -54,6 +54,7 @@ MEMBERS = (
         f"{DELTA}.LogSegment", "checkpointProvider()", "lastCommitFileModificationTimestamp()", "version()"
     ),
     *members(f"{DELTA}.UninitializedCheckpointProvider", "version()"),
+    *members(f"{DELTA}.util.JsonUtils", "mapper()"),
     *members(f"{DELTA}.VersionChecksum", "allFiles()", "numFiles()", "setTransactions()", "tableSizeBytes()"),
     *members(
         f"{DELTA}.DeltaHistoryManager",

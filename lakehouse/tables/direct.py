@@ -164,6 +164,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 schema,
                 configuration=properties_when_made(spec),
                 commit_properties=CommitProperties(max_commit_retries=0),  # or it is made again, as version 1
+                raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:
             if not DeltaTable.is_deltatable(path):  # nobody else has created it meanwhile

@@ -1,4 +1,4 @@
-"""The lake for code that has a Spark session; code without one uses `path_of` and `checkpoint_of`."""
+"""The lake for code that has a Spark session; code without one uses `path_of`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
 from lakehouse.tables import features, making, reading, versions
 from lakehouse.tables.schema_evolution import Refused
-from lakehouse.tables.specs import TableSpec, checkpoint_of, path_of
+from lakehouse.tables.specs import TableSpec, path_of
 
 
 @dataclass(frozen=True)
 class Lake:
-    """The tables and checkpoints below a root, and the session that reads and writes them."""
+    """The tables below a root, and the session that reads and writes them."""
 
     spark: SparkSession
     root: str
@@ -26,10 +26,6 @@ class Lake:
     def path(self, layer: str, name: str) -> str:
         """Return a table's path, whether it exists or not."""
         return path_of(self.root, layer, name)
-
-    def checkpoint(self, query: str) -> str:
-        """Return the path of a query's checkpoint."""
-        return checkpoint_of(self.root, query)
 
     def exists(self, layer: str, name: str) -> bool:
         """Tell whether a table exists; raises TableError if it has a table feature that is not supported."""

@@ -15,7 +15,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.delta_internals import Action, Log, Segment, Snapshot
 from lakehouse.tables.entries import LogEntry, entry_of
-from lakehouse.tables.specs import DataFile, Transaction, from_micros
+from lakehouse.tables.specs import DataFile, from_micros
 
 CHECKPOINT_INTERVAL = 100
 """A checkpoint of a table's log is written every so many commits."""
@@ -70,6 +70,25 @@ def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
         return made
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A version of a table, and when its commit was written, in ms since the epoch."""
+
+    version: int
+    modified_ms: int | None
+
+
+def mark_of(spark: SparkSession, path: str, version: int) -> Mark:
+    """Return the mark of a version, by which `is_newest` recognises it."""
+    return Mark(version, storage.modified_ms(spark, commit_file(path, version)))
+
+
+def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
+    """Tell, by two looks at files, whether a version is still the table's newest."""
+    next_ = storage.modified_ms(spark, commit_file(path, mark.version + 1))
+    return next_ is None and mark == mark_of(spark, path, mark.version)
+
+
 def commit_file(path: str, version: int) -> str:
     """Return where the log keeps a version's commit."""
     return f"{path}/_delta_log/{version:020}.json"
@@ -87,7 +106,17 @@ def version_of(spark: SparkSession, path: str) -> int:
 
 def table_id(spark: SparkSession, path: str) -> str:
     """Return the id that Delta gave the table at its creation."""
-    return delta.table_id(snapshot(spark, path))
+    return id_of(snapshot(spark, path))
+
+
+def version_in(snapshot: Snapshot) -> int:
+    """Return the version of a snapshot, -1 if there is no table."""
+    return delta.version_of(snapshot)
+
+
+def id_of(snapshot: Snapshot) -> str:
+    """Return the id of a snapshot's table."""
+    return delta.table_id(snapshot)
 
 
 def created_ms(spark: SparkSession, path: str) -> int:
@@ -169,23 +198,15 @@ def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
     """Return the last version of every application that has written to the table in transactions."""
-    found = snapshot(spark, path)
-    noted = delta.noted_transactions(found)
-    return delta.all_transactions(spark, found) if noted is None else noted
+    return transactions_in(spark, snapshot(spark, path))
 
 
-def is_written(spark: SparkSession, path: str, transaction: Transaction) -> bool:
-    """Tell whether the table has the transaction, so that writing it again would do nothing."""
-    last = last_batch(snapshot(spark, path), transaction.application)
-    return last is not None and last >= transaction.version
+def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
+    """Return the same as of a snapshot.
 
-
-def last_batch(snapshot: Snapshot, application: str) -> int | None:
-    """Return the last version of an application's transactions in a snapshot; null for none.
-
-    It is read from the checksum of the snapshot's version. The snapshot itself would replay the log in Spark
-    jobs. Delta leaves transactions out of a checksum if they are many, and writes no checksum for commits
-    that are not its own.
+    The checksum of the snapshot's version names them. The snapshot itself would replay the log in Spark jobs.
+    It is asked if the checksum leaves them out, because they are many, or is missing, as for commits that are
+    not Delta's own.
     """
-    noted = delta.noted_transactions(snapshot)
-    return delta.last_transaction(snapshot, application) if noted is None else noted.get(application)
+    noted = delta.noted_transactions(spark, snapshot)
+    return delta.all_transactions(spark, snapshot) if noted is None else noted

@@ -19,6 +19,9 @@ from lakehouse.tables.specs import TableSpec
 from lakehouse.tables.writing import retry_on_conflict
 
 FIXED_PREFIX = "lakehouse."
+FORMAT = 1
+"""Under which rules tables are written; noted in each as `lakehouse.format` (docs/upgrades.md)."""
+_FORMAT = f"{FIXED_PREFIX}format"
 _LOG = "_delta_log"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
@@ -45,6 +48,7 @@ def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) ->
         _make(spark, path, spec)
         features.exists(spark, path, spec.qualified_name)  # the session's defaults may have added some
     if not _is_as_declared(spark, path, spec):
+        _refuse_later_format(spark, path, spec)
         _refuse_other_settings(spark, path, spec)
         _evolve(spark, path, spec, refused)
         if refused is Refused.TO_A_WRITER:
@@ -64,7 +68,7 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
     fixed = {
         FIXED_PREFIX + name: value for name, value in (*spec.pinned_settings.items(), *spec.shape.items())
     }
-    return {_STATS: ",".join(spec.stats)} | fixed
+    return {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT)} | fixed
 
 
 def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -91,6 +95,15 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     ]
     if found:
         raise TableError(f"{found[0]} lies there.")
+
+
+def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    found = properties(spark, path).get(_FORMAT, "0")
+    if not found.isdecimal() or int(found) > FORMAT:
+        raise TableError(
+            f"{spec.qualified_name} was written by a later version, in format {found}; this one writes "
+            f"format {FORMAT}. Install the later version again; docs/upgrades.md says how to go back"
+        )
 
 
 def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -127,7 +140,7 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
     """Note in the table which columns have minima and maxima, and what its rows' shape depends on."""
     declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
-    declared[_STATS] = ",".join(spec.stats)
+    declared |= {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT)}
 
     def bring_up_to_date() -> None:
         standing = properties(spark, path)

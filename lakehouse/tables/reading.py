@@ -1,4 +1,4 @@
-"""Rows of a table: as of now, as of a version, as a stream, and as changes."""
+"""Rows of a table: as of now, as of a version, by files, and as changes."""
 
 from __future__ import annotations
 
@@ -87,35 +87,6 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
         if files is not None:
             return delta.rows_of_files(spark, found, files)
     return delta.rows_of(spark, found)
-
-
-def read_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
-    """Return the table's appended rows as a stream, in micro-batches of about `max_bytes` of files.
-
-    It begins with the current rows. Commits that remove or rewrite rows are skipped, including the rows that
-    they insert.
-    """
-    reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
-    return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
-
-
-def read_change_stream(spark: SparkSession, path: str, *, max_bytes: str) -> DataFrame:
-    """Return the table's change feed as a stream: its rows plus _change_type and _commit_version.
-
-    It begins with the current rows, as inserts.
-    """
-    reader = spark.readStream.format("delta").option("readChangeFeed", "true")
-    return reader.options(**_beginning(spark, path)).option("maxBytesPerTrigger", max_bytes).load(path)
-
-
-def _beginning(spark: SparkSession, path: str) -> dict[str, str]:
-    """Return options that let a new stream begin at the first commit, if that gives the same rows.
-
-    To begin with the current rows, Delta replays the log in Spark jobs, when the stream begins and whenever
-    it resumes before there is another commit. A young table that was only appended to has the same rows in
-    its commits.
-    """
-    return {"startingVersion": "0"} if is_in_its_commits(spark, path) else {}
 
 
 def is_in_its_commits(spark: SparkSession, path: str) -> bool:

@@ -3,9 +3,11 @@
 Columns are matched by name, in any order. A field inside a struct is written with dots, one of an array's
 elements as `reasons.element.rule`.
 
-| the code declares, the table has | | | --- | --- | | a column that the table lacks | added in place, null in
-existing rows | | a type that holds every value of the column's | widened in place | | any other type |
-refused | | no column that the table has | refused to who writes the table, nothing to who reads it |
+    the code declares                        what happens
+    a column that the table lacks            it is added in place, null in existing rows
+    a type that holds the column's values    the column is widened in place
+    any other type                           refused
+    no column where the table has one        refused for a writer; a reader ignores the column
 """
 
 from __future__ import annotations

@@ -37,11 +37,53 @@ class TableSpec:
 
 
 @dataclass(frozen=True)
-class Transaction:
-    """Identity of one micro-batch's write: the same pair is written to a table at most once."""
+class Position:
+    """How far a table has been read: every version before `version`.
+
+    A query that begins with the rows of a table reads the files of one version first, the oldest first: then
+    `files` of that version have been read, and nothing else.
+    """
+
+    version: int
+    files: int | None = None
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the query is still reading the rows with which it begins."""
+        return self.files is not None
+
+    def is_before(self, other: Position) -> bool:
+        """Tell whether less has been read than in the other position."""
+        return self._order < other._order
+
+    def __str__(self) -> str:
+        return str(self.version) if self.files is None else f"{self.files} files of {self.version}"
+
+    @property
+    def _order(self) -> tuple[int, int]:
+        # The first files of version 12 come before all of it, which is position 13.
+        return (2 * self.version, 0) if self.files is None else (2 * self.version + 1, self.files)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a table, by its id, has been read or sent."""
+
+    table: str
+    position: Position
+
+
+@dataclass(frozen=True)
+class Move:
+    """How far a query has read one of its sources, as the commit with the rows notes it in a transaction.
+
+    `after` is the first version, or offset, that has not been read; `before` is what the table must say until
+    then, null for nothing (`lakehouse.progress.positions`).
+    """
 
     application: str
-    version: int
+    before: int | None
+    after: int
 
 
 @dataclass(frozen=True)
@@ -55,11 +97,6 @@ class DataFile:
 def path_of(lake: str, layer: str, name: str) -> str:
     """Return a table's path: `<lake>/<layer>/<name>`."""
     return f"{lake.rstrip('/')}/{layer}/{name}"
-
-
-def checkpoint_of(lake: str, query: str) -> str:
-    """Return the path of a query's checkpoint: `<lake>/_checkpoints/<query>`."""
-    return f"{lake.rstrip('/')}/_checkpoints/{query}"
 
 
 def from_micros(micros: int) -> datetime:

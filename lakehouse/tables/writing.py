@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from lakehouse.tables.commits import (
     changed_rows,
 )
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import Transaction
+from lakehouse.tables.specs import Move
 
 T = TypeVar("T")
 
@@ -57,22 +58,39 @@ _CONFLICTS = (
 )
 
 
-def append(rows: DataFrame, path: str, transaction: Transaction) -> int:
-    """Append the rows once, by column name, and return how many.
+@dataclass(frozen=True)
+class Written:
+    """What a commit has put into a table: rows, and its version; null if nothing was committed."""
 
-    A second call with the same transaction does nothing and returns 0, without reading a row. A column that
-    the rows lack is null. Raises TableError for a column that the table lacks.
+    rows: int
+    version: int | None
+
+
+def append(rows: DataFrame, path: str, moves: Sequence[Move] = ()) -> Written:
+    """Append the rows, by column name, and note the moves, in one commit.
+
+    A column that the rows lack is null. Raises TableError for a column that the table lacks, and
+    PositionError, without reading a row, if the table does not say what the moves expect.
     """
-    return retry_on_conflict(lambda: _append(rows, path, transaction))
+
+    def once() -> Written:
+        commit = begin(rows.sparkSession, path)
+        commit.expect(moves)
+        written = commit.write(_as_in(commit.schema, rows, path))
+        return Written(written, commit.finish(moves))
+
+    return retry_on_conflict(once)
 
 
-def _append(rows: DataFrame, path: str, transaction: Transaction) -> int:
-    commit = begin(rows.sparkSession, path)
-    if commit.has(transaction):
-        return 0
-    written = commit.write(_as_in(commit.schema, rows, path))
-    commit.finish(transaction)
-    return written
+def note(spark: SparkSession, path: str, moves: Sequence[Move]) -> Written:
+    """Note the moves in a commit without rows; raises PositionError as `append` does."""
+
+    def once() -> Written:
+        commit = begin(spark, path)
+        commit.expect(moves)
+        return Written(0, commit.finish(moves))
+
+    return retry_on_conflict(once)
 
 
 def upsert(
@@ -80,23 +98,23 @@ def upsert(
     commit: Commit,
     near: Candidates,
     keys: Sequence[str],
-    transaction: Transaction | None,
-) -> int:
-    """Replace the rows with the same keys, end the commit, and return how many were put and deleted.
+    moves: Sequence[Move] = (),
+) -> Written:
+    """Replace the rows with the same keys, note the moves, and end the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted. `near`
-    are the commit's candidates for rows with one of the keys. Without rows nothing is committed, and a second
-    call with the same transaction does nothing. It fails if another writer has changed what the commit read:
-    see `retry_on_conflict`.
+    are the commit's candidates for rows with one of the keys. Without rows nothing is committed.
+    Raises PositionError as `append` does. It fails if another writer has changed what the commit read: see
+    `retry_on_conflict`.
     """
+    commit.expect(moves)
     changed = rows.count()
-    if not changed or (transaction is not None and commit.has(transaction)):
-        return 0
+    if not changed:
+        return Written(0, None)
     few = are_few(rows=max(changed, near.rows))
     with executing_for(rows.sparkSession, few=few):
         _put_in_place(gathered(rows, few=few), changed, commit, near, keys)
-        commit.finish(transaction)
-    return changed
+        return Written(changed, commit.finish(moves))
 
 
 def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates, keys: Sequence[str]) -> None:
@@ -184,7 +202,7 @@ def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Colu
                 count = missing.count()
                 if count:
                     commit.write(_as_in(commit.schema, missing, path))
-                    commit.finish(None)
+                    commit.finish()
                 return count
             finally:
                 missing.unpersist()
@@ -259,7 +277,7 @@ def _set_where(
             cast = {name: value.cast(types[name]) for name, value in values.items()}
             commit.write(amended_rows(matched(commit.rows(near, names)), list(types), hit, cast))
             commit.remove(near, names)
-            commit.finish(None)
+            commit.finish()
     return sum(row["count"] for row in found)
 
 
@@ -271,7 +289,7 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
 
     def put() -> int:
         commit = begin(rows.sparkSession, path)
-        return upsert(rows, commit, commit.candidates(within), keys, None)
+        return upsert(rows, commit, commit.candidates(within), keys).rows
 
     return retry_on_conflict(put)
 
@@ -294,7 +312,7 @@ def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column
             if more:
                 commit.write(commit.rows(near, names).drop(FILE).dropDuplicates(list(keys)))
                 commit.remove(near, names)
-                commit.finish(None)
+                commit.finish()
         return more or 0
 
     return retry_on_conflict(keep)
@@ -321,7 +339,7 @@ def delete(spark: SparkSession, path: str, where: Column) -> int:
                 kind = F.when(hit, F.lit("delete")).alias(CHANGE_TYPE)
                 commit.write(commit.rows(near, names).select(*commit.schema.names, kind))
                 commit.remove(near, names)
-                commit.finish(None)
+                commit.finish()
         return sum(row["count"] for row in found)
 
     return retry_on_conflict(gone)

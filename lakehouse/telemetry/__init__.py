@@ -1,7 +1,7 @@
 """What the pipeline does, its backlog and its health, for terminals, Prometheus, the API and alerts.
 
 Observer ─ observe ── Observation ─┬─ lakehouse status
-(checkpoints, logs, broker)        ├─ ObservationCollector ── /metrics of any process
+(tables' logs, broker)             ├─ ObservationCollector ── /metrics of any process
                                    └─ the API, alerts
 DriverMetrics ──────────────────────── /metrics of `lakehouse run --telemetry-port`
 Heartbeat ── HOME/running ── Observer  which processes run a stream

@@ -1,6 +1,6 @@
 """Bronze's progress as offsets of Kafka consumer groups, for the usual lag tools.
 
-Nothing is read from there: only the checkpoints count. A thread looks at them every two seconds and commits
+Nothing is read from there: only bronze's tables count. A thread looks at them every two seconds and commits
 what has advanced, beside the micro-batches. A failure is reported once and retried.
 """
 
@@ -20,8 +20,8 @@ from lakehouse.errors import ServiceError
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
-from lakehouse.tables import checkpoint_of
-from lakehouse.telemetry.progress import Progress
+from lakehouse.telemetry.delta_log import Log
+from lakehouse.telemetry.progress import kafka_offsets
 from lakehouse.topics import require_listening
 
 _EVERY_S = 2.0
@@ -88,13 +88,17 @@ def _commit(progress: GroupProgress) -> None:
 
 
 class GroupProgress:
-    """Commits the offsets that bronze's checkpoints note as done. For one thread."""
+    """Commits the offsets up to which bronze has landed records. For one thread."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._servers = settings.kafka_bootstrap_servers
-        lake = str(local_path(settings.lake))
+        lake = local_path(settings.lake) or Path()
         self._sources = [
-            (group_of(settings, source.table), settings.topic(source.topic), _progress(lake, source.table))
+            (
+                group_of(settings, source.table),
+                settings.topic(source.topic),
+                Log(lake / "bronze" / source.table),
+            )
             for stream in streams
             for source in stream.sources
         ]
@@ -106,11 +110,9 @@ class GroupProgress:
 
         Raises ServiceError or KafkaError if the broker does not accept it; the next call tries again.
         """
-        for group, topic, progress in self._sources:
-            progress.refresh()
-            offsets = (
-                progress.kafka_offsets(progress.done).get(topic, {}) if progress.done is not None else {}
-            )
+        for group, topic, log in self._sources:
+            log.refresh()
+            offsets = kafka_offsets(log, f"bronze.{log.path.name}", topic)
             moved = {
                 TopicPartition(topic, n): OffsetAndMetadata(offset, "", -1) for n, offset in offsets.items()
             }
@@ -143,8 +145,3 @@ class GroupProgress:
             raise ServiceError(
                 f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
             )
-
-
-def _progress(lake: str, table: str) -> Progress:
-    query = f"bronze.{table}"
-    return Progress(Path(checkpoint_of(lake, query)), query)

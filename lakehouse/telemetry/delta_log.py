@@ -65,6 +65,7 @@ class Log:
         self.committed_ms: int | None = None
         self.files: dict[str, File] = {}
         self.transactions: dict[str, int] = {}
+        self.noted_ms: dict[str, int] = {}  # when each of them was, in ms since the epoch
         self._identity: tuple[int, int] | None = None
         self._commits: dict[int, CommitFacts] = {}
         self._starts: dict[int, tuple[File, ...]] = {}
@@ -182,6 +183,7 @@ class Log:
                 self.files.pop(str(remove["path"]), None)
             elif txn := action.get("txn"):
                 self.transactions[str(txn["appId"])] = int(txn["version"])
+                self.noted_ms[str(txn["appId"])] = int(txn.get("lastUpdated") or 0)
             elif metadata := action.get("metaData"):
                 self.table_id = str(metadata["id"])
                 self.properties = dict(metadata.get("configuration") or {})

@@ -27,8 +27,6 @@ _QUERY = ("stream", "layer", "table")
 class DriverMetrics(Watch):
     """The counters of one run, in a registry, and its current failures. Several threads may use it."""
 
-    wants_phases = True
-
     def __init__(
         self, streams: Sequence[Stream], settings: Settings, registry: CollectorRegistry | None = None
     ) -> None:
@@ -47,9 +45,7 @@ class DriverMetrics(Watch):
         self._failures = self._counter(
             "query_failures", "Failures of queries, of what they do by the clock and of gates.", _QUERY
         )
-        self._restarts = self._counter(
-            "query_restarts", "Starts of queries again, after a failure or a table's new schema.", _QUERY
-        )
+        self._restarts = self._counter("query_restarts", "Starts of queries again, after a failure.", _QUERY)
         self._duration = self._histogram(
             "batch_duration_seconds", "Time that micro-batches took.", (*_QUERY, "phase")
         )
@@ -68,16 +64,13 @@ class DriverMetrics(Watch):
         self._read.labels(*labels).inc(done.result.rows)
         for outcome, rows in done.result.written.items():
             self._written.labels(*labels, outcome).inc(rows)
-        self._duration.labels(*labels, "process").observe(done.duration_s)
+        if done.batch is None:  # by the clock: others have phases
+            self._duration.labels(*labels, "process").observe(done.duration_s)
         for store, took_s in done.result.seconds.items():
             self._stores[store].labels(*labels).observe(took_s)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Count the duration of a micro-batch's phases, by Spark's names for them.
-
-        Spark's addBatch is our `process` and the wait for a turn before it. A query's last micro-batch is
-        counted when the next one begins.
-        """
+        """Count the duration of a micro-batch's phases."""
         labels = self._labels(name)
         for phase, took_ms in durations_ms.items():
             self._duration.labels(*labels, phase).observe(took_ms / 1000)

@@ -113,7 +113,7 @@ def _committed(state: StreamState) -> _Samples:
     return [([state.name, one.name], _seconds(one.committed_at)) for one in state.tables if one.committed_at]
 
 
-def _batches(state: StreamState) -> _Samples:
+def _done(state: StreamState) -> _Samples:
     return [
         ([state.name, one.layer, _table(one.name)], float(one.done))
         for one in state.queries
@@ -121,7 +121,7 @@ def _batches(state: StreamState) -> _Samples:
     ]
 
 
-def _batch_times(state: StreamState) -> _Samples:
+def _done_times(state: StreamState) -> _Samples:
     return [
         ([state.name, one.layer, _table(one.name)], _seconds(one.done_at))
         for one in state.queries
@@ -189,8 +189,8 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("table_size_bytes", "Size of a table's data files.", _TABLE, _bytes),
     ("table_rows", "Rows of a table.", _TABLE, _rows),
     ("table_committed_seconds", "Time of a table's newest commit, since the epoch.", _TABLE, _committed),
-    ("query_batch", "Number of a query's last finished micro-batch.", _QUERY, _batches),
-    ("query_batch_done_seconds", "Time at which that was finished, since the epoch.", _QUERY, _batch_times),
+    ("query_version", "Version of the table that a query fills, or the last it has sent.", _QUERY, _done),
+    ("query_done_seconds", "Time of a query's last micro-batch, since the epoch.", _QUERY, _done_times),
     ("dead_letters_open", "Dead letters neither replayed nor discarded.", ["stream"], _letters),
     ("gate_open", "Whether a stream's gate is open, for streams that have one.", ["stream"], _gates),
     ("audit_clean", "Whether a stream's last audit found no difference.", ["stream"], _audits),

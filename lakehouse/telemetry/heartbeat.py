@@ -30,8 +30,6 @@ EVERY_S = 2.0
 class Heartbeat(Watch):
     """What this process does with its queries. Several threads may use it."""
 
-    wants_phases = True
-
     def __init__(self, layers: Sequence[str], streams: Sequence[str], telemetry_port: int | None) -> None:
         self._layers = tuple(layers)
         self._streams = tuple(streams)

@@ -1,4 +1,4 @@
-"""The pipeline seen from outside its driver: checkpoints, Delta logs and the broker, without a JVM.
+"""The pipeline seen from outside its driver: Delta logs and the broker, without a JVM.
 
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
@@ -10,7 +10,6 @@ The lake must be on this machine's file system; of a lake elsewhere, only the to
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +18,30 @@ from pathlib import Path
 
 from lakehouse.errors import ServiceError
 from lakehouse.ops.event_table import EVENTS
-from lakehouse.progress import departures
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
-from lakehouse.tables import checkpoint_of
-from lakehouse.telemetry import measures, runs
+from lakehouse.tables.specs import Position
+from lakehouse.telemetry import measures, progress, runs
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.happenings import Happenings
 from lakehouse.telemetry.health import health_of
-from lakehouse.telemetry.progress import Progress
+from lakehouse.telemetry.progress import Sent
 from lakehouse.telemetry.readers import Reader, gate_of, readers_of, tables_of
 from lakehouse.telemetry.small_tables import Gates, OpenLetters
-from lakehouse.telemetry.values import Health, LayerLag, Observation, PartitionLag, Run, StreamState, Word
+from lakehouse.telemetry.values import (
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    QueryState,
+    Run,
+    StreamState,
+    Word,
+)
 
 _RECENT = timedelta(seconds=0.5)
 
@@ -133,33 +140,32 @@ class _Seen:
 
 
 class _Watched:
-    """A stream with its queries' checkpoints and its tables' logs, as of the last `refresh`."""
+    """A stream with its tables' logs and its exports' notes, as of the last `refresh`."""
 
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
         self._settings = settings
         self._readers = readers_of(stream, settings)
         lake = local_path(settings.lake) or Path()
-        self._progress = {
-            one.name: Progress(Path(checkpoint_of(str(lake), one.name)), one.name) for one in self._readers
-        }
         self._logs = {
             name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)
             for name in tables_of(stream)
         }
-        self._leaves = {
-            f"export.{kept.name}": (f"gold.{kept.name}", settings.topic(kept.export.topic))
+        self._sent = {
+            f"export.{kept.name}": Sent(
+                self._logs[f"gold.{kept.name}"],
+                None if kept.export.topic is None else settings.topic(kept.export.topic),
+            )
             for kept in stream.tables
-            if kept.export.topic is not None
         }
         self.topics = tuple(settings.topic(source.topic) for source in stream.sources)
 
     def refresh(self) -> None:
         """Read what is new."""
-        # In this order: then the log has whatever a query has read.
-        for progress in self._progress.values():
-            progress.refresh()
-        for log in self._logs.values():
+        # What is filled before what is read: then the log has whatever a query has read.
+        for one in self._sent.values():
+            one.refresh()
+        for log in reversed(self._logs.values()):
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
@@ -174,7 +180,7 @@ class _Watched:
             if has_lake and one.layer != "bronze"
             for lag in self._layers(one, now)
         ]
-        queries = [measures.query_state(one, self._progress[one.name]) for one in self._readers]
+        queries = [self._query(one) for one in self._readers]
         times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
         newest = max((one.newest for one in times), default=None)
         gate = seen.gates.of(name)
@@ -217,8 +223,7 @@ class _Watched:
 
     def _partitions(self, reader: Reader, seen: _Seen, now: datetime) -> list[PartitionLag]:
         (topic,) = reader.reads
-        log = self._logs[reader.target] if reader.target is not None else None
-        offsets = measures.written_offsets(self._progress[reader.name], log, topic)
+        offsets = progress.kafka_offsets(self._logs[reader.name], reader.name, topic)
         if seen.broker_reason is not None:
             return measures.unknown_partitions(topic, offsets, seen.broker_reason)
         if topic not in seen.ends:
@@ -226,16 +231,21 @@ class _Watched:
         return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
 
     def _layers(self, reader: Reader, now: datetime) -> list[LayerLag]:
-        progress = self._progress[reader.name]
-        return measures.layer_lags(reader, progress, self._logs, self._sent(reader, progress), now)
+        return [
+            measures.layer_lag(reader, name, self._logs[name], self._position(reader, name), now)
+            for name in reader.reads
+        ]
 
-    def _sent(self, reader: Reader, progress: Progress) -> int | None:
-        """Return the last micro-batch of an export that is noted as sent, null for none."""
-        if reader.name not in self._leaves:
-            return None
-        table, topic = self._leaves[reader.name]
-        try:
-            noted = json.loads(Path(departures.file_of(str(self._logs[table].path), topic)).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return int(noted["batch"]) if noted.get("application") == progress.application else None
+    def _position(self, reader: Reader, source: str) -> Position | None:
+        if reader.target is None:
+            return self._sent[reader.name].position
+        return progress.position(self._logs[reader.target], reader.name, self._logs[source])
+
+    def _query(self, reader: Reader) -> QueryState:
+        if reader.target is None:
+            sent = self._sent[reader.name]
+            done = None if sent.position is None else sent.position.version - 1
+            return QueryState(reader.name, reader.layer, done, None if done is None else sent.at)
+        log = self._logs[reader.target]
+        at = progress.written_at(log, reader.name)
+        return QueryState(reader.name, reader.layer, None if at is None else log.version, at)

@@ -1,7 +1,8 @@
 """A run's output while it goes on: lines of text for people, or of JSON for log collectors.
 
 Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
-also has stream, layer, table, batch (null for work by the wall clock), rows, written and seconds.
+also has stream, layer, table, batch (the version that it wrote or sent; null for work by the wall clock),
+rows, written and seconds.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry.lines import TextLines

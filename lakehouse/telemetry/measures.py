@@ -1,27 +1,18 @@
-"""What waits before a query, from its checkpoint, its tables' logs and the broker."""
+"""What waits before a query, from its tables' logs and the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log, from_ms
-from lakehouse.telemetry.progress import Place, Progress
 from lakehouse.telemetry.readers import Reader
-from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, QueryState, TableState
+from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, TableState
 
 _LATENESS = "lakehouse.allowed_lateness_s"
-_NOTHING: Mapping[str, int] = {}
-
-
-def written_offsets(progress: Progress | None, log: Log | None, topic: str) -> Mapping[int, int]:
-    """Return for each partition the offset after the last one that bronze has written; empty before that."""
-    if progress is None:
-        return {}
-    written = progress.written(log.transactions if log is not None else _NOTHING)
-    return progress.kafka_offsets(written).get(topic, {})
 
 
 def partition_lags(
@@ -29,7 +20,7 @@ def partition_lags(
 ) -> list[PartitionLag]:
     """Return what waits in each partition of a topic on the broker."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
-    # Records that the broker has dropped cannot be read; the guards make sure that they are not skipped.
+    # Records that the broker has dropped cannot be read; bronze refuses to skip them unless that is allowed.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
     waiting = {
         (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
@@ -55,33 +46,18 @@ def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> l
     ]
 
 
-def layer_lags(
-    reader: Reader, progress: Progress, logs: Mapping[str, Log], sent: int | None, now: datetime
-) -> list[LayerLag]:
-    """Return what waits before a query in each table that it reads.
-
-    For an export, `sent` is the last micro-batch noted as sent.
-    """
-    transactions = _NOTHING if reader.target is None else logs[reader.target].transactions
-    written = progress.written(transactions)
-    if sent is not None and progress.planned is not None and sent <= progress.planned:
-        written = max(sent, -1 if written is None else written)
-    places = progress.places(written)
-    return [_layer_lag(reader, name, logs[name], places, now) for name in reader.reads]
-
-
-def _layer_lag(reader: Reader, source: str, log: Log, places: Mapping[str, Place], now: datetime) -> LayerLag:
+def layer_lag(reader: Reader, source: str, log: Log, position: Position | None, now: datetime) -> LayerLag:
+    """Return what waits before a query in one of the tables that it reads."""
     if log.version < 0:
         return LayerLag(reader.layer, reader.name, source, 0, 0.0, 0)
-    place = places.get(log.table_id or "")
-    if place is not None and place.version > log.version + 1:
+    if position is not None and position.version > log.version + 1:
         unread = Unread(
             None, reason=f"{source} is older than what was read of it: it was restored or recreated"
         )
     elif reader.layer == "export":
-        unread = unread_changes(log, place)
+        unread = unread_changes(log, position)
     else:
-        unread = unread_appends(log, place)
+        unread = unread_appends(log, position)
     if unread.rows is None:
         return LayerLag(reader.layer, reader.name, source, None, None, None, unread.reason)
     seconds = None if unread.since_ms is None else _age_s(unread.since_ms, now)
@@ -94,13 +70,6 @@ def table_state(name: str, log: Log) -> TableState:
     """Return a table's state as of its newest commit."""
     at = None if log.committed_ms is None else from_ms(log.committed_ms)
     return TableState(name, log.version, at, len(log.files), log.size_bytes, log.rows)
-
-
-def query_state(reader: Reader, progress: Progress) -> QueryState:
-    """Return how far a query has come."""
-    return QueryState(
-        reader.name, reader.layer, progress.planned, progress.planned_at, progress.done, progress.done_at
-    )
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
@@ -13,7 +13,7 @@ from lakehouse.stream import Stream
 class Reader:
     """A query by its name. It reads qualified names of tables; a bronze query reads its topic.
 
-    `fills` is the table that keeps its transactions, null for an export.
+    `target` is the table that it fills, which says how far it has come; null for an export.
     """
 
     layer: LayerName

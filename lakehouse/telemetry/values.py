@@ -91,16 +91,14 @@ class TableState:
 
 @dataclass(frozen=True)
 class QueryState:
-    """How far a query has come by its checkpoint.
+    """How far a query has come, as its table says.
 
-    `planned` is the number of the last planned micro-batch, at `planned_at`; `done` that of the last one
-    noted as done, at `done_at`. Null before the first.
+    `done` is the version of the table that it fills, or the last one that it has sent; `done_at` is when it
+    last wrote a micro-batch. Null before the first.
     """
 
     name: str
     layer: str
-    planned: int | None
-    planned_at: datetime | None
     done: int | None
     done_at: datetime | None
 
@@ -135,9 +133,8 @@ class Audit:
 class QueryRun:
     """What a process has done with one query since it started: its last micro-batch, done at `at`.
 
-    Null before the first. `phases_s` are seconds by Spark's names for the phases of the last micro-batch that
-    Spark has measured, which is the one before while the query waits. `error` is what currently fails, null
-    for nothing.
+    `batch` is the version that the micro-batch wrote, or sent. Null before the first. `phases_s` are the
+    seconds of its phases, by name. `error` is what currently fails, null for nothing.
     """
 
     name: str

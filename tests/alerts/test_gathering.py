@@ -1,97 +1,119 @@
-"""Facts are read from the lake that an earlier version has made, and what cannot be read is said."""
+"""Facts are read from a lake, and what cannot be read is said."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import uuid
-from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
-from lakehouse.alerts.facts import Audit, Landed
+from lakehouse.alerts.facts import Audit, Landed, Window
 from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule
 from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, Kind, note, noting
+from lakehouse.layers import bronze
 from lakehouse.ops import event_table
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
+from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.telemetry import Observation
-from tests import old_lakes
+from tests.serving.lakes import NOON_MS, ServedLake, minute
+from tests.serving.lakes import at as at_ms
+from tests.serving.test_letters_api import letter
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CENTURY_S = 36_525 * 24 * 3600
 LETTERS = DeadLetterRule(name="letters", kind="dead_letter_rate", over=0.1, within_s=CENTURY_S)
-RECENT = LETTERS.model_copy(update={"name": "recent", "within_s": 1e-3})
+RECENT = LETTERS.model_copy(update={"name": "recent", "within_s": 60})
+LANDED_S_AGO = {
+    "metrics_events": (3600, 61, 60, 1),
+    "call_analytics": (3600, 3600),
+    "call_metrics": (3600, 30, 20),
+    "transactions": (61,),
+}
+"""Records of bronze; sales has no table yet."""
+LETTERS_S_AGO = {"metrics": (3600, 60), "calls": (61,)}
 
 
 def now() -> Observation:
     return Observation(datetime.now(UTC), ())
 
 
+def ago(seconds: int) -> datetime:
+    return NOON - timedelta(seconds=seconds)
+
+
 @pytest.fixture
-def lake(lake_settings: Settings, tmp_path: Path) -> str:
-    return old_lakes.unpack(lake_settings, tmp_path).lake
-
-
-def rows(lake: str, table: str, query: str) -> list[dict[str, object]]:
-    found = QueryBuilder().register("t", DeltaTable(f"{lake}/{table}")).execute(query).read_all()
-    plain: list[dict[str, object]] = pa.table(found).to_pylist()
-    return plain
+def lake(lake_settings: Settings) -> str:
+    """A lake of some records, dead letters, and windows of two metrics."""
+    made = ServedLake(lake_settings)
+    for source in (one for stream in STREAMS for one in stream.sources):
+        landed = [{"ingested_at": ago(seconds)} for seconds in LANDED_S_AGO.get(source.table, ())]
+        if landed:
+            made.write_spec(bronze.spec(source), landed)
+    letters = [
+        letter(seconds, stream=stream, first_seen=ago(seconds))
+        for stream, ages in LETTERS_S_AGO.items()
+        for seconds in ages
+    ]
+    made.write_spec(DEAD_LETTERS, letters)
+    minutes = [minute(start_ms=NOON_MS + 60_000 * n, avg=float(n)) for n in range(5)]
+    others = [minute("checkout"), minute(metric="latency"), minute("old", start_ms=NOON_MS - 7_200_000)]
+    made.write(METRICS_1M, [*minutes, *others])
+    return lake_settings.lake
 
 
 def test_landed_records_and_dead_letters_are_counted_by_stream(lake: str) -> None:
     said: list[str] = []
-    facts = gather(now(), lake, STREAMS, [LETTERS, RECENT], audits=Audits(), warn=said.append)
-    letters = Counter(str(row["stream"]) for row in rows(lake, "silver/dead_letters", "SELECT stream FROM t"))
-    expected = {
-        stream.name: Landed(
-            sum(len(rows(lake, f"bronze/{one.table}", "SELECT 1 FROM t")) for one in stream.sources),
-            letters[stream.name],
-        )
-        for stream in STREAMS
+    facts = gather(Observation(NOON, ()), lake, STREAMS, [LETTERS, RECENT], audits=Audits(), warn=said.append)
+    assert facts.landed == {
+        "letters": {
+            "metrics": Landed(4, 2),
+            "calls": Landed(5, 1),
+            "sales": Landed(0, 0),
+            "transactions": Landed(1, 0),
+        },
+        "recent": {
+            "metrics": Landed(2, 1),
+            "calls": Landed(2, 0),
+            "sales": Landed(0, 0),
+            "transactions": Landed(0, 0),
+        },
     }
-    assert facts.landed["letters"] == expected
-    assert set(facts.landed["recent"].values()) == {Landed(0, 0)}
-    assert sum(letters.values()) > 0
     assert said == []
 
 
 def test_windows_are_those_of_the_metric_that_are_over_and_young_enough(lake: str) -> None:
-    every = rows(
+    """At the end of the third of five minutes; the one of two hours ago is too old."""
+    rule = MetricRule(name="m", kind="metric", metric="cpu", statistic="p99", over=1)
+    end = Observation(at_ms(NOON_MS + 3 * 60_000), ())
+    facts = gather(end, lake, STREAMS, [rule], audits=Audits(), warn=pytest.fail)
+    found = sorted(facts.windows["m"], key=lambda one: (one.service, one.start))
+    assert found == [
+        Window("auth", at_ms(NOON_MS), 1.5),
+        Window("auth", at_ms(NOON_MS + 60_000), 2.5),
+        Window("auth", at_ms(NOON_MS + 120_000), 3.5),
+        Window("checkout", at_ms(NOON_MS), 4.0),
+    ]
+    service = gather(
+        end,
         lake,
-        "gold/metrics_1m",
-        "SELECT service_id, metric_name, window_start, window_end, p99 FROM t ORDER BY window_end",
+        STREAMS,
+        [rule.model_copy(update={"service": "checkout"})],
+        audits=Audits(),
+        warn=pytest.fail,
     )
-    middle = every[len(every) // 2]
-    rule = MetricRule(name="m", kind="metric", metric=str(middle["metric_name"]), statistic="p99", over=1)
-    end = middle["window_end"]
-    assert isinstance(end, datetime)
-    facts = gather(Observation(end, ()), lake, STREAMS, [rule], audits=Audits(), warn=print)
-    since = end - timedelta(seconds=3600 + 120)
-    expected = {
-        (one["service_id"], one["window_start"], one["p99"])
-        for one in every
-        if one["metric_name"] == rule.metric
-        and isinstance(one["window_end"], datetime)
-        and isinstance(one["window_start"], datetime)
-        and one["window_end"] <= end
-        and one["window_start"] >= since
-    }
-    assert {(one.service, one.start, one.value) for one in facts.windows["m"]} == expected
-    assert len(expected) > 0
+    assert service.windows["m"] == [Window("checkout", at_ms(NOON_MS), 4.0)]
 
 
 def test_the_newest_audit_of_each_stream_counts(lake: str) -> None:
-    def append(events: object, again: bool) -> None:
-        event_table.append(lake, events, again)  # type: ignore[arg-type]
-
-    with noting(EventLog("a test", append, print)):
+    with noting(EventLog("a test", partial(event_table.append, lake), print)):
         note(Kind.AUDIT, "first", stream="sales", details={"clean": False})
         note(Kind.AUDIT, "second", stream="sales", details={"clean": True})
         note(Kind.AUDIT, "other", stream="calls", details={"clean": False})

@@ -21,7 +21,7 @@ import redis
 
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
-from tests.chaos.files import changes_of, doubled_writes
+from tests.chaos.files import changes_of, repeated_notes
 from tests.chaos.load import POISON_HEADER, RULES
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import CONTRACTS, Judged, judge_record
@@ -79,7 +79,7 @@ def differences(
         if kept.topic is not None:
             found += _shown(f"topic of {table}", _topic_differences(settings, table, kept, rows))
         found += _shown(f"Redis rows of {table}", _redis_differences(settings, table, kept, rows))
-    found += _shown("transactions", doubled_writes(settings))
+    found += _shown("read once more", repeated_notes(settings))
     return books, found
 
 

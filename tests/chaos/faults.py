@@ -1,33 +1,34 @@
 """The faults, one function each, and whether a fault at a chosen point has hit it.
 
 A chosen point is waited for by looking at the files, or at the broker, as fast as that goes; the process is
-killed the moment it shows. Whether the point was hit is then read from what was left behind: nothing can
-have changed it, since the process is dead and its successor takes seconds to come up.
+killed, or frozen, the moment it shows. Whether the point was hit is then read from what was left behind:
+nothing can have changed it, since the process stands still and its successor takes seconds to come up.
 """
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import psutil
 import redis
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
-from lakehouse.layers.query import LAYERS, LayerName
+from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
-from tests.chaos.files import QUERIES, commit_file, has_write, last_write, writes_of
+from tests.chaos.files import EXPORTS, QUERIES, Writing, commit_file, last_note, notes_of, sent
 from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
-from tests.pipeline import checkpoint_of, version_of
+from tests.pipeline import version_of
 
 UP_TIMEOUT_S = 300.0
 POINT_TIMEOUT_S = 120.0
@@ -35,7 +36,7 @@ _PROCESS_TIMEOUT_S = 30.0
 _FULL_TIMEOUT_S = 120.0
 _WAKING_TIMEOUT_S = 240.0
 _LOOK_S = 0.001
-_SETTLE_S = 0.5  # what a dead process had sent to the broker has arrived by then
+_SETTLE_S = 0.5  # what a process had written or sent when it was killed or frozen has arrived by then
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,21 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Half:
-    """A micro-batch of which the first of two tables had its part when its layer was killed."""
-
-    query: str
-    application: str
-    batch: int
-
-
-@dataclass(frozen=True)
 class Result:
-    """What became of a fault: whether it took place as meant, and something to remember.
-
-    `half`: the hit was none if that micro-batch turns out to have nothing for the second table.
-    """
+    """What became of a fault: whether it took place as meant, and something to remember."""
 
     hit: bool
     note: str = ""
-    half: Half | None = None
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit after which a layer was killed: what it notes of how far a query has read."""
+
+    table: str
+    version: int
+    application: str
+    place: int
 
 
 Fault = Callable[[Scene], Result]
@@ -98,30 +96,32 @@ def kill_between(layer: LayerName, first: str) -> Fault:
     """Kill a layer when its micro-batch is in the first of two tables and not yet in the query's own."""
 
     def act(scene: Scene) -> Result:
-        settings = scene.settings
-        write = _kill_after_commit(scene, layer, [first])
-        if write is None:
+        commit = _kill_after_commit(scene, layer, [first])
+        if commit is None:
             return Result(hit=False, note="no commit came")
-        table, application, batch = write
-        query = application.partition(":")[0]
-        hit = last_write(settings, query, application) < batch and _is_open(settings, query, batch)
-        half = Half(query, application, batch) if hit else None
-        return Result(hit, f"{table} had micro-batch {batch} of {query}", half)
+        # In the first table: "<query> of <the second table's id> reads <source>".
+        query, _, rest = commit.application.partition(" of ")
+        source = rest.partition(" reads ")[2]
+        done = last_note(scene.settings, query, f"{query} reads {source}")
+        told = f"{first} had {query} up to {commit.place}, {query} itself up to {done}"
+        return Result(done is None or done < commit.place, told)
 
     return act
 
 
-def kill_before_checkpoint(layer: LayerName) -> Fault:
-    """Kill a layer when a micro-batch is in its table and not yet in its checkpoint."""
+def kill_after_commit(layer: LayerName) -> Fault:
+    """Kill a layer right after a commit of a micro-batch, which the next process must not take again.
+
+    That nothing is taken twice is seen at the end: see `files.repeated_notes`, and the rows.
+    """
 
     def act(scene: Scene) -> Result:
-        write = _kill_after_commit(scene, layer, QUERIES[layer])
-        if write is None:
+        commit = _kill_after_commit(scene, layer, QUERIES[layer])
+        if commit is None:
             return Result(hit=False, note="no commit came")
-        table, application, batch = write
-        query = application.partition(":")[0]
-        hit = query == table and _is_open(scene.settings, query, batch)
-        return Result(hit, f"{table} had micro-batch {batch}")
+        last = version_of(scene.settings, commit.table)
+        told = f"{commit.table} had version {commit.version}, up to {commit.place}; the last one is {last}"
+        return Result(commit.version == last, told)
 
     return act
 
@@ -130,27 +130,43 @@ def kill_in_transaction(scene: Scene) -> Result:
     """Kill the exporter while a Kafka transaction of its is open."""
     if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
         return Result(hit=False, note="export did not come up")
-    names = ("metrics-aggregated-1m", "metrics-summary-10m", "aggregated-transactions", "outputTopic")
-    partitions = [
-        TopicPartition(scene.settings.topic(name), number)
-        for name in names
-        for number in range(scene.settings.topic_partitions)
-    ]
-    with _consumer(scene, "read_uncommitted") as written, _consumer(scene, "read_committed") as stable:
-
-        def open_ones() -> list[str]:
-            # Records that were there before and are not stable after: their transaction is open.
-            ends = written.end_offsets(partitions)
-            return [one.topic for one, end in stable.end_offsets(partitions).items() if end < ends[one]]
-
-        deadline = time.monotonic() + POINT_TIMEOUT_S
-        while not open_ones():
-            if time.monotonic() > deadline:
-                return Result(hit=False, note="no open transaction was seen")
+    with _inside(scene, ["export"]) as look:
+        if not _awaited(look):
+            return Result(hit=False, note="no open transaction was seen")
         scene.supervisor.kill("export")
         time.sleep(_SETTLE_S)
-        left = open_ones()
-    return Result(bool(left), f"open on {', '.join(sorted(set(left)))}" if left else "it was committed")
+        left = look()
+    return Result(bool(left), f"open of {', '.join(left)}" if left else "it was committed")
+
+
+def kill_before_note(scene: Scene) -> Result:
+    """Kill the exporter when Kafka has a micro-batch and the note in the lake does not; Redis may not."""
+    if not scene.supervisor.await_up(["export"], UP_TIMEOUT_S):
+        return Result(hit=False, note="export did not come up")
+    settings, groups = scene.settings, dict[str, str]()
+    for query, topic in EXPORTS.items():
+        groups[f"lakehouse-export-{query.partition('.')[2]}-to-{settings.topic(topic)}"] = query
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+
+    def ahead() -> list[str]:
+        try:
+            noted = admin.list_group_offsets(list(groups))
+        except KafkaError:  # it is just coming back
+            return []
+        ends = {
+            groups[name]: max((one.offset for one in at.values()), default=0) for name, at in noted.items()
+        }
+        return [query for query, end in ends.items() if end > _place(scene, query)]
+
+    try:
+        if not _awaited(ahead):
+            return Result(hit=False, note="no export was seen between the two")
+        scene.supervisor.kill("export")
+        time.sleep(_SETTLE_S)
+        left = ahead()
+    finally:
+        admin.close()
+    return Result(bool(left), f"Kafka was ahead for {', '.join(left)}" if left else "it was noted")
 
 
 def end_service(name: Name, number: signal.Signals) -> Fault:
@@ -196,56 +212,59 @@ def refuse_writes(scene: Scene) -> Result:
     while any(map(runs, limited["bronze"][:1])) and time.monotonic() < began + _FULL_TIMEOUT_S:
         time.sleep(_LOOK_S)
     full_s = time.monotonic() - began
-    every = [process for processes in limited.values() for process in processes]
+    every = {process.pid: process for processes in limited.values() for process in processes}.values()
     alive = sum(_limit(process, resource.RLIM_INFINITY) for process in every)
     return Result(bool(every), f"full for {full_s:.1f} s; {alive} of {len(every)} processes outlived it")
 
 
 def kill_worker(scene: Scene) -> Result:
     """Kill a worker of the cluster and its executors in the middle of a micro-batch, and start it again."""
-    cluster, settings = scene.cluster, scene.settings
+    cluster = scene.cluster
     if cluster is None:
         return Result(hit=False, note="there is no cluster")
     scene.supervisor.await_up(LAYERS, UP_TIMEOUT_S)
     scene.supervisor.disturb("a worker killed")
-    number, names = scene.rng.choice(cluster.workers), [name for one in QUERIES.values() for name in one]
-    deadline = time.monotonic() + POINT_TIMEOUT_S
-    while not (begun := _begun(settings, names)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-    executors = cluster.kill_worker(number)
-    hit = [f"{name} {batch}" for name, batch in begun if _is_open(settings, name, batch)]
+    number = scene.rng.choice(cluster.workers)
+    with _inside(scene, LAYERS[:3]) as look:
+        begun = _awaited(look)
+        executors = cluster.kill_worker(number)
+        hit = [name for name in look() if name in begun]
     time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
     cluster.start_worker(number)
     return Result(bool(hit and executors), f"{executors} executors lost, in {', '.join(hit) or 'no batch'}")
 
 
 def freeze(layer: LayerName) -> Fault:
-    """Stop a driver in the middle of a micro-batch, let another take its place, and wake the first.
+    """Stop a driver while it writes a micro-batch, let another take its place, and wake the first.
 
-    Both are there and hold the same checkpoint, as after a network that came back, until the first one has
-    done something about one of its micro-batches, and for some seconds more. Then it is killed.
+    The other one has written what the first one had begun, so the first one must fail with it: it says so, or
+    ends. Then it goes on beside the other, as after a network that came back, for some seconds more, and is
+    killed.
     """
 
     def act(scene: Scene) -> Result:
-        supervisor, settings = scene.supervisor, scene.settings
+        supervisor = scene.supervisor
         if not supervisor.await_up(LAYERS[: LAYERS.index(layer) + 1], UP_TIMEOUT_S):
             return Result(hit=False, note=f"{layer} did not come up")
-        deadline = time.monotonic() + POINT_TIMEOUT_S
-        while not (begun := _begun(settings, QUERIES[layer])) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+        with _inside(scene, [layer]) as look:
+            begun = _awaited(look)
+            supervisor.disturb(f"two drivers of {layer}")
+            with supervisor.frozen(layer) as frozen:
+                time.sleep(_SETTLE_S)
+                inside = [name for name in look() if name in begun]
+                before = {name: _place(scene, name) for name in inside}
+                is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
+                passed = _passed(scene, before)
+                frozen.wake()
+                # Away for long, it may have lost its executors, and needs new ones before it says a word.
+                lines = [f"{name} {what} " for name in passed for what in ("failed;", "batch")]
+                said = frozen.await_line(lines, _WAKING_TIMEOUT_S) if passed else None
+                time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
         supervisor.disturb(f"two drivers of {layer}")
-        with supervisor.frozen(layer) as frozen:
-            inside = [(name, batch) for name, batch in begun if _is_open(settings, name, batch)]
-            is_back = supervisor.await_up([layer], UP_TIMEOUT_S)
-            frozen.wake()
-            # Where it was away for long, its executors are lost, and it needs new ones before it says a word.
-            lines = [line for name, batch in inside for line in (f"{name} batch {batch}: ", f"{name} failed")]
-            said = frozen.await_line(lines, _WAKING_TIMEOUT_S) if inside else None
-            time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
-        supervisor.disturb(f"two drivers of {layer}")
-        names = ", ".join(f"{name} {batch}" for name, batch in inside)
-        note = f"in {names or 'no micro-batch'}; awake, it said: {said or 'nothing of them'}"
-        return Result(is_back and said is not None, note)
+        has_failed = said is not None and not said.startswith(tuple(f"{name} batch " for name in passed))
+        within, others = (", ".join(names) or "nothing" for names in (inside, passed))
+        note = f"in {within}, the other one wrote {others}; awake, it said: {said or 'nothing of that'}"
+        return Result(is_back and has_failed, note)
 
     return act
 
@@ -254,8 +273,9 @@ FAULTS: Mapping[str, Fault] = {
     **{f"kill {layer}": kill(layer) for layer in LAYERS},
     "kill silver between dead letters and clean rows": kill_between("silver", "silver.dead_letters"),
     "kill gold between notifications and totals": kill_between("gold", "gold.sales_notifications"),
-    **{f"kill {layer} between table and checkpoint": kill_before_checkpoint(layer) for layer in LAYERS[:3]},
+    **{f"kill {layer} right after a commit": kill_after_commit(layer) for layer in LAYERS[:3]},
     "kill export inside a Kafka transaction": kill_in_transaction,
+    "kill export between Kafka and its note": kill_before_note,
     "stop Kafka": end_service("kafka", signal.SIGTERM),
     "kill Kafka": end_service("kafka", signal.SIGKILL),
     "stop Redis": end_service("redis", signal.SIGTERM),
@@ -265,23 +285,15 @@ FAULTS: Mapping[str, Fault] = {
     **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
     "kill a worker inside a micro-batch": kill_worker,
 }
-POINTS = frozenset(name for name in FAULTS if " between " in name or " inside " in name)
+POINTS = frozenset(name for name in FAULTS if any(f" {at} " in name for at in ("between", "inside", "after")))
 CLUSTER = tuple(name for name in FAULTS if name.startswith(("freeze", "kill a worker")))
 """Those of drivers on a cluster."""
 DECK = tuple(name for name in FAULTS if name not in CLUSTER)
 """Those that every way of running knows."""
 
 
-def was_between(scene: Scene, half: Half) -> bool:
-    """Wait until a micro-batch is done, and tell whether it had something for the second table."""
-    deadline = time.monotonic() + UP_TIMEOUT_S
-    while _is_open(scene.settings, half.query, half.batch) and time.monotonic() < deadline:
-        time.sleep(_SETTLE_S)
-    return has_write(scene.settings, half.query, (half.application, half.batch))
-
-
-def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> tuple[str, str, int] | None:
-    """Kill a layer at its next write to one of the tables; return the table, application and micro-batch.
+def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> Commit | None:
+    """Kill a layer at its next commit of a micro-batch to one of the tables, and return that.
 
     Nothing comes to a layer before those that it reads from are back.
     """
@@ -297,31 +309,64 @@ def _kill_after_commit(scene: Scene, layer: LayerName, tables: list[str]) -> tup
             file = commit_file(scene.settings, table, version)
             if not file.exists():
                 continue
-            if writes := writes_of(file):
+            if notes := notes_of(file):
                 scene.supervisor.kill(layer)
-                return (table, *writes[0])
-            versions[table] += 1  # what the clock made due
+                time.sleep(_SETTLE_S)
+                return Commit(table, version, *notes[0])
+            versions[table] += 1  # upkeep, or what the clock made due
         time.sleep(_LOOK_S)
     return None
 
 
-def _begun(settings: Settings, queries: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the queries that are inside a micro-batch, with its number."""
-    found = []
-    for query in queries:
-        plans = (checkpoint_of(settings, query) / "offsets").glob("[0-9]*")
-        last = max((int(one.name) for one in plans), default=None)
-        if last is not None and _is_open(settings, query, last):
-            found.append((query, last))
+Look = Callable[[], list[str]]
+"""Return the queries that are just now in the middle of what is looked for."""
+
+
+@contextmanager
+def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
+    """Yield a look for queries that write a micro-batch: files without a commit, or an open transaction."""
+    tables = [name for layer in layers if layer != "export" for name in QUERIES[layer]]
+    writing = Writing(scene.settings, tables)
+    if "export" not in layers:
+        yield writing.look
+        return
+    settings = scene.settings
+    query_of = {settings.topic(topic): query for query, topic in EXPORTS.items()}
+    places = [TopicPartition(topic, n) for topic in query_of for n in range(settings.topic_partitions)]
+    with _consumer(scene, "read_uncommitted") as written, _consumer(scene, "read_committed") as stable:
+
+        def look() -> list[str]:
+            # Records that were there before and are not stable after: their transaction is open.
+            ends = written.end_offsets(places)
+            found = {one.topic for one, end in stable.end_offsets(places).items() if end < ends[one]}
+            return writing.look() + [query_of[topic] for topic in sorted(found)]
+
+        yield look
+
+
+def _awaited(look: Look) -> list[str]:
+    """Look until something is found, and return that; nothing if it does not come in time."""
+    deadline = time.monotonic() + POINT_TIMEOUT_S
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
     return found
 
 
-def _is_open(settings: Settings, query: str, batch: int) -> bool:
-    """Tell whether a micro-batch has been planned and its checkpoint does not know that it is done."""
-    checkpoint = checkpoint_of(settings, query)
-    return (checkpoint / "offsets" / str(batch)).exists() and not (
-        checkpoint / "commits" / str(batch)
-    ).exists()
+def _passed(scene: Scene, before: Mapping[str, int]) -> list[str]:
+    """Wait until another process has written something for one of these queries, and return those."""
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    while before and time.monotonic() < deadline:
+        if found := [query for query, place in before.items() if _place(scene, query) > place]:
+            return found
+        time.sleep(_SETTLE_S)
+    return []
+
+
+def _place(scene: Scene, query: str) -> int:
+    """Return how far a query has come; what it writes next makes that more."""
+    if query in EXPORTS:
+        return sent(scene.settings, f"gold.{query.partition('.')[2]}")
+    return version_of(scene.settings, query)
 
 
 def _limit(process: psutil.Process, soft: int) -> bool:
@@ -334,7 +379,7 @@ def _limit(process: psutil.Process, soft: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
+@contextmanager
 def _consumer(scene: Scene, isolation: str) -> Iterator[Any]:
     consumer = KafkaConsumer(
         bootstrap_servers=scene.settings.kafka_bootstrap_servers, group_id=None, isolation_level=isolation

@@ -1,13 +1,14 @@
-"""What tables' logs and queries' checkpoints say, read from their files, without Spark.
+"""What tables' logs and directories say, read from their files, without Spark.
 
-A query's name is its checkpoint's and, but for exports, its table's: `silver.sales_events`.
+A query's name is, but for exports, its table's: `silver.sales_events`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from deltalake import DeltaTable
 
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
-from tests.pipeline import Row, checkpoint_of, committed, path_of, version_of, with_micros
+from tests.pipeline import Row, path_of, version_of, with_micros
 
-Write = tuple[str, int]
-"""A transaction in a table's log: the application, `<query>:<id of its checkpoint>`, and the micro-batch."""
+Note = tuple[str, int]
+"""How far a query has read, as a commit notes it: `<query> reads <source>`, and the first that is unread."""
 
 SOURCES: Mapping[str, Sequence[str]] = {
     **{f"silver.{one.table}": (f"bronze.{one.table}",) for stream in STREAMS for one in stream.sources},
@@ -30,8 +31,15 @@ SOURCES: Mapping[str, Sequence[str]] = {
     },
     **{f"export.{table.name}": (f"gold.{table.name}",) for stream in STREAMS for table in stream.tables},
 }
-"""The tables that a query reads, in the order of its sources; bronze reads Kafka."""
+"""The tables that a query reads; bronze reads Kafka."""
 BRONZE = {f"bronze.{one.table}": one.topic for stream in STREAMS for one in stream.sources}
+EXPORTS = {
+    f"export.{table.name}": table.export.topic
+    for stream in STREAMS
+    for table in stream.tables
+    if table.export.topic is not None
+}
+"""The topics that exports fill."""
 QUERIES = {
     layer: [name for name in (*BRONZE, *SOURCES) if name.startswith(layer)]
     for layer in ("bronze", "silver", "gold", "export")
@@ -47,71 +55,126 @@ def commit_file(settings: Settings, table: str, version: int) -> Path:
     return path_of(settings, table) / "_delta_log" / f"{version:020}.json"
 
 
-def writes_of(commit: Path) -> list[Write]:
-    """Return the transactions of one commit."""
-    actions = (json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines())
-    return [(action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action]
+def notes_of(commit: Path) -> list[Note]:
+    """Return how far queries have read, by one commit."""
+    return [(txn["appId"], txn["version"]) for txn in _of(commit, "txn")]
 
 
-def last_write(settings: Settings, table: str, application: str) -> int:
-    """Return the last micro-batch of an application that a table has; -1 for none."""
+def last_note(settings: Settings, table: str, application: str) -> int | None:
+    """Return up to where an application has read by the last commit that says it; None where none does."""
     for version in range(version_of(settings, table), -1, -1):
-        for found, batch in writes_of(commit_file(settings, table, version)):
+        for found, place in notes_of(commit_file(settings, table, version)):
             if found == application:
-                return batch
-    return -1
+                return place
+    return None
 
 
-def has_write(settings: Settings, table: str, write: Write) -> bool:
-    """Tell whether a micro-batch of an application is in a table's log."""
-    commits = (commit_file(settings, table, n) for n in range(version_of(settings, table), -1, -1))
-    return any(write in writes_of(commit) for commit in commits)
-
-
-def doubled_writes(settings: Settings) -> Iterator[str]:
-    """Say which micro-batches are in the log of a table more than once."""
+def repeated_notes(settings: Settings) -> Iterator[str]:
+    """Say where a table's commits do not go on from one another: something was read once more."""
     for table in TABLES:
-        commits = (commit_file(settings, table, n) for n in range(version_of(settings, table) + 1))
-        counts = Counter(write for commit in commits for write in writes_of(commit))
-        yield from (f"{table} has {write} {times} times" for write, times in counts.items() if times > 1)
+        reached: dict[str, int] = defaultdict(lambda: -1)
+        for version in range(version_of(settings, table) + 1):
+            for application, place in notes_of(commit_file(settings, table, version)):
+                if place <= reached[application]:
+                    yield f"{table} {version}: {application} {place}, after {reached[application]}"
+                reached[application] = max(place, reached[application])
 
 
-def position(settings: Settings, query: str) -> list[dict[str, Any]] | None:
-    """Return up to where a query has read each of its sources; None before its first micro-batch is done."""
-    done = committed(settings, query)
-    if not done:
-        return None
-    lines = (checkpoint_of(settings, query) / "offsets" / str(done[-1])).read_text().splitlines()
-    return [json.loads(line) for line in lines[2:]]
+def table_id(settings: Settings, table: str) -> str:
+    """Return the id that a table got when it was created."""
+    (metadata,) = _of(commit_file(settings, table, 0), "metaData")
+    return str(metadata["id"])
 
 
-def behind(settings: Settings, ends: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the queries that have not read all that there is; `ends` are the topics' by partition."""
-    waiting = []
-    for query, topic in BRONZE.items():
-        read = position(settings, query)
-        name = settings.topic(topic)
-        if read is None or read[0][name] != ends[name]:
-            waiting.append(query)
-    for query, tables in SOURCES.items():
-        read = position(settings, query)
-        versions = [version_of(settings, table) for table in tables]
-        caught_up = not any(versions) if read is None else all(map(_has_read, read, versions))
-        if not caught_up:
-            waiting.append(query)
-    return waiting
+def behind(settings: Settings, ends: Mapping[str, Mapping[int, int]]) -> list[str]:
+    """Return the queries that have not read all rows that there are; `ends` are the topics' by partition."""
+    landing = [name for name, topic in BRONZE.items() if not _has_landed(settings, name, ends[topic])]
+    return landing + [
+        query
+        for query, tables in SOURCES.items()
+        if not all(_has_read(settings, query, table) for table in tables)
+    ]
 
 
-def _has_read(place: Mapping[str, Any], version: int) -> bool:
-    """Tell whether a place in a Delta source is behind all of a version; index -1 is the version's beginning.
+def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool:
+    """Tell whether a query of bronze has landed every record of its topic, which is never made again here."""
+    waiting, version = {str(n): end for n, end in ends.items() if end}, version_of(settings, query)
+    while waiting and version >= 0:
+        for application, place in notes_of(commit_file(settings, query, version)):
+            if waiting.pop(application.rpartition("/")[2], place) > place:
+                return False
+        version -= 1
+    return not waiting
 
-    A micro-batch here takes whole versions: they are far smaller than what it takes at most.
-    """
-    past = (place["reservoirVersion"], place["index"]) > (version, -1)
-    return past and not place["isStartingVersion"]
+
+def _has_read(settings: Settings, query: str, table: str) -> bool:
+    """Tell whether a query has read every commit of a table that has something for it."""
+    exports = query.startswith("export")
+    first = sent(settings, table) if exports else _position(settings, query, table)
+    commits = (commit_file(settings, table, n) for n in range(first, version_of(settings, table) + 1))
+    kinds = (set(_changes(commit)) for commit in commits)
+    # What changes rows is for the change feed, and readers of appends skip it.
+    return not any(one if exports else one == {"add"} for one in kinds)
+
+
+def _changes(commit: Path) -> Iterator[str]:
+    """Yield the kind of every action of a commit that changes rows, which compaction does not."""
+    for kind in ("add", "remove", "cdc"):
+        yield from (kind for action in _of(commit, kind) if kind == "cdc" or action["dataChange"])
+
+
+def _position(settings: Settings, query: str, table: str) -> int:
+    """Return the first version of a table that a query has not read, by the table that it fills."""
+    return last_note(settings, query, f"{query} reads {table_id(settings, table)}") or 0
+
+
+def sent(settings: Settings, table: str) -> int:
+    """Return the first version of a table that has not been exported, by the note beside it."""
+    notes = (path_of(settings, table) / "_lakehouse_export").glob("*.json")
+    return max((int(json.loads(note.read_text())["version"]) for note in notes), default=0)
+
+
+class Writing:
+    """Tells which of some tables somebody is writing: they have files, made since, that no commit has."""
+
+    def __init__(self, settings: Settings, tables: Iterable[str]) -> None:
+        self._settings = settings
+        self._before = {table: (version_of(settings, table), self._files(table)) for table in tables}
+
+    def look(self) -> list[str]:
+        """Return the tables that are being written."""
+        return [table for table in self._before if self._is_written(table)]
+
+    def _is_written(self, table: str) -> bool:
+        before, files = self._before[table]
+        new = self._files(table) - files
+        if not new:
+            return False
+        newest = version_of(self._settings, table)
+        for version in range(before + 1, newest + 1):
+            commit = commit_file(self._settings, table, version)
+            files |= {
+                file["path"].rpartition("/")[2] for kind in ("add", "cdc") for file in _of(commit, kind)
+            }
+        self._before[table] = newest, files
+        return bool(new - files)
+
+    def _files(self, table: str) -> set[str]:
+        path = path_of(self._settings, table)
+        directories = [one for one in (path, path / "_change_data") if one.is_dir()]
+        return {
+            entry.name for one in directories for entry in os.scandir(one) if entry.name.endswith(".parquet")
+        }
 
 
 def changes_of(settings: Settings, table: str) -> list[Row]:
     """Return the rows of a table's change feed from its beginning, with _change_type and _commit_version."""
     feed: Any = DeltaTable(str(path_of(settings, table))).load_cdf(starting_version=0)
     return [with_micros(row) for row in pa.table(feed.read_all()).to_pylist()]
+
+
+def _of(commit: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the actions of a kind; only a line feed ends a line, and names may have other line ends."""
+    lines = commit.read_text(encoding="utf-8").split("\n")
+    actions = (json.loads(line) for line in lines if line)
+    return (action[kind] for action in actions if kind in action)

@@ -22,16 +22,16 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from lakehouse.errors import ServiceError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences
-from tests.chaos.faults import DECK, FAULTS, POINTS, Half, Outage, Scene, was_between
+from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene
 from tests.chaos.files import BRONZE, TABLES, behind
 from tests.chaos.load import Feeder
 from tests.chaos.services import OwnServices
-from tests.chaos.supervisor import Exit, Supervisor
+from tests.chaos.supervisor import ALL, Exit, Shift, Supervisor
 from tests.pipeline import rows_of, versions
 from tests.processes import LAKEHOUSE, Place
 
@@ -45,10 +45,11 @@ _LOOK_S = 1.0
 _SETTINGS = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
 
 
-Way = Literal["layers", "trips", "turns", "cluster"]
+Way = Literal["layers", "together", "turns", "cluster"]
 WAYS: tuple[Way, ...] = get_args(Way)
-_ALL = "all"
-_TRIPS = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
+_LIVE = ["--trigger", "1 second"]
+_APART: Shift = {layer: [LAKEHOUSE, "run", layer, *_LIVE] for layer in LAYERS}
+_TOGETHER: Shift = {ALL: [LAKEHOUSE, "run", "all", *_LIVE]}
 _PROPERTIES = ".venv/share/lakehouse/cluster.properties"
 _ON_CLUSTER = {
     "spark.cores.max": "2",  # an executor on each worker
@@ -67,9 +68,9 @@ class Plan:
 
     `rate` is in events a second, of which `poison` is the share that is poison; `quiet_s` is the most
     between two faults, and `calm` the chance that all layers may come back before the next, which else can
-    hit one that is coming up. By its `way` each layer has a process, or one has all of them, in trips, or
-    after each of its ends by turns in trips and by layer. On a `cluster` each layer's job is submitted to a
-    standalone cluster of this run's own.
+    hit one that is coming up. By its `way` each layer has a process, or all layers have one together, or
+    these take turns: when a process ends, so do the others, and the other way comes next. On a `cluster` each
+    layer's job is submitted to a standalone cluster of this run's own.
     """
 
     seed: int
@@ -83,31 +84,20 @@ class Plan:
     outage: Outage = field(default_factory=Outage)
     way: Way = "layers"
 
-    def commands(self, cluster: Cluster | None) -> dict[str, list[list[str]]]:
-        """Return the commands of each process, which its starts take by turns."""
+    def shifts(self, cluster: Cluster | None) -> list[Shift]:
+        """Return the processes that run at a time; where there are several sets of them, they take turns."""
         if cluster is not None:
-            return {layer: [_submitted(layer, cluster)] for layer in LAYERS}
-        if self.way == "layers":
-            return {layer: [[LAKEHOUSE, "run", layer, "--trigger", "1 second"]] for layer in LAYERS}
-        return {_ALL: [_TRIPS] if self.way == "trips" else [_TRIPS, [*_TRIPS, "--by-layer"]]}
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Which process runs a layer."""
-        return {layer: layer if self.way in {"layers", "cluster"} else _ALL for layer in LAYERS}
+            return [{layer: _submitted(layer, cluster) for layer in LAYERS}]
+        return {"layers": [_APART], "together": [_TOGETHER], "turns": [_TOGETHER, _APART]}[self.way]
 
 
 @dataclass
 class Outcome:
-    """What happened. `faults` and `misses` count by name; a miss of a chosen point is tried again.
-
-    `halves` are hits between two tables, by fault, until it is known whether there was anything between.
-    """
+    """What happened. `faults` and `misses` count by name; a miss of a chosen point is tried again."""
 
     books: Books = field(default_factory=Books)
     faults: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
-    halves: list[tuple[str, Half]] = field(default_factory=list)
     starts: Mapping[str, int] = field(default_factory=dict)
     exits: Sequence[Exit] = ()
     back_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -131,7 +121,7 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
             Cluster(home / "cluster", cores=6) if plan.way == "cluster" else nullcontext() as cluster,
-            Supervisor(plan.commands(cluster), plan.names, environment) as supervisor,
+            Supervisor(plan.shifts(cluster), environment) as supervisor,
         ):
             rng = Random(plan.seed)
             scene = Scene(settings, services, supervisor, rng, plan.outage, cluster)
@@ -143,7 +133,8 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
                 _bring_about(name, scene, outcome, say)
                 if rng.random() < plan.calm:
                     supervisor.await_up(LAYERS, _BACK_TIMEOUT_S)
-            _make_up_for_misses(plan, scene, outcome, say)
+            if not plan.seconds:
+                _make_up_for_misses(plan, scene, outcome, say)
             outcome.faults_s = time.monotonic() - began
             feeder.stop()
             say(f"{feeder.given:,} events were given to the client; catching up")
@@ -163,7 +154,7 @@ def _submitted(layer: str, cluster: Cluster) -> list[str]:
     options = _ON_CLUSTER | {"spark.driver.host": cluster.driver_host}
     conf = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
     where = ["--master", cluster.master, "--deploy-mode", "client", "--properties-file", _PROPERTIES]
-    return ["spark-submit", *where, *conf, f"jobs/{layer}.py", "--trigger", "1 second"]
+    return ["spark-submit", *where, *conf, f"jobs/{layer}.py", *_LIVE]
 
 
 def _schedule(plan: Plan, rng: Random) -> Iterator[str]:
@@ -187,29 +178,16 @@ def _bring_about(name: str, scene: Scene, outcome: Outcome, say: Callable[[str],
         result = FAULTS[name](scene)
         say(f"{name}: {'' if result.hit else 'missed; '}{result.note}")
         (outcome.faults if result.hit else outcome.misses)[name] += 1
-        if result.half is not None:
-            outcome.halves.append((name, result.half))
         if result.hit:
             return
 
 
 def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Take back hits that were none; where the deck comes once, bring about again what was not met."""
-    _take_back(scene, outcome, say)
-    for _ in range(0 if plan.seconds else _ATTEMPTS):
+    """Bring about again what was not met of a deck that comes once."""
+    for _ in range(_ATTEMPTS):
         for name in plan.deck:
             if name in POINTS and not outcome.faults[name]:
                 _bring_about(name, scene, outcome, say)
-        _take_back(scene, outcome, say)
-
-
-def _take_back(scene: Scene, outcome: Outcome, say: Callable[[str], None]) -> None:
-    for name, half in outcome.halves:
-        if not was_between(scene, half):
-            say(f"{name}: missed after all; micro-batch {half.batch} had nothing for {half.query}")
-            outcome.faults[name] -= 1
-            outcome.misses[name] += 1
-    outcome.halves.clear()
 
 
 def _await_end(settings: Settings, outcome: Outcome) -> list[str]:
@@ -231,19 +209,21 @@ def _await_end(settings: Settings, outcome: Outcome) -> list[str]:
     return [f"not caught up after {_CATCH_UP_TIMEOUT_S:.0f} s: {', '.join(waiting)}"]
 
 
-def _ends(settings: Settings) -> dict[str, dict[str, int]]:
-    """Return the ends of the input topics by partition, as checkpoints have them."""
+def _ends(settings: Settings) -> dict[str, dict[int, int]]:
+    """Return the ends of the input topics by partition; the topics by their names without the run's own."""
     consumer = KafkaConsumer(bootstrap_servers=settings.kafka_bootstrap_servers, group_id=None)
     try:
-        names = list(map(settings.topic, BRONZE.values()))
-        places = [TopicPartition(name, n) for name in names for n in range(settings.topic_partitions)]
-        found = consumer.end_offsets(places)
+        return {
+            topic: {
+                place.partition: end
+                for place, end in consumer.end_offsets(
+                    [TopicPartition(settings.topic(topic), n) for n in range(settings.topic_partitions)]
+                ).items()
+            }
+            for topic in BRONZE.values()
+        }
     finally:
         consumer.close()
-    ends: dict[str, dict[str, int]] = {name: {} for name in names}
-    for place, end in found.items():
-        ends[place.topic][str(place.partition)] = end
-    return ends
 
 
 def _unclear(exits: Sequence[Exit]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The layers as processes that are started again whenever they end, whatever the reason.
 
 Their output comes through pipes, which neither a full disk nor a limit on files can hold up. A process is
-back when it has finished a micro-batch, which it says by a line. It may be one of a layer, or one of all.
+back when it has finished a micro-batch, which it says by a line. It may be one of a layer, or one of all of
+them, or these by turns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import TracebackType
 from typing import IO, Self
 
@@ -23,7 +25,9 @@ import psutil
 
 from tests.processes import ROOT
 
-PAUSE_S = 1.0  # before a layer is started again
+ALL = "all"
+"""The name of the process that runs all layers."""
+PAUSE_S = 1.0  # before a process is started again
 _POLL_S = 0.05
 _BATCH_DONE = re.compile(r"[a-z]+\.\w+ (batch \d+|by the clock): ")
 _WAIT_S = 10.0
@@ -80,22 +84,22 @@ class Frozen:
         return None
 
 
-class Supervisor:
-    """Keeps processes running inside its block; `names` says by layer which of them runs it.
+Shift = Mapping[str, list[str]]
+"""Processes that run at a time: their commands by name, which is a layer or ALL."""
 
-    A process that is started again takes its commands by turns. `condition` is the last thing that was made
-    to go wrong, for the record of those that end by themselves. `back_s` are the seconds from a SIGKILL to
-    the new process's first micro-batch, by its name, of kills that nothing else disturbed.
+
+class Supervisor:
+    """Keeps the processes of a shift running inside its block.
+
+    A process that ends is started again. With several shifts, its end is that of the whole shift: the others
+    are killed, and it is the next shift's turn. `condition` is the last thing that was made to go wrong, for
+    the record of those that end by themselves. `back_s` are the seconds from a SIGKILL to the new process's
+    first micro-batch, by its name, of kills that nothing else disturbed.
     """
 
-    def __init__(
-        self,
-        commands: Mapping[str, Sequence[list[str]]],
-        names: Mapping[str, str],
-        environment: Mapping[str, str],
-    ) -> None:
-        self._commands = commands
-        self._names = names
+    def __init__(self, shifts: Sequence[Shift], environment: Mapping[str, str]) -> None:
+        self._shifts = shifts
+        self._turn = 0
         self._environment = environment
         self._lock = threading.RLock()
         self._clock_lock = threading.Lock()  # readers of output take this one only, so they never wait long
@@ -110,7 +114,7 @@ class Supervisor:
         self.back_s: dict[str, list[float]] = defaultdict(list)
 
     def __enter__(self) -> Self:
-        self._start_at = dict.fromkeys(self._commands, time.monotonic())
+        self._start_at = dict.fromkeys(self._shift, time.monotonic())
         self._watch.start()
         return self
 
@@ -124,8 +128,8 @@ class Supervisor:
 
     def kill(self, layer: str) -> bool:
         """Kill a layer's processes at once; tell whether there were any."""
-        name = self._names[layer]
         with self._lock:
+            name = self._name_of(layer)
             life = self._lives.get(name)
             if life is None or life.popen.returncode is not None:
                 return False
@@ -138,8 +142,8 @@ class Supervisor:
     @contextlib.contextmanager
     def frozen(self, layer: str) -> Iterator[Frozen]:
         """Freeze a layer's process and start another one; the block can wake it, and its end kills it."""
-        name = self._names[layer]
         with self._lock:
+            name = self._name_of(layer)
             life = self._lives.pop(name)
             os.killpg(life.popen.pid, signal.SIGSTOP)
             self._start_at[name] = time.monotonic()
@@ -157,7 +161,7 @@ class Supervisor:
     def is_up(self, layer: str) -> bool:
         """Tell whether the layer's present process has finished a micro-batch."""
         with self._lock:
-            life = self._lives.get(self._names[layer])
+            life = self._lives.get(self._name_of(layer))
             return life is not None and life.popen.returncode is None and life.batches > 0
 
     def await_up(self, layers: Sequence[str], timeout_s: float) -> bool:
@@ -172,7 +176,7 @@ class Supervisor:
     def processes(self, layer: str) -> list[psutil.Process]:
         """Return the live processes of a layer: Python and its JVM."""
         with self._lock:
-            life = self._lives.get(self._names[layer])
+            life = self._lives.get(self._name_of(layer))
         if life is None:
             return []
         try:
@@ -200,9 +204,17 @@ class Supervisor:
                 wrong.append(f"{name}: SIGTERM ended it with {code}, its last words: {last}")
         return wrong
 
+    @property
+    def _shift(self) -> Shift:
+        return self._shifts[self._turn % len(self._shifts)]
+
+    def _name_of(self, layer: str) -> str:
+        """Return the name of the process that runs a layer in the present shift."""
+        return layer if layer in self._shift else ALL
+
     def _keep_running(self) -> None:
         while not self._stopping.wait(_POLL_S):
-            for name in self._commands:
+            for name in list(self._shift):
                 with self._lock:
                     self._look_after(name)
 
@@ -218,14 +230,25 @@ class Supervisor:
                     self._killed_at.pop(name, None)
                 code = life.popen.wait()
                 self.exits.append(Exit(name, code, self.condition, life.stdout, life.stderr))
-        if time.monotonic() >= self._start_at[name]:
+            if len(self._shifts) > 1:
+                self._change_shift(name)
+        if time.monotonic() >= self._start_at.get(name, inf):
             self._lives[name] = self._started(name)
             self.starts[name] += 1
 
+    def _change_shift(self, ended: str) -> None:
+        for life in self._lives.values():
+            _end(life)
+        self._lives.clear()
+        self._turn += 1
+        self._start_at = dict.fromkeys(self._shift, time.monotonic() + PAUSE_S)
+        with self._clock_lock:
+            killed_at = self._killed_at.get(ended)
+            self._killed_at = {} if killed_at is None else dict.fromkeys(self._shift, killed_at)
+
     def _started(self, name: str) -> _Life:
-        commands = self._commands[name]
         popen = subprocess.Popen(
-            commands[self.starts[name] % len(commands)],
+            self._shift[name],
             env=self._environment,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

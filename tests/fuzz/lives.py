@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.audit import Report, audit
 from lakehouse.errors import TableError
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver

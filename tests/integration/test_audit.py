@@ -2,7 +2,7 @@
 
 A copy of the lake of every stream, which was filled over a real broker and exported to a real Redis, is
 damaged in as many ways as there are tests, each in a table that the others leave alone, and audited once.
-That nothing is found where nothing is wrong is seen in test_old_lake and test_beside, too.
+That nothing is found where nothing is wrong is seen in test_beside, too.
 """
 
 from __future__ import annotations

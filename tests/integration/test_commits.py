@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.errors import TableError
+from lakehouse.errors import PositionError, TableError
 from lakehouse.settings import Settings
 from lakehouse.stream import DELETED
-from lakehouse.tables import Lake, TableSpec, Transaction, data_files
+from lakehouse.tables import Lake, Move, TableSpec, Written, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.pruning import Between, Near
 from tests import pipeline
@@ -34,16 +34,19 @@ def put(
     spark: SparkSession,
     table: str,
     rows: Iterable[tuple[int, str]],
-    number: int,
     *,
     near: str | None = None,
-    query: str = "query",
+    moves: Sequence[Move] = (),
 ) -> int:
     """Upsert rows; those without a value leave."""
     frame = spark.createDataFrame([(k, v, not v) for k, v in rows], f"{SCHEMA}, {DELETED} boolean")
     commit = tables.begin(spark, table)
     candidates = commit.candidates(None if near is None else F.expr(near))
-    return tables.upsert(frame.persist(), commit, candidates, ["k"], Transaction(query, number))
+    return tables.upsert(frame.persist(), commit, candidates, ["k"], moves).rows
+
+
+def moved(before: int | None, after: int, application: str = "query") -> list[Move]:
+    return [Move(application, before, after)]
 
 
 def fill(spark: SparkSession, table: str, files: int, *, twice: str = "false") -> None:
@@ -82,7 +85,7 @@ def test_an_upsert_replaces_inserts_and_deletes_by_key_and_the_feed_says_so(
 ) -> None:
     fill(spark, table, files)
 
-    assert put(spark, table, [(3, "new"), (7, ""), (41, "more"), (99, "")], 0, near="k <= 41") == 4
+    assert put(spark, table, [(3, "new"), (7, ""), (41, "more"), (99, "")], near="k <= 41") == 4
 
     expected = [(k, "new" if k == 3 else "old") for k in range(40) if k != 7] + [(41, "more")]
     assert rows_of(tables.read(spark, table)) == expected
@@ -140,39 +143,69 @@ def test_what_is_missing_is_inserted_and_what_a_condition_selects_is_set(
     assert [row.operation for row in operations] == ["UPDATE", "WRITE"]
 
 
-def test_a_repeated_upsert_and_one_without_rows_commit_nothing(spark: SparkSession, table: str) -> None:
-    assert put(spark, table, [(1, "a"), (2, "b")], 0) == 2
+def test_a_repeated_upsert_is_refused_and_one_without_rows_commits_nothing(
+    spark: SparkSession, table: str
+) -> None:
+    assert put(spark, table, [(1, "a"), (2, "b")], moves=moved(None, 1)) == 2
     assert feed_of(spark, table, 1) == [("insert", 1, "a"), ("insert", 2, "b")]
-    assert put(spark, table, [(1, "other")], 0) == 0
-    assert put(spark, table, [], 1) == 0
+    with pytest.raises(PositionError, match=f"^query: {table} says up to 1, not None"):
+        put(spark, table, [(1, "other")], moves=moved(None, 1))
+    assert put(spark, table, [], moves=moved(1, 2)) == 0
 
     assert tables.version_of(spark, table) == 1
+    assert tables.transactions(spark, table) == {"query": 1}
     assert rows_of(tables.read(spark, table)) == [(1, "a"), (2, "b")]
 
 
-def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_finds_it(
-    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
+def test_what_a_commit_notes_comes_with_its_rows_or_alone_and_begins_with_what_is_noted(
+    spark: SparkSession, table: str
 ) -> None:
-    """The second has looked for the transaction before the first has committed it."""
-    one, rows, finish = (
-        Transaction("query", 0),
-        spark.createDataFrame([(1, "a")], SCHEMA),
-        tables.Commit.finish,
-    )
-    commits = 0
+    unread = spark.sql("SELECT 1L AS k, CAST(raise_error('it is read') AS string) AS v")
+    rows = spark.sql("SELECT 1L AS k, 'a' AS v")
 
-    def finish_late(commit: tables.Commit, transaction: Transaction | None) -> int:
+    both = [*moved(None, 7), *moved(None, 3, "query@5")]
+    assert tables.append(rows, table, both) == Written(1, 1)
+    assert tables.note(spark, table, moved(7, 9)) == Written(0, 2)
+    assert tables.note(spark, table, moved(None, 1, "another")) == Written(0, 3)
+
+    for moves in (moved(7, 10), moved(None, 10), [*moved(9, 10), *moved(2, 4, "query@5")]):
+        with pytest.raises(PositionError, match="another one runs the same layer"):
+            tables.append(unread, table, moves)
+        with pytest.raises(PositionError, match="another one runs the same layer"):
+            tables.note(spark, table, moves)
+    assert tables.version_of(spark, table) == 3
+    assert tables.transactions(spark, table) == {"query": 9, "query@5": 3, "another": 1}
+    assert rows_of(tables.read(spark, table)) == [(1, "a")]
+
+
+@pytest.mark.parametrize("write", ["append", "upsert", "note"])
+def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_is_refused(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """The second has looked for what is noted before the first has committed it."""
+    rows, finish, commits = spark.createDataFrame([(1, "a")], SCHEMA), tables.Commit.finish, 0
+
+    def finish_late(commit: tables.Commit, moves: Sequence[Move]) -> int:
         nonlocal commits
         commits += 1
         if commits == 1:
-            assert tables.append(rows, table, one) == 1
-        return finish(commit, transaction)
+            assert tables.append(rows, table, moves).rows == 1
+        return finish(commit, moves)
+
+    def second() -> object:
+        if write == "append":
+            return tables.append(spark.sql("SELECT 2L AS k, 'b' AS v"), table, moved(None, 1))
+        if write == "note":
+            return tables.note(spark, table, moved(None, 1))
+        return tables.retry_on_conflict(lambda: put(spark, table, [(2, "b")], moves=moved(None, 1)))
 
     monkeypatch.setattr(tables.Commit, "finish", finish_late)
-    assert tables.append(rows, table, one) == 0
+    with pytest.raises(PositionError, match="says up to 1, not None as this process has left it"):
+        second()
 
     assert commits == 2
     assert rows_of(tables.read(spark, table)) == [(1, "a")]
+    assert tables.version_of(spark, table) == 1
 
 
 def test_a_condition_with_whole_numbers_leaves_the_files_that_may_have_them(
@@ -194,15 +227,15 @@ def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
     fill(spark, table, files)
     finish, commits = tables.Commit.finish, 0
 
-    def finish_late(commit: tables.Commit, transaction: Transaction | None) -> int:
+    def finish_late(commit: tables.Commit, moves: Sequence[Move]) -> int:
         nonlocal commits
         commits += 1
         if commits == 1:
-            assert put(spark, table, [(41, "first")], 0, near="k = 41", query="another") == 1
-        return finish(commit, transaction)
+            assert put(spark, table, [(41, "first")], near="k = 41") == 1
+        return finish(commit, moves)
 
     monkeypatch.setattr(tables.Commit, "finish", finish_late)
-    assert tables.retry_on_conflict(lambda: put(spark, table, [(41, "second")], 0, near="k = 41")) == 1
+    assert tables.retry_on_conflict(lambda: put(spark, table, [(41, "second")], near="k = 41")) == 1
 
     assert commits == 3
     assert [row for row in rows_of(tables.read(spark, table)) if row[0] > 39] == [(41, "second")]
@@ -212,10 +245,10 @@ def test_an_append_goes_by_names_and_types_of_the_table_and_names_a_column_that_
     spark: SparkSession, table: str
 ) -> None:
     swapped = spark.sql("SELECT 'x' AS v, CAST(5 AS int) AS k")
-    assert tables.append(swapped, table, Transaction("query", 0)) == 1
-    assert tables.append(spark.sql("SELECT 6L AS k"), table, Transaction("query", 1)) == 1
+    assert tables.append(swapped, table) == Written(1, 1)
+    assert tables.append(spark.sql("SELECT 6L AS k"), table) == Written(1, 2)
     with pytest.raises(TableError, match="has no column other; it has k, v"):
-        tables.append(spark.sql("SELECT 7L AS k, 1 AS other"), table, Transaction("query", 2))
+        tables.append(spark.sql("SELECT 7L AS k, 1 AS other"), table)
 
     assert tables.read(spark, table).orderBy("k").collect() == [(5, "x"), (6, None)]
 
@@ -223,10 +256,10 @@ def test_an_append_goes_by_names_and_types_of_the_table_and_names_a_column_that_
 def test_a_table_whose_change_feed_was_switched_off_gets_no_rows_of_one(
     spark: SparkSession, table: str
 ) -> None:
-    put(spark, table, [(1, "a"), (2, "b")], 0)
+    put(spark, table, [(1, "a"), (2, "b")])
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
 
-    put(spark, table, [(1, "c"), (2, "")], 1)
+    put(spark, table, [(1, "c"), (2, "")])
 
     assert rows_of(tables.read(spark, table)) == [(1, "c")]
 
@@ -236,8 +269,8 @@ def test_a_table_without_statistics_is_written_and_counted_all_the_same(
 ) -> None:
     spark.conf.set("spark.databricks.delta.stats.collect", "false")
     try:
-        assert tables.append(spark.sql("SELECT 1L AS k, 'a' AS v"), table, Transaction("query", 0)) == 1
-        assert put(spark, table, [(1, "b"), (2, "c")], 1) == 2
+        assert tables.append(spark.sql("SELECT 1L AS k, 'a' AS v"), table) == Written(1, 1)
+        assert put(spark, table, [(1, "b"), (2, "c")]) == 2
     finally:
         spark.conf.unset("spark.databricks.delta.stats.collect")
 
@@ -251,7 +284,7 @@ def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSes
     fields = F.col("id").alias("k"), F.sha2(F.col("id").cast("string"), 256).alias("v")
     spark.range(0, many, 1, 1).select(*fields).write.format("delta").mode("append").save(table)
 
-    assert put(spark, table, [(7, "new"), (8, ""), (many, "new")], 1, near="k >= 0") == 3
+    assert put(spark, table, [(7, "new"), (8, ""), (many, "new")], near="k >= 0") == 3
     assert files_by_rows(spark, table) == [2, many - 2]
     assert feed_of(spark, table, 2) == [
         ("delete", 8, old[8]),
@@ -259,7 +292,7 @@ def test_rows_that_stay_in_a_large_file_go_to_files_of_their_own(spark: SparkSes
         ("update_postimage", 7, "new"),
         ("update_preimage", 7, old[7]),
     ]
-    assert put(spark, table, [(7, "newer")], 2, near="k >= 0") == 1
+    assert put(spark, table, [(7, "newer")], near="k >= 0") == 1
     assert files_by_rows(spark, table) == [2, many - 2]
     expected = old | {7: "newer", many: "new"}
     del expected[8]
@@ -277,7 +310,7 @@ def test_rows_that_stay_keep_apart_as_in_the_files_they_lay_in(
         rows = ids.select(keys, F.sha2(F.col("id").cast("string"), 256).alias("v"))
         rows.write.format("delta").mode("append").save(table)
 
-    assert put(spark, table, [(7, "new"), (many + 7, "new"), (2 * many, "new")], 1, near="k >= 0") == 3
+    assert put(spark, table, [(7, "new"), (many + 7, "new"), (2 * many, "new")], near="k >= 0") == 3
 
     assert bounds_of_files(spark, table) == [(0, many - 1), (7, 2 * many + 2), (many, 2 * many - 1)]
     assert files_by_rows(spark, table) == [5, many - 1, many - 1]
@@ -292,7 +325,7 @@ def test_files_are_found_by_their_bounds_without_a_job_whatever_has_been_committ
     fill(spark, table, 60)
     conditions = [Between("k", first, last) for first, last in ((3, 3), (39, None), (40, None), (None, None))]
     for number in range(3):
-        put(spark, table, [(100 + number, "new")], number, near="k >= 100")
+        put(spark, table, [(100 + number, "new")], near="k >= 100")
         with counted(spark) as counts:
             found = [tables.begin(spark, table).candidates(Near(((one,),))).rows for one in conditions]
         assert found == [1, 2 + number, 1 + number, 41 + number]
@@ -309,8 +342,8 @@ def test_files_are_found_though_the_commits_since_the_last_look_have_left_the_lo
     every = Near(((Between("k", 0, None),),))
     fill(spark, table, 2)
     assert tables.begin(spark, table).candidates(every).rows == 40
-    put(spark, table, [(40, "new")], 1, near="k >= 0")
-    put(spark, table, [(41, "new")], 2, near="k >= 0")
+    put(spark, table, [(40, "new")], near="k >= 0")
+    put(spark, table, [(41, "new")], near="k >= 0")
     delta.write_checkpoint(delta.log_of(spark, table))
     pipeline.forget_commits(table, before=tables.version_of(spark, table))
 

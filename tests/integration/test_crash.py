@@ -1,8 +1,8 @@
 """What a crash leaves behind is repaired by the next run.
 
-A micro-batch goes: plan (checkpoint/offsets/N), write the tables, note it (checkpoint/commits/N). A crash may
-come between any two of these. Most tests here hand the micro-batches to the layers themselves, twice where
-Spark would do so after a crash; one process is killed for real.
+A micro-batch is one commit or two: dead letters, then clean rows; a side table, then the main one. The last
+one ends it. A crash may come before, between and after them. Most tests here run the steps themselves, each
+time a new one, as after a new start; one process is killed for real.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 
 import psutil
@@ -27,26 +28,29 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.errors import StreamError
+from lakehouse.errors import PositionError
 from lakehouse.layers import bronze
-from lakehouse.layers.query import LayerName
+from lakehouse.layers.step import LayerName, Step
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
+from lakehouse.streams.sales import SALES
 from lakehouse.tables import Lake
-from tests import batches, pipeline, verdicts
-from tests.batches import bronze_of, gold_of, rows_between, silver_of, take
+from tests import pipeline, verdicts
+from tests.batches import bronze_of, gold_of, silver_of, take_next
 from tests.conftest import MakeSettings
 from tests.crashing import CrashError, crash_at
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
+from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
 from tests.processes import QUICK_JVM
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
-QUERIES: dict[LayerName, str] = {"bronze": BRONZE, "silver": SILVER, "gold": GOLD}
+TABLE_OF: dict[LayerName, str] = {"silver": SILVER, "gold": GOLD}
+SALES_TABLES = ("product_sales", "sales_notifications")
 ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
 
 
@@ -64,7 +68,7 @@ REFUSED = Raw(b"not JSON")
 
 # The watermark lies seven days behind the newest event before the cut. So every cut after the first moves it
 # to where some of its own records lie before it: judged again under it, they would be late. The first has no
-# dead letter, and so leaves no transaction with them.
+# dead letter, and so notes nothing with them.
 CUTS = (
     (event(START), event(START - 9 * DAY, "no watermark yet")),
     *(
@@ -116,101 +120,207 @@ def gold_differences(settings: Settings, cuts: Sequence[Sequence[Raw]]) -> list[
 # A crash before, between and after the writes.
 
 
+def crash(step: Step, name: str, number: int, *, after: bool) -> None:
+    """Let a step plan, and fail at its write of this name and number, before it has been done or after."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, name, crash_at(getattr(tables, name), number, after=after))
+        with pytest.raises(CrashError):
+            take_next(step, now=LANDED)
+
+
+def take_all(make: Callable[[], Step]) -> list[int]:
+    """Let new steps take what waits, and return how many rows each has read."""
+    found = []
+    while (done := take_next(make(), now=LANDED)) is not None:
+        found.append(done.rows)
+    return found
+
+
 @pytest.fixture(scope="module")
 def crashed(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
-    """A lake whose silver has been given each cut twice, the first whole, the others first with a crash."""
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("crash"))})
-    pipeline.land(spark, settings, CUTS, landed_at=LANDED)
-    assert take_cut(spark, settings, SILVER, 0) == 2
-    for cut, number, after in ((1, 1, False), (2, 1, True), (3, 2, True)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "append", crash_at(tables.append, number, after=after))
-            with pytest.raises(CrashError):
-                take_cut(spark, settings, SILVER, cut)
-        take_cut(spark, settings, SILVER, cut)
+    """A lake whose silver has taken each cut in a micro-batch; the first whole, the others with a crash."""
+    lake = {"lake": str(tmp_path_factory.mktemp("crash"))}
+    settings = session_settings.model_copy(update=ONE_CUT_A_BATCH | lake)
+    pipeline.land(spark, settings, CUTS[:1], landed_at=LANDED)
+    again = [take_all(partial(silver_of, spark, settings))]
+    for cut, (number, after) in enumerate(((1, False), (1, True), (2, True)), start=1):
+        pipeline.land(spark, settings, CUTS[cut : cut + 1], landed_at=LANDED, first_offset=offsets_of(cut)[0])
+        crash(silver_of(spark, settings), "append", number, after=after)
+        again.append(take_all(partial(silver_of, spark, settings)))
+    # Nothing was written, so all are judged; two had letters, so the others are; everything was done.
+    assert again == [[2], [4], [2], []]
     return settings
-
-
-def take_cut(spark: SparkSession, settings: Settings, table: str, cut: int) -> int:
-    """Give a cut to silver or gold as if it had just been started, and return how many rows it has read."""
-    layer, source = (silver_of, BRONZE) if table == SILVER else (gold_of, SILVER)
-    rows = rows_between(spark, settings, source, *offsets_of(cut))
-    return take(layer(spark, settings), rows, cut, now=LANDED).rows
 
 
 def test_silver_gives_the_verdicts_of_an_undisturbed_run_wherever_it_has_crashed(
     spark: SparkSession, crashed: Settings
 ) -> None:
-    """Before its writes, between them and after them; and a micro-batch that is done writes nothing again."""
+    """Before its writes, between them and after them; and what is done is not taken again."""
     assert silver_differences(crashed, CUTS) == []
     versions = pipeline.versions(crashed)
     assert (versions[SILVER], versions[DEAD_LETTERS]) == (4, 3)
 
-    assert [take_cut(spark, crashed, SILVER, cut) for cut in (3, 0)] == [0, 0]
+    assert take_all(partial(silver_of, spark, crashed)) == []
 
     assert pipeline.versions(crashed) == versions
 
 
 def test_gold_counts_every_row_once_though_it_has_crashed_before_and_after_a_merge(
-    spark: SparkSession, crashed: Settings, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, crashed: Settings
 ) -> None:
-    assert take_cut(spark, crashed, GOLD, 0) == 2
-    assert take_cut(spark, crashed, GOLD, 0) == 0
-    for cut, after in ((1, False), (2, True)):
-        with monkeypatch.context() as patch:
-            patch.setattr(tables, "upsert", crash_at(tables.upsert, 1, after=after))
-            with pytest.raises(CrashError):
-                take_cut(spark, crashed, GOLD, cut)
-        assert pipeline.version_of(crashed, GOLD) == 1 + cut - (not after)
-        assert take_cut(spark, crashed, GOLD, cut) == (0 if after else 2)
-    assert take_cut(spark, crashed, GOLD, 3) == 2
+    done = take_next(gold_of(spark, crashed), now=LANDED)
+    assert done is not None
+    assert done.rows == 2
+    crash(gold_of(spark, crashed), "upsert", 1, after=False)
+    assert pipeline.version_of(crashed, GOLD) == 1
+    crash(gold_of(spark, crashed), "upsert", 1, after=True)
+    assert pipeline.version_of(crashed, GOLD) == 2
+
+    assert take_all(partial(gold_of, spark, crashed)) == [2, 2]
 
     assert pipeline.version_of(crashed, GOLD) == 4
     assert gold_differences(crashed, CUTS) == []
 
 
 def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
-    spark: SparkSession, crashed: Settings, lake_settings: Settings
+    spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    records, other = (
-        rows_between(spark, crashed, BRONZE, *span).withColumnRenamed("timestamp_type", "timestampType")
-        for span in ((0, 3), (3, 5))
-    )
-    batches.plan(lake_settings, 1, planned_at=LANDED, ends=(3, 5))
+    settings = make_settings(topic_partitions=1, max_records_per_batch=2)
+    pipeline.send(settings, [Raw(str(number).encode()) for number in range(3)])
 
-    results = [
-        take(bronze_of(spark, lake_settings), rows, number, now=LANDED)
-        for number, rows in ((0, records), (0, records), (1, other), (1, records), (0, other))
-    ]
+    crash(bronze_of(spark, settings), "append", 1, after=False)
+    assert pipeline.rows_of(settings, BRONZE) == []
+    crash(bronze_of(spark, settings), "append", 1, after=True)
+    assert take_all(partial(bronze_of, spark, settings)) == [1]
+    pipeline.send(settings, [Raw(b"3")])
+    assert take_all(partial(bronze_of, spark, settings)) == [1]
 
-    assert [one.rows for one in results] == [3, 0, 2, 0, 0]
-    assert pipeline.version_of(lake_settings, BRONZE) == 2
-    assert sorted(row["offset"] for row in pipeline.rows_of(lake_settings, BRONZE)) == [0, 1, 2, 3, 4]
-    assert {row["ingested_at"] for row in pipeline.rows_of(lake_settings, BRONZE)} == {
-        pipeline.micros(LANDED)
-    }
-    assert tables.read(spark, str(pipeline.path_of(lake_settings, BRONZE))).schema == bronze.SCHEMA
+    assert pipeline.version_of(settings, BRONZE) == 3
+    rows = pipeline.rows_of(settings, BRONZE)
+    assert sorted((row["offset"], row["value"]) for row in rows) == [(n, b"%d" % n) for n in range(4)]
+    assert {row["ingested_at"] for row in rows} == {pipeline.micros(LANDED)}
+    assert tables.read(spark, str(pipeline.path_of(settings, BRONZE))).schema == bronze.SCHEMA
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("number", "after", "micro_batches"),
+    [
+        pytest.param(1, False, [CUTS], id="nothing was written: it takes all that waits"),
+        pytest.param(1, True, [CUTS[:2], CUTS[2:]], id="dead letters were written: the same records"),
+        pytest.param(2, True, [CUTS[:2], CUTS[2:]], id="all was written: what came since"),
+    ],
+)
 def test_a_crash_with_more_data_waiting_than_the_micro_batch_had_changes_no_verdict(
-    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    lake_settings: Settings,
+    number: int,
+    micro_batches: Sequence[Sequence[Sequence[Raw]]],
+    *,
+    after: bool,
 ) -> None:
-    """The streaming query plans the same rows again, though there are more by then."""
-    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1g"})  # as much as there is
-    pipeline.land(spark, settings, CUTS[:2], landed_at=LANDED)
+    """Two records of the third cut are late only after the first two; then they have letters."""
+    pipeline.land(spark, lake_settings, CUTS[:2], landed_at=LANDED)
+    crash(silver_of(spark, lake_settings), "append", number, after=after)
+    pipeline.land(spark, lake_settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
 
-    with monkeypatch.context() as patch:
-        patch.setattr(tables, "append", crash_at(tables.append, 1, after=True))
-        with pytest.raises(StreamError, match=rf"^{SILVER} failed: CrashError"):
-            pipeline.run_layers(spark, settings, "silver")
-    pipeline.land(spark, settings, CUTS[2:], landed_at=LANDED, first_offset=offsets_of(2)[0])
-    done = pipeline.run_layers(spark, settings, "silver")
+    take_all(partial(silver_of, spark, lake_settings))
 
-    assert [(one.query, one.batch, one.result.rows) for one in done] == [(SILVER, 0, 5), (SILVER, 1, 8)]
-    assert silver_differences(settings, [[*CUTS[0], *CUTS[1]], [*CUTS[2], *CUTS[3]]]) == []
+    assert pipeline.version_of(lake_settings, SILVER) == len(micro_batches)
+    assert silver_differences(lake_settings, [[*chain(*cuts)] for cuts in micro_batches]) == []
+
+
+def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
+    spark: SparkSession, lake_settings: Settings, tmp_path: Path
+) -> None:
+    bronze_path = pipeline.path_of(lake_settings, BRONZE)
+    pipeline.land(spark, lake_settings, CUTS[:1], landed_at=LANDED)
+    shutil.copytree(bronze_path, tmp_path / "older")
+    pipeline.land(spark, lake_settings, CUTS[1:2], landed_at=LANDED, first_offset=offsets_of(1)[0])
+    crash(silver_of(spark, lake_settings), "append", 1, after=True)
+    shutil.rmtree(bronze_path)
+    shutil.move(tmp_path / "older", bronze_path)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    said = (
+        f"^{SILVER} has read version 2 of {BRONZE}, which ends at version 1: an older copy of it was put back"
+    )
+    with pytest.raises(PositionError, match=said):
+        take_all(partial(silver_of, spark, lake_settings))
+
+
+@pytest.mark.parametrize(
+    ("number", "after", "read"),
+    [
+        pytest.param(1, False, [5], id="before the side table: all that waits"),
+        pytest.param(1, True, [3, 2], id="after the side table: the same records"),
+        pytest.param(2, False, [3, 2], id="before the main table: the same records"),
+        pytest.param(2, True, [2], id="after the main table: what came since"),
+    ],
+)
+def test_a_crash_around_a_side_table_loses_and_doubles_nothing(
+    spark: SparkSession, lake_settings: Settings, number: int, read: list[int], *, after: bool
+) -> None:
+    """Two products cross the threshold of 2000, and go on; the third record of one crosses it again."""
+    make_gold = partial(gold_of, spark, lake_settings, SALES)
+    accept_sales(spark, lake_settings, sold("pen", 1500, 0), sold("ink", 2500, 1), sold("pen", 1000, 2))
+    crash(make_gold(), "upsert", number, after=after)
+    accept_sales(spark, lake_settings, sold("pen", -2000, 3), sold("pen", 1600, 4))
+
+    assert take_all(make_gold) == read
+
+    assert notified(lake_settings) == [("ink", 1), ("pen", 2), ("pen", 4)]
+    assert sales_differences(lake_settings) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "after"),
+    [(1, True), *(pytest.param(*way, marks=pytest.mark.soak) for way in ((1, False), (2, False), (2, True)))],
+)
+def test_a_crash_around_a_side_table_while_rows_are_made_anew_loses_and_doubles_nothing(
+    spark: SparkSession, lake_settings: Settings, number: int, *, after: bool
+) -> None:
+    """The pen's first record comes last, so its crossing is another one, and goes from the side table."""
+    make_gold = partial(gold_of, spark, lake_settings, SALES)
+    accept_sales(spark, lake_settings, sold("pen", 1500, 1), sold("pen", 500, 2), sold("ink", 1999, 3))
+    assert take_all(make_gold) == [3]
+    assert notified(lake_settings) == [("pen", 2)]
+    accept_sales(spark, lake_settings, sold("pen", 600, 0), sold("ink", 1, 4))
+    crash(make_gold(), "upsert", number, after=after)
+    accept_sales(spark, lake_settings, sold("pen", 1, 5))
+
+    take_all(make_gold)
+
+    assert notified(lake_settings) == [("ink", 4), ("pen", 1)]
+    assert sales_differences(lake_settings) == []
+
+
+def sold(product: str, value: int, offset: int) -> Raw:
+    return Raw(json.dumps({"product": product, "value": value}).encode(), product.encode(), offset=offset)
+
+
+def accept_sales(spark: SparkSession, settings: Settings, *records: Raw) -> None:
+    pipeline.land(spark, settings, [records], landed_at=LANDED, source=SALES.sources[0])
+    take_all(partial(silver_of, spark, settings, SALES))
+
+
+def notified(settings: Settings) -> list[tuple[str, int]]:
+    rows = pipeline.rows_of(settings, "gold.sales_notifications")
+    return sorted((row["product"], row["offset"]) for row in rows)
+
+
+def sales_differences(settings: Settings) -> list[str]:
+    """In what totals and notifications are not what the oracles make of bronze."""
+    bronze = pipeline.rows_of(settings, "bronze.sales_events")
+    judged = verdicts.judge_batches([bronze], settings, SALES.sources[0])
+    sales = verdicts.accepted(judged, Sale)
+    assert len(sales) == len(bronze)
+    totals, told = (pipeline.rows_of(settings, f"gold.{name}") for name in SALES_TABLES)
+    return [
+        *verdicts.row_differences(totals, product_sales(sales), ("product",)),
+        *verdicts.row_differences(told, sales_notifications(sales), ("product", "partition", "offset")),
+    ]
 
 
 # A process that is killed.
@@ -254,12 +364,22 @@ def busy_cuts(seed: int, cuts: int) -> list[list[Raw]]:
     ]
 
 
-def planned_batch(number: int, query: str) -> Callable[[Settings], bool]:
-    return lambda settings: number in pipeline.planned(settings, query)
-
-
 def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
     return lambda settings: pipeline.version_of(settings, table) > number  # version 0 is the empty table
+
+
+def writing_batch(number: int, table: str) -> Callable[[Settings], bool]:
+    """The table has had this many micro-batches or more, and there is a file that no commit names."""
+
+    def is_writing(settings: Settings) -> bool:
+        path = pipeline.path_of(settings, table)
+        files = {file.name for file in path.glob("*.parquet")}
+        if not files or pipeline.version_of(settings, table) < number:
+            return False
+        log = [file.read_text() for file in sorted((path / "_delta_log").glob("0*.json"))]
+        return any(not any(name in text for text in log) for name in files)
+
+    return is_writing
 
 
 @pytest.mark.soak
@@ -269,7 +389,7 @@ def written_batch(number: int, table: str) -> Callable[[Settings], bool]:
         pytest.param("silver", [written_batch(1, DEAD_LETTERS)], id="silver, after dead letters"),
         pytest.param(
             "gold",
-            [planned_batch(0, GOLD), written_batch(1, GOLD), planned_batch(3, GOLD)],
+            [writing_batch(0, GOLD), written_batch(1, GOLD), writing_batch(3, GOLD)],
             id="gold, in the first micro-batch, after a merge and once more",
         ),
     ],
@@ -282,7 +402,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
 ) -> None:
     """Wherever the process is once a moment is reached, a file is all that the test goes by."""
     settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
-    cuts = busy_cuts(7, len(moments) + 2)
+    cuts = busy_cuts(7, len(moments) + 3)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
     if layer == "gold":
         pipeline.run_layers(spark, settings, "silver")
@@ -297,9 +417,10 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
             process.send_signal(signal.SIGKILL)
         assert process.wait(60) == -signal.SIGKILL
         assert psutil.wait_procs(jvms, timeout=60)[1] == []
-    assert len(pipeline.committed(settings, QUERIES[layer])) < len(cuts)  # the kills came in time
+    assert pipeline.version_of(settings, TABLE_OF[layer]) < len(cuts)  # the kills came in time
     pipeline.run_layers(spark, settings, "silver", "gold")
 
+    assert pipeline.version_of(settings, TABLE_OF[layer]) == len(cuts)
     assert silver_differences(settings, cuts) == []
     assert gold_differences(settings, cuts) == []
 
@@ -308,42 +429,47 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
 
 
 @pytest.mark.soak
-def test_a_failing_query_stops_the_others_and_is_named(
+def test_a_step_that_fails_is_named_and_made_again_while_the_others_go_on(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
     pipeline.land(spark, settings, CUTS, landed_at=LANDED)
     monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
+    notices, done = list[str](), list[BatchDone]()
+    options = RunOptions("100 ms", on_batch=done.append, on_notice=notices.append)
 
-    with pytest.raises(StreamError, match=rf"^{GOLD} failed: CrashError") as failure:
-        run(Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, RunOptions("100 ms"))
+    with pipeline.running(
+        Lake(spark, settings.lake), [pipeline.STREAM], ["silver", "gold"], settings, options
+    ) as failures:
+        pipeline.await_(lambda: f"{GOLD} works again" in notices)
+        pipeline.await_(lambda: [one.query for one in done].count(GOLD) == len(CUTS))
 
-    assert isinstance(failure.value.__cause__, CrashError)
-    assert spark.streams.active == []
-
-
-class NoticedEvent(threading.Event):
-    def __init__(self) -> None:
-        super().__init__()
-        self.noticed = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        is_set = super().wait(timeout)
-        if is_set:
-            self.noticed.set()
-        return is_set
+    assert failures == []
+    assert notices[0].startswith(f"{GOLD} failed; retrying in 1 s: CrashError")
+    assert notices[1:] == [f"{GOLD} works again"]
+    merged = [one.query for one in done]
+    assert merged.index(GOLD, merged.index(GOLD) + 1) > merged.index(SILVER) + 2  # silver did not wait
+    assert silver_differences(settings, CUTS) == []
+    assert gold_differences(settings, CUTS) == []
 
 
-@dataclass
 class SeenStop(Stop):
     """A stop that tells when the run has noticed it."""
 
-    event: NoticedEvent = field(default_factory=NoticedEvent)
+    def __init__(self) -> None:
+        super().__init__()
+        self._noticed = threading.Event()
+
+    @property
+    def requested(self) -> bool:
+        if is_requested := super().requested:
+            self._noticed.set()
+        return is_requested
 
     def request_and_await(self) -> None:
         """Ask, and return when the run is on its way out: whoever calls is still in a micro-batch."""
         self.request()
-        assert self.event.noticed.wait(300)
+        assert self._noticed.wait(300)
 
 
 @pytest.mark.soak
@@ -371,14 +497,9 @@ def test_a_stop_lets_every_query_note_what_it_has_written(
             settings,
             RunOptions("50 ms", on_batch=on_batch, stop=stop),
         )
-        assert spark.streams.active == []
-        for query, numbers in written.items():
-            assert numbers == list(range(len(numbers)))
-            assert pipeline.committed(settings, query) == numbers
-            assert pipeline.planned(settings, query) in (
-                numbers,
-                [*numbers, len(numbers)],
-            )  # one may have waited
+        for table, versions in written.items():
+            assert versions == list(range(1, len(versions) + 1))
+            assert pipeline.version_of(settings, table) == len(versions)
 
     pipeline.send(settings, [event(START), REFUSED])
     run_until(["bronze", "silver", "gold"], lambda done: done.query == GOLD)

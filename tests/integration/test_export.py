@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 from delta.tables import DeltaTable
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
@@ -29,22 +29,22 @@ from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.redis import check_redis
-from lakehouse.errors import CheckpointError, LakehouseError, ServiceError, TableError
+from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.layers.export import newest_since
-from lakehouse.layers.query import Allow
+from lakehouse.layers.step import Allow, Permitted, Step
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.sinks import RedisSink
 from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
+from tests.batches import planned, write
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
 from tests.pipeline import await_, read_topic
@@ -123,7 +123,7 @@ class Export:
         self.settings = settings
         self.topic = settings.topic("metrics-aggregated-1m")
         self.path = self.lake.ensure(gold.spec(METRICS_1M, settings))
-        self.checkpoint = Path(settings.lake) / "_checkpoints" / "export.metrics_1m"
+        self.note = Path(self.path, "_lakehouse_export", f"{self.topic}.json")
 
     def put(self, *states: State) -> None:
         """Insert or update rows in one commit, as gold does."""
@@ -154,12 +154,17 @@ class Export:
         )
         return done
 
-    def forget_last_commit(self) -> None:
-        """Make the checkpoint as a crash just after the last micro-batch's writes would leave it."""
-        commits = self.checkpoint / "commits"
-        last = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
-        for name in (str(last), f".{last}.crc"):
-            (commits / name).unlink(missing_ok=True)
+    def put_note_back(self, text: str | None) -> None:
+        """Let the lake's note of how far the export has come be an earlier one, or be gone."""
+        self.note.with_name(f".{self.note.name}.crc").unlink(missing_ok=True)
+        self.note.unlink() if text is None else self.note.write_text(text)
+
+    @contextmanager
+    def stepping(self) -> Iterator[Step]:
+        """The step that exports, for a test that runs it itself."""
+        maker = export_layer.steps(self.lake, ONE_TABLE, self.settings, Permitted())[0]
+        with closing(maker.make()) as step:
+            yield step
 
     def messages(self) -> list[Message]:
         """Everything that a read-committed consumer sees, in the order of each partition."""
@@ -192,6 +197,16 @@ class Export:
         """Let Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
         with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
             admin.delete_groups([f"lakehouse-export-metrics_1m-to-{self.topic}"])
+
+    def make_anew(self) -> None:
+        """Delete gold's table and make another one at its place."""
+        shutil.rmtree(self.path)
+        self.forget_logs()
+        self.lake.ensure(gold.spec(METRICS_1M, self.settings))
+
+    def forget_logs(self) -> None:
+        """Let Delta forget what it knows of logs: files have been replaced under it."""
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def flush(self) -> None:
         with self.redis() as client:
@@ -231,10 +246,10 @@ def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: 
     done = export.run(EVERY_COMMIT)
 
     assert sum(batch.result.rows for batch in began) == 3
-    assert [batch.result.written for batch in done] == [
-        {export.topic: 1, "redis": 1},
-        {export.topic: 1, "redis": 1},
-        {export.topic: 2, "redis": 2},
+    assert [(batch.batch, batch.result.written) for batch in done] == [
+        (5, {export.topic: 1, "redis": 1}),
+        (6, {export.topic: 1, "redis": 1}),
+        (7, {export.topic: 2, "redis": 2}),
     ]
     messages = export.messages()
     assert of_key(messages, "検索") == [State("検索", 0).message(), None]
@@ -294,7 +309,8 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
     export: Export,
 ) -> None:
     export.put(State("auth", 9))
-    assert len(export.run()) == 1  # from here on the stream follows the commits
+    assert [batch.batch for batch in export.run()] == [1]
+    note = export.note.read_text()
     export.put(*(State("auth", window) for window in range(4)))  # version 2
     export.put(State("auth", 1, count=2), State("billing", 0))  # version 3
     export.put(State("auth", 0, count=3))  # version 4
@@ -308,7 +324,7 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
 
     done = export.run()
 
-    assert [batch.result.rows for batch in done] == [6]
+    assert [(batch.batch, batch.result.rows) for batch in done] == [(11, 6)]
     messages = export.messages()
     assert of_key(messages, "auth") == [
         State("auth", 9).message(),
@@ -331,38 +347,49 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
 
     # The same micro-batch once more: nothing is sent, and Redis stays as it is.
     sent, stored, latest = messages, export.in_redis(), export.latest()
-    export.forget_last_commit()
+    export.put_note_back(note)
     again = export.run()
     assert [batch.result.written for batch in again] == [{export.topic: 0, "redis": 0}]
     assert sorted(export.messages(), key=repr) == sorted(sent, key=repr)  # of several partitions
     assert (export.in_redis(), export.latest()) == (stored, latest)
 
 
-def test_a_crash_before_the_kafka_commit_or_between_it_and_redis_is_made_good_by_the_next_run(
-    export: Export, monkeypatch: pytest.MonkeyPatch
+KAFKA_COMMIT, REDIS_WRITE = "kafka.KafkaProducer.commit_transaction", "lakehouse.sinks.RedisSink.write"
+NOTE = "lakehouse.progress.sent.note"
+
+
+@pytest.mark.parametrize(
+    ("broken", "left", "done"),
+    [
+        pytest.param(KAFKA_COMMIT, (0, 0), [(3, 3)], id="before Kafka: all that waits"),
+        pytest.param(REDIS_WRITE, (3, 0), [(0, 3), (1, 1)], id="between both: the same changes"),
+        pytest.param(NOTE, (3, 3), [(0, 0), (1, 1)], id="before the note: the same changes"),
+    ],
+)
+def test_a_crash_anywhere_in_a_micro_batch_is_made_good_by_the_next_run(
+    export: Export,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+    left: tuple[int, int],
+    done: list[tuple[int, int]],
 ) -> None:
-    export.put(State("auth", 0), State("cart", 0))
+    export.put(State("auth", 0), State("cart", 0))  # version 1
+    export.run()
+    export.put(*(State("auth", window, count=2) for window in range(3)))  # version 2
     with monkeypatch.context() as patch:
-        patch.setattr("kafka.KafkaProducer.commit_transaction", crash)
+        patch.setattr(broken, crash)
         with pytest.raises(ServiceError, match="pulled out"):
             export.run()
-    assert (export.messages(), export.in_redis()) == ([], {})
+    assert len(export.messages()) - 2 == left[0]
+    assert [row["version"] for row in export.in_redis().values()].count(2) == left[1]
+    export.put(State("auth", 1, count=3))  # version 3
 
-    export.put(*(State("auth", window, count=2) for window in range(3)))
-    with monkeypatch.context() as patch:
-        patch.setattr(RedisSink, "write", crash)
-        with pytest.raises(ServiceError, match="Redis was pulled out"):
-            export.run(EVERY_COMMIT)
-    assert (len(export.messages()), export.in_redis()) == (2, {})
-    export.put(State("auth", 1, count=3))
+    again = export.run()
 
-    done = export.run()
-
-    assert [batch.result.written for batch in done] == [
-        {export.topic: 0, "redis": 2},
-        {export.topic: 3, "redis": 3},
-    ]
-    assert [value and value["count"] for value in of_key(export.messages(), "auth")] == [1, 2, 2, 3]
+    assert [tuple(one.result.written.values()) for one in again] == done
+    counts = [value and value["count"] for value in of_key(export.messages(), "auth")]
+    assert counts == ([1, 2, 2, 2, 3] if len(done) == 2 else [1, 2, 2, 3])
+    assert len(of_key(export.messages(), "cart")) == 1
     assert {key: (row["count"], row["version"]) for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: (2, 2),
         State("auth", 1).row_key: (3, 3),
@@ -373,48 +400,49 @@ def test_a_crash_before_the_kafka_commit_or_between_it_and_redis_is_made_good_by
         "auth": State("auth", 2).start_ms,
         "cart": State("cart", 0).start_ms,
     }
-
-
-def crash(*_arguments: object) -> int:
-    raise ServiceError("Redis was pulled out")
-
-
-def test_a_lost_checkpoint_or_an_older_one_is_refused_until_sending_again_is_allowed(
-    export: Export,
-) -> None:
-    export.put(State("auth", 0), State("auth", 1))
-    export.run()
-    older = export.checkpoint.with_name("older")
-    shutil.copytree(export.checkpoint, older)
-    export.put(State("auth", 0, count=2))
-    export.run()
-    newer = export.checkpoint.rename(export.checkpoint.with_name("newer"))
-
-    for _ in range(2):  # the refused run has not made a checkpoint that the next one could take for its own
-        with pytest.raises(CheckpointError, match="--allow resend") as caught:
-            export.run()
-        assert "metrics_1m" in str(caught.value)
-        assert f"lakehouse-export-metrics_1m-to-{export.topic}" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    older.rename(export.checkpoint)
-    with pytest.raises(CheckpointError, match="has begun none after 0: it is an older copy"):
-        export.run()
-    shutil.rmtree(export.checkpoint)
-    shutil.copytree(newer, export.checkpoint)
     assert export.run() == []
-    assert len(export.messages()) == 3
 
-    shutil.rmtree(export.checkpoint)
+
+@pytest.mark.parametrize("broken", [KAFKA_COMMIT, REDIS_WRITE, NOTE])
+@pytest.mark.parametrize("is_new", [True, False], ids=["of the first table", "of a table made anew"])
+def test_a_crash_in_the_very_first_micro_batch_is_made_good_too(
+    export: Export, monkeypatch: pytest.MonkeyPatch, broken: str, *, is_new: bool
+) -> None:
+    """No note in the lake says yet where it began; Redis may be full of an earlier table's rows."""
+    before = 0
+    if not is_new:
+        export.put(State("auth", 0, count=7), State("cart", 0, count=7), State("gone", 0))
+        export.run()
+        export.make_anew()
+        before = len(export.messages())
+    export.put(State("auth", 0), State("cart", 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, crash)
+        with pytest.raises(ServiceError, match="pulled out"):
+            export.run(EVERY_COMMIT, allow=[Allow.RESEND])
+    export.put(State("auth", 1, count=3))
+
     export.run(allow=[Allow.RESEND])
-    last = of_key(export.messages(), "auth")[-2:]
-    assert sorted((value or {})["count"] for value in last) == [1, 2]
-    assert {row["count"] for row in export.in_redis().values()} == {1, 2}
-    export.put(State("auth", 2))
-    export.run()  # the new checkpoint's own progress is no other's
-    assert len(export.messages()) == 6
+
+    assert len(export.messages()) == before + 3
+    with export.redis() as client:
+        if not is_new:
+            client.delete(State("gone", 0).row_key)  # of the earlier table, which nobody has deleted from
+    first = 2 if broken == KAFKA_COMMIT else 1  # it begins with the rows as they are by then
+    assert {key: (row["count"], row["version"]) for key, row in export.in_redis().items()} == {
+        State("auth", 0).row_key: (1, first),
+        State("cart", 0).row_key: (1, first),
+        State("auth", 1).row_key: (3, 2),
+    }
 
 
-def test_progress_that_kafka_has_forgotten_is_known_to_the_lake(export: Export) -> None:
+def crash(*_arguments: object, **_named: object) -> int:
+    raise ServiceError("the plug was pulled out")
+
+
+def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Export) -> None:
+    """Either may be gone, or that of the lake an older one; nothing is sent twice."""
+
     def audited() -> Check:
         (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings)
         return check
@@ -422,41 +450,90 @@ def test_progress_that_kafka_has_forgotten_is_known_to_the_lake(export: Export) 
     assert audited().notes == ("nothing has been exported yet",)
     export.put(State("auth", 0))
     export.run()
-    export.forget_progress()
-    assert (audited().compared, audited().differences) == (1, 0)
-    kept = export.checkpoint.rename(export.checkpoint.with_name("kept"))
-    with pytest.raises(CheckpointError, match="--allow resend"):
-        export.run()
-    kept.rename(export.checkpoint)
+    first = export.note.read_text()
+    losses: tuple[Callable[[], None], ...] = (
+        export.forget_progress,
+        lambda: export.put_note_back(None),
+        lambda: export.put_note_back(first),
+        lambda: export.put_note_back('{"table": "ab'),  # the power failed
+        lambda: None,
+    )
 
-    export.forget_last_commit()
-    export.put(State("auth", 1))
-    again, new = export.run()
+    for number, lose in enumerate(losses, start=1):
+        lose()
+        assert (audited().compared, audited().differences) == (number, 0)
+        export.put(State("auth", number))
+        assert sum(one.result.written[export.topic] for one in export.run()) == 1
+    assert len(export.messages()) == len(export.in_redis()) == 1 + len(losses)
 
-    assert [one.result.written[export.topic] for one in (again, new)] == [0, 1]
-    assert audited().differences == 0
     export.forget_progress()
-    shutil.rmtree(Path(export.path, "_lakehouse_export"))
+    export.put_note_back(None)
     (example,) = audited().examples
-    assert example.what == "rows were sent, but neither Kafka nor the lake knows up to which micro-batch"
+    assert example.what == "rows were sent, but neither Kafka nor the lake knows up to which version"
 
 
-def test_a_table_made_anew_replaces_in_redis_what_the_old_one_left(
+def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_replaces_the_old_one(
     export: Export,
 ) -> None:
     for count in (1, 2):
         export.put(State("auth", 0, count))
     export.run()
-    shutil.rmtree(export.path)
-    shutil.rmtree(export.checkpoint)
-    export.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    export.lake.ensure(gold.spec(METRICS_1M, export.settings))
+    table_id = tables.table_id(export.spark, export.path)
+    export.make_anew()
     export.put(State("auth", 0, count=7))
+
+    for _ in range(2):  # the refused run has left nothing that the next one could take for its own
+        with pytest.raises(PositionError, match=r"was deleted and recreated.* --allow resend") as caught:
+            export.run()
+        assert f"another metrics_1m (table id {table_id})" in str(caught.value)
+        assert export.topic in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert len(export.messages()) == 1
 
     export.run(allow=[Allow.RESEND])
 
+    assert [value and value["count"] for value in of_key(export.messages(), "auth")] == [2, 7]
     assert export.in_redis() == {State("auth", 0).row_key: {**State("auth", 0, 7).message(), "version": 1}}
     assert export.latest() == {"auth": {**State("auth", 0, 7).message(), "version": 1}}
+    export.put(State("auth", 1))
+    assert [one.result.rows for one in export.run()] == [1]  # and that one is its own from now on
+
+
+@pytest.mark.parametrize("knows", ["the lake and Kafka", "Kafka alone", "the lake alone"])
+def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on(
+    export: Export, tmp_path: Path, knows: str
+) -> None:
+    """A note in the lake lies in the table's directory, and so may be as old, or as new."""
+    export.put(State("auth", 0))  # version 1
+    export.run()
+    shutil.copytree(export.path, tmp_path / "older")
+    export.put(State("auth", 1))  # version 2
+    export.put(State("auth", 2))  # version 3
+    export.run()
+    newest, newer = export.note.read_text(), Path(export.path).rename(tmp_path / "newer")
+    shutil.copytree(tmp_path / "older", export.path)
+    export.forget_logs()
+    if knows != "Kafka alone":
+        export.put_note_back(newest)
+    if knows == "the lake alone":
+        export.forget_progress()
+
+    for _ in range(2):
+        with pytest.raises(PositionError) as caught:
+            export.run()
+        said = (
+            f"export.metrics_1m has sent version 3 of {export.path}, which ends at version 1: an older copy"
+        )
+        assert str(caught.value).startswith(said)
+        assert "\n" not in str(caught.value)
+    assert len(export.messages()) == 3
+
+    shutil.rmtree(export.path)
+    newer.rename(export.path)
+    export.forget_logs()
+    export.put(State("auth", 3))
+    assert [(one.batch, one.result.rows) for one in export.run()] == [(4, 1)]
+    assert len(export.messages()) == 4
 
 
 # In slices.
@@ -506,6 +583,57 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
         **{State(service, window).row_key: 2 for service in services for window in (0, 1)},
         State("service 0", 1).row_key: 3,
     }
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("before", ["nothing", "an empty table", "a commit of no rows", "a lost note"])
+def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
+    export: Export, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """A look that finds nothing to send is noted nowhere, and a table may begin elsewhere by then.
+
+    nothing              the table has its rows when the export first sees it
+    an empty table       the export has looked at it before there was a row
+    a commit of no rows  it has sent something and then looked at a commit without rows
+    a lost note          it has sent something; the note of it in the lake is gone after the crash
+    """
+    there, rows = 0, [State(f"service {number}", 0) for number in range(8)]
+    if before in ("a commit of no rows", "a lost note"):
+        export.put(State("auth", 9))
+        export.run()
+        there = 1
+    if before == "a commit of no rows":
+        tables.begin(export.spark, export.path).set_properties({"a": "b"})
+    commits, commit = 0, KafkaProducer.commit_transaction
+
+    def breaking(producer: KafkaProducer) -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 3:
+            crash()
+        commit(producer)
+
+    with export.stepping() as step:
+        if before != "nothing":
+            assert step.plan({}) is None
+        export.put(*rows)
+        with monkeypatch.context() as patch:
+            patch.setattr(KafkaProducer, "commit_transaction", breaking)
+            with pytest.raises(ServiceError, match="pulled out"):
+                write(step, planned(step), now=utc_now())
+    assert len(export.messages()) == there + 4
+    if before == "a lost note":
+        export.put_note_back(None)
+    export.put(State("service 0", 0, count=2), State("service 9", 0))
+
+    done = export.run()
+
+    assert [one.result.written[export.topic] for one in done] == [4, 2]
+    sent = export.messages()
+    assert len(sent) == there + 8 + 2
+    assert [value and value["count"] for value in of_key(sent, "service 0")] == [1, 2]
+    assert len(export.in_redis()) == there + 9
+    assert export.run() == []
 
 
 @pytest.mark.usefixtures("few_are_many")

@@ -15,7 +15,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from lakehouse import catalog, streams
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.quality.checking import check, make_context
 from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.runtime.runner import RunOptions, run, utc_now

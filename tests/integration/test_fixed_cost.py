@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.errors import PositionError
+from lakehouse.layers import gold, silver
+from lakehouse.layers.step import Permitted
+from lakehouse.progress.reading import InMemory
+from lakehouse.runtime.loop import BatchDone, Common, StreamLoop
+from lakehouse.runtime.troubles import Troubles
+from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.spark import execution
-from lakehouse.tables import Lake, TableSpec, Transaction
+from lakehouse.tables import Lake, Move, TableSpec, Written
 from tests import pipeline
-from tests.batches import gold_of, silver_of, take
+from tests.batches import gold_of, silver_of
 from tests.counting import Counts, counted
-from tests.pipeline import BRONZE, GOLD, SILVER, Raw
+from tests.pipeline import GOLD, SILVER, STREAM, Raw
 
 LANDED = pipeline.utc("2026-05-04T12:00:00")
 RECORDS = 40
@@ -33,29 +42,21 @@ def table(spark: SparkSession, lake_settings: Settings) -> str:
     return Lake(spark, lake_settings.lake).ensure(TableSpec("silver", "numbers", schema, stats=("id",)))
 
 
-def test_an_append_is_one_job_and_a_repeated_one_and_the_look_for_it_are_none(
+def test_an_append_is_one_job_and_a_repeated_one_and_the_look_for_what_is_noted_are_none(
     spark: SparkSession, table: str
 ) -> None:
-    rows, one = spark.range(0, 1000, 1, 2), Transaction("query", 0)
+    rows, moves = spark.range(0, 1000, 1, 2), [Move("query", None, 1)]
     with counted(spark) as appended:
-        assert tables.append(rows, table, one) == 1000
+        assert tables.append(rows, table, moves) == Written(1000, 1)
     with counted(spark) as looked:
-        assert tables.is_written(spark, table, one)
-        assert not tables.is_written(spark, table, Transaction("query", 1))
-        assert not tables.is_written(spark, table, Transaction("other", 0))
-    with counted(spark) as repeated:
-        assert tables.append(rows, table, one) == 0
+        assert tables.transactions(spark, table) == {"query": 1}
+    with counted(spark) as repeated, pytest.raises(PositionError):
+        tables.append(rows, table, moves)
+    with counted(spark) as noted:
+        tables.note(spark, table, [Move("query", 1, 2)])
 
-    assert (appended.jobs, looked.jobs, repeated.jobs) == (1, 0, 0)
+    assert (appended.jobs, looked.jobs, repeated.jobs, noted.jobs) == (1, 0, 0, 0)
     assert spark.read.format("delta").load(table).count() == 1000
-
-
-def rows_of_commit(spark: SparkSession, settings: Settings, table: str, version: int) -> DataFrame:
-    """Return what a commit has added: a plan without a value that is another in each round."""
-    path = str(pipeline.path_of(settings, table))
-    added = [file["path"] for file in tables.read_commit(spark, path, version).of("add")]
-    schema = spark.read.format("delta").load(path).schema
-    return spark.read.schema(schema).parquet(*(f"{path}/{name}" for name in added))
 
 
 def records(number: int) -> list[Raw]:
@@ -68,46 +69,99 @@ def records(number: int) -> list[Raw]:
     return [*(Raw(json.dumps(value).encode()) for value in values), Raw(b"{")]
 
 
+@dataclass(frozen=True)
+class Round:
+    """What a step's look for rows and its micro-batch cost, by layer, and a look that finds nothing."""
+
+    looked: dict[str, Counts]
+    wrote: dict[str, Counts]
+    idle: dict[str, Counts]
+
+
 @pytest.fixture(params=ROUNDS)
 def rounds(
     request: pytest.FixtureRequest,
     spark: SparkSession,
     lake_settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
-) -> list[dict[str, Counts]]:
-    """Rounds of silver and gold on a warm pipeline, executed as suits few rows, or many."""
+) -> list[Round]:
+    """Rounds of silver and gold on a warm pipeline, executed as suits few rows, or many.
+
+    As in a run, silver reads bronze's last commit, and gold has silver's rows from memory.
+    """
     is_interpreted, warming, counting = request.param
     if not is_interpreted:
         monkeypatch.setattr(execution, "FEW_ROWS", 0)
         monkeypatch.setattr(execution, "FEW_BYTES", 0)
-    cuts = [records(number) for number in range(warming + counting)]
-    pipeline.land(spark, lake_settings, cuts, landed_at=LANDED)
-    silver, gold = silver_of(spark, lake_settings), gold_of(spark, lake_settings)
-    found = []
-    for number in range(len(cuts)):
-        counts: dict[str, Counts] = {}
-        for query, table in ((silver, BRONZE), (gold, SILVER)):
-            rows = rows_of_commit(spark, lake_settings, table, number + 1)
-            with counted(spark) as counts[query.layer]:
-                take(query, rows, number, now=LANDED)
-        found.append(counts)
-    assert pipeline.version_of(lake_settings, GOLD) == len(cuts)
+    cleaning, merging = silver_of(spark, lake_settings), gold_of(spark, lake_settings)
+    found, every = [], warming + counting
+    for number in range(every):
+        pipeline.land(
+            spark, lake_settings, [records(number)], landed_at=LANDED, first_offset=RECORDS * number
+        )
+        one, handed = Round({}, {}, {}), dict[str, InMemory]()
+        with ExitStack() as held:
+            for step in (cleaning, merging):
+                with counted(spark) as one.looked[step.layer]:
+                    batch = step.plan(handed)
+                assert batch is not None
+                with counted(spark) as one.wrote[step.layer]:
+                    passed = held.enter_context(step.write(batch, LANDED))
+                if passed.rows is not None and step.fills is not None:
+                    handed[step.fills] = passed.rows
+        for step in (cleaning, merging):
+            with counted(spark) as one.idle[step.layer]:
+                assert step.plan({}) is None
+        found.append(one)
+    assert pipeline.version_of(lake_settings, GOLD) == every
     windows = pipeline.frame_of(spark, lake_settings, GOLD)
-    assert windows.agg(F.sum("count")).first()[0] == len(cuts) * (RECORDS - 1)  # type: ignore[index]
+    assert windows.agg(F.sum("count")).first()[0] == every * (RECORDS - 1)  # type: ignore[index]
     if is_interpreted:
-        cold = sum(one.compiled for one in found[0].values())
+        cold = sum(one.compiled for counts in (found[0].looked, found[0].wrote) for one in counts.values())
         assert cold < 30  # generated code would be a hundred classes
     return found[warming:]
 
 
 def test_a_warm_micro_batch_compiles_nothing_calls_the_jvm_little_and_is_a_few_jobs(
-    request: pytest.FixtureRequest, rounds: list[dict[str, Counts]]
+    request: pytest.FixtureRequest, rounds: list[Round]
 ) -> None:
     few, _, counted_rounds = request.node.callspec.params["rounds"]
 
     assert len(rounds) == counted_rounds
-    compiled = sum(one.compiled for counts in rounds for one in counts.values())
-    assert compiled <= (0 if few else counted_rounds)
-    assert max(one.calls for counts in rounds for one in counts.values()) < 500
-    assert max(counts["silver"].jobs for counts in rounds) <= (3 if few else 6)
-    assert max(counts["gold"].jobs for counts in rounds) <= (4 if few else 14)
+    every = [one for each in rounds for counts in (each.looked, each.wrote) for one in counts.values()]
+    assert sum(one.compiled for one in every) <= (0 if few else counted_rounds)
+    assert (
+        max(each.looked[layer].calls + each.wrote[layer].calls for each in rounds for layer in each.wrote)
+        < 500
+    )
+    assert max(each.wrote["silver"].jobs for each in rounds) <= (3 if few else 6)
+    assert max(each.wrote["gold"].jobs for each in rounds) <= (4 if few else 14)
+    looks = [one for each in rounds for counts in (each.looked, each.idle) for one in counts.values()]
+    assert max(one.jobs for one in looks) == 0
+    assert max(one.calls for one in looks) < 100
+
+
+def test_a_round_of_a_loop_that_has_nothing_to_do_is_no_job_and_few_calls(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    pipeline.land(spark, lake_settings, [records(0)], landed_at=LANDED)
+    lake, done = Lake(spark, lake_settings.lake), list[BatchDone]()
+    makers = [
+        *silver.steps(lake, STREAM, lake_settings, Permitted()),
+        *gold.steps(lake, STREAM, lake_settings, Permitted()),
+    ]
+    troubles = Troubles([maker.name for maker in makers], pytest.fail)
+    common = Common(done.append, lambda: LANDED, troubles, Watch(), is_live=True)
+    loop = StreamLoop("metrics", lake, makers, common)
+
+    assert [loop.round() for _ in range(3)] == [True, False, False]
+    with counted(spark) as counts:
+        assert not loop.round()
+    loop.close()
+
+    assert [(one.query, one.batch, one.result.rows) for one in done] == [
+        (SILVER, 1, RECORDS),
+        (GOLD, 1, RECORDS - 1),
+    ]
+    assert (counts.jobs, counts.compiled) == (0, 0)
+    assert counts.calls < 150

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.catalog import ask
 from lakehouse.events import Kind
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import newest
 from lakehouse.quality.gate import SuiteGate
 from lakehouse.runtime.runner import RunOptions, run

@@ -24,7 +24,7 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.sandbox.producing import produce
 from lakehouse.sandbox.samples import Sample, spread_times
 from lakehouse.sandbox.samples.metrics import MALFORMED_KINDS, samples
@@ -110,7 +110,7 @@ def test_a_live_job_is_seen_to_run_and_one_that_has_stopped_is_not(done: Done) -
         ("metrics",),
         None,
     )
-    assert (query.name, query.batch, query.rows) == ("bronze.metrics_events", 0, EVENTS)
+    assert (query.name, query.batch, query.rows) == ("bronze.metrics_events", 1, EVENTS)
     assert query.error is None
     assert runs_of(done.place) == []
     assert list((done.place.home / "running").iterdir()) == []
@@ -152,7 +152,7 @@ def test_every_record_is_clean_or_a_dead_letter_and_every_clean_one_is_counted(d
     lines = [line for job in done.jobs.values() for line in job.stdout.splitlines()]
     queries = ("bronze.metrics_events", "silver.metrics_events", "gold.metrics_1m", "export.metrics_1m")
     shown = {q.partition(".")[0]: next(line for line in lines if line.startswith(q)) for q in queries}
-    assert shown["bronze"].startswith("bronze.metrics_events batch 0: 2,000 rows")
+    assert shown["bronze"].startswith("bronze.metrics_events batch 1: 2,000 rows")
     assert shown["bronze"].endswith(": 2,000 metrics_events")
     assert shown["silver"].endswith(f" {clean:,} metrics_events, {done.malformed} dead_letters")
     assert shown["gold"].endswith(f" {len(windows):,} metrics_1m")

@@ -37,9 +37,6 @@ MISTAKES = {
     "bad trigger": Mistake(
         ["run", "all", "--trigger", "sometimes"], {}, 2, ['unknown trigger "sometimes"', "available-now"]
     ),
-    "a layer in two ways": Mistake(
-        ["run", "gold", "--by-layer"], {}, 2, ["--by-layer is an option of `lakehouse run all`"]
-    ),
     "no broker": Mistake(
         ["run", "bronze"],
         {"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:{closed}"},

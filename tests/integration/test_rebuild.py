@@ -1,8 +1,7 @@
 """A rebuild puts right what is wrong, touches nothing else, and holds micro-batches back meanwhile.
 
-test_beside has one beside layers that run on. Bronze is landed by hand, or is that of a lake that stands
-ready; what gold must be is the oracle's. Each test has a copy of the lake: a log names its files relative to
-the table.
+test_beside has one beside layers that run on. Bronze is landed by hand; what gold must be is the oracle's.
+Each test has a copy of a lake that has caught up: a log names its files relative to the table.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import reduce
-from pathlib import Path
-from typing import Any
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,21 +23,26 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.catalog import ask
 from lakehouse.errors import TableError
+from lakehouse.layers.step import BatchResult
 from lakehouse.repair import recompute
 from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, behind, rebuild_gold, silver_versions
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
-from lakehouse.stream import DELETED, GoldTable
+from lakehouse.stream import DELETED, GoldTable, Source
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
-from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
-from lakehouse.streams.sales import PRODUCT_SALES
+from lakehouse.streams.metrics import METRICS, METRICS_1M, METRICS_SUMMARY_10M
+from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from lakehouse.tables import Lake, leases
-from tests import old_lakes, pipeline, verdicts
-from tests.batches import gold_of, rows_between, take
+from tests import pipeline, verdicts
+from tests.batches import gold_of, take_next
 from tests.crashing import CrashError, crash_at
-from tests.fixtures.make_lake import NOW
+from tests.oracles.calls import SIDES, CallEvent, call_records
+from tests.oracles.judging import Event
+from tests.oracles.metrics import METRICS_SUMMARY_10M as SUMMARIES
+from tests.oracles.metrics import Metric
+from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import Raw, await_
 
@@ -52,6 +55,8 @@ USERS = [f"u{number}" for number in range(4)]
 WINDOWS = 4
 KEYS = ("user_id", "window_start")
 SALES_TABLES = ("product_sales", "sales_notifications")
+
+E = TypeVar("E", bound=Event)
 
 
 def spent(user: str, at: datetime, amount: str = "1.5") -> Raw:
@@ -174,11 +179,8 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     path = str(pipeline.path_of(caught_up, GOLD))
     fill(lake.spark, caught_up, [everybody(2)], first_offset=1000)
     pipeline.run_layers(lake.spark, caught_up, "silver", stream=TRANSACTIONS)
-    gold, rows = (
-        gold_of(lake.spark, caught_up, TRANSACTIONS),
-        rows_between(lake.spark, caught_up, SILVER, 1000, 2000),
-    )
-    thread = threading.Thread(target=lambda: take(gold, rows, 7, now=LANDED))
+    gold, done = gold_of(lake.spark, caught_up, TRANSACTIONS), list[BatchResult | None]()
+    thread = threading.Thread(target=lambda: done.append(take_next(gold, now=LANDED)))
     looks, names = list[str](), storage.names
 
     def noting(spark: SparkSession, directory: str) -> list[str]:
@@ -199,6 +201,7 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
         row.operation for row in lake.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 3").collect()
     ]
     assert operations == ["STREAMING UPDATE", "UNSET TBLPROPERTIES", "SET TBLPROPERTIES"]  # the newest first
+    assert [one and one.rows for one in done] == [len(USERS) * WINDOWS]
     assert differences(caught_up) == []
 
 
@@ -209,15 +212,14 @@ def test_an_update_that_comes_between_a_fold_and_its_write_is_folded_into(
     pipeline.run_layers(spark, caught_up, "silver", stream=TRANSACTIONS)
     upsert, overtaken = tables.upsert, list[str]()
 
-    def late(*arguments: Any) -> int:
+    def late(*arguments: Any) -> tables.Written:
         if not overtaken:
             damage(spark, caught_up, "user_id = 'u1'")
         overtaken.append("written")
         return upsert(*arguments)
 
     monkeypatch.setattr(tables, "upsert", late)
-    gold, rows = gold_of(spark, caught_up, TRANSACTIONS), rows_between(spark, caught_up, SILVER, 1000, 2000)
-    take(gold, rows, 7, now=LANDED)
+    take_next(gold_of(spark, caught_up, TRANSACTIONS), now=LANDED)
 
     assert len(overtaken) == 2
     counts = {(row["user_id"], row["count"]) for row in pipeline.rows_of(caught_up, GOLD)}
@@ -276,14 +278,111 @@ def test_a_lease_whose_holder_was_killed_runs_out(lake: Lake, caught_up: Setting
 # A lake of every stream.
 
 
+START_MS = int(START.timestamp() * 1000)
+NOW = START + timedelta(seconds=600)
+"""What the clock showed when the lake had caught up: all calls but cem's were closed."""
+
+
+def measured(service: str, value: float, at_s: int, **more: str) -> Raw:
+    record = {"serviceId": service, "metricName": "cpu", "value": value, "timestamp": START_MS + at_s * 1000}
+    return Raw(json.dumps(record | more).encode())
+
+
+def called(user1: str, at_s: int, **payload: object) -> Raw:
+    record = {"user1": user1, "user2": "bob", "timestamp": START_MS + at_s * 1000, **payload}
+    return Raw(json.dumps(record).encode())
+
+
+def sold(product: str, value: str) -> Raw:
+    return Raw(f'{{"product":"{product}","value":{value},"timestamp":{START_MS}}}'.encode(), product.encode())
+
+
+RECORDS: Mapping[str, tuple[list[Raw], list[Raw]]] = {
+    "metrics_events": (
+        [measured("auth", n / 8, 3 * n) for n in range(24)]
+        + [measured("zoo", n, 5 * n, environment="prod") for n in range(12)],
+        [measured("auth", 100.0, 15), measured("auth", 2.0, 130), measured("zoo", 3.0, 300), Raw(b"{")],
+    ),
+    "call_analytics": (
+        [called("ann", 0, analytics={"mood": [1, None]}), called("cem", 500, analytics="text")],
+        [called("ann", 40, analytics="later"), called("ann", 200, analytics="another call")],
+    ),
+    "call_metrics": ([called("ann", 30, metrics=0.5)], [called("bea", 45, metrics=17)]),
+    "sales_events": (
+        [sold("lamp", "1999.999999999"), sold("lamp", "0.000000001"), sold("chair", "150.5")],
+        [sold("chair", "1900"), sold("lamp", "-1"), sold("lamp", "1"), sold("table", "3")],
+    ),
+}
+STREAMS = (METRICS, CALLS, SALES)
+
+
+@pytest.fixture(scope="module")
+def once_every_stream(
+    spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    """A lake of the streams of these records, which came in two rounds."""
+    lake = str(tmp_path_factory.mktemp("every-stream") / "lake")
+    settings = session_settings.model_copy(update={"lake": lake})
+    for number in (0, 1):
+        for stream in STREAMS:
+            for source in stream.sources:
+                pipeline.land(
+                    spark,
+                    settings,
+                    [RECORDS[source.table][number]],
+                    landed_at=NOW,
+                    first_offset=100 * number,
+                    source=source,
+                )
+            pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=NOW)
+    assert {(row["user1"], row["status"]) for row in pipeline.rows_of(settings, "gold.call_records")} == {
+        ("ann", "closed"),
+        ("bea", "closed"),
+        ("cem", "open"),
+    }
+    assert every_difference(settings) == []
+    return settings
+
+
 @pytest.fixture
-def every_stream(session_settings: Settings, tmp_path: Path) -> Settings:
-    return old_lakes.unpack(session_settings, tmp_path)
+def every_stream(once_every_stream: Settings, lake_settings: Settings) -> Settings:
+    """A copy of the lake for this test alone."""
+    shutil.copytree(once_every_stream.lake, lake_settings.lake)
+    return lake_settings
 
 
 def every_difference(settings: Settings) -> list[str]:
-    judged = old_lakes.judged(old_lakes.bronze_of(settings), settings)
-    return old_lakes.gold_differences(settings, judged, NOW)
+    """In what gold is not what the oracles make of bronze; nothing in it is late."""
+
+    def accepted(source: Source, make: Callable[..., E]) -> list[E]:
+        bronze = pipeline.rows_of(settings, f"bronze.{source.table}")
+        return verdicts.accepted(verdicts.judge_batches([bronze], settings, source), make)
+
+    rows = {
+        table.name: pipeline.rows_of(settings, f"gold.{table.name}")
+        for stream in STREAMS
+        for table in stream.tables
+    }
+    metrics, sales = accepted(METRICS.sources[0], Metric), accepted(SALES.sources[0], Sale)
+    calls = [
+        event
+        for source, side in zip(CALLS.sources, SIDES, strict=True)
+        for event in accepted(source, partial(CallEvent, side=side))
+    ]
+    exact = {
+        "call_records": (call_records(calls, pipeline.micros(NOW)), ("user1", "user2", "ts")),
+        "product_sales": (product_sales(sales), ("product",)),
+        "sales_notifications": (sales_notifications(sales), ("product", "partition", "offset")),
+    }
+    return [
+        *verdicts.window_differences(rows["metrics_1m"], metrics, settings),
+        *verdicts.window_differences(rows["metrics_summary_10m"], metrics, settings, SUMMARIES),
+        *(
+            f"{name}: {text}"
+            for name, (expected, keys) in exact.items()
+            for text in verdicts.row_differences(rows[name], expected, keys)
+        ),
+    ]
 
 
 @pytest.mark.soak

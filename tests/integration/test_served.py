@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from lakehouse.settings import Settings
 from lakehouse.stream import MergedTable
 from lakehouse.streams import STREAMS
 from lakehouse.tables import Lake
-from tests import old_lakes
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")
@@ -123,14 +121,6 @@ def client_of(settings: Settings, **changes: Any) -> Iterator[TestClient]:
     app = make_app(settings.model_copy(update=changes), STREAMS, Access(None))
     with TestClient(app, base_url="http://localhost:8080") as client:
         yield client
-
-
-@pytest.mark.soak
-def test_the_rows_of_an_earlier_version_s_lake_are_answered_as_spark_has_them(
-    nameless: SparkSession, session_settings: Settings, tmp_path: Path
-) -> None:
-    rows = check_all(nameless, old_lakes.unpack(session_settings, tmp_path))
-    assert min(rows.values()) > 0
 
 
 @pytest.mark.soak

@@ -26,15 +26,24 @@ from kafka.errors import KafkaError, ProducerFencedError
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from lakehouse.errors import ServiceError
+from lakehouse.errors import PositionError, ServiceError
 from lakehouse.sandbox.redis_server import RedisServer
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.sinks import Change, KafkaSink, RedisSink, read_latest, read_rows, scan_latest, scan_rows
+from lakehouse.sinks import (
+    Change,
+    KafkaSink,
+    RedisSink,
+    Span,
+    read_latest,
+    read_rows,
+    scan_latest,
+    scan_rows,
+)
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import PIPELINE_ROWS
-from lakehouse.sinks.slices import Slice, SlicedSink
+from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced
 from lakehouse.sinks.transactional import FencedError, let_go, reported
-from lakehouse.tables import Transaction
+from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, create_topics
 from tests import redis_databases
 from tests.pipeline import await_, read_topic
@@ -42,8 +51,9 @@ from tests.pipeline import await_, read_topic
 PARTITIONS = 3
 TTL_S = 600
 GENERATION = 1_795_257_559_100
-FIRST = Transaction("query-a", 0)
-SECOND = Transaction("query-a", 1)
+FIRST = Span("table-a", Position(0), Position(1))
+SECOND = Span("table-a", Position(1), Position(2))
+THIRD = Span("table-a", Position(2), Position(3))
 
 Message = tuple[str, str | None]
 
@@ -130,7 +140,7 @@ def test_rows_and_progress_are_committed_together_and_once(
 
 
 @pytest.mark.parametrize("again_by", ["the same exporter", "a restarted exporter"])
-def test_a_transaction_written_again_sends_nothing(
+def test_a_micro_batch_written_again_sends_nothing(
     services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink], again_by: str
 ) -> None:
     first = make_kafka_sink()
@@ -141,24 +151,67 @@ def test_a_transaction_written_again_sends_nothing(
 
     assert again.write(changes(("a", "1")), FIRST) == 0
     assert again.write(changes(("a", "2")), SECOND) == 0
-    assert again.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
+    assert again.write(changes(("a", "3")), THIRD) == 1
     assert uncommitted(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
 
 
-def test_a_new_checkpoint_sends_again_though_its_numbers_start_anew(
+def test_the_rows_of_another_table_are_sent_though_its_versions_start_anew(
     services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
 ) -> None:
-    make_kafka_sink().write(changes(("a", "1")), Transaction("query-a", 7))
+    make_kafka_sink().write(changes(("a", "1")), Span("table-a", Position(0), Position(8)))
 
-    assert make_kafka_sink().write(changes(("a", "1")), Transaction("query-b", 0)) == 1
+    assert make_kafka_sink().write(changes(("a", "1")), Span("table-b", Position(0), Position(1))) == 1
 
     assert committed(services, topic) == [("a", "1"), ("a", "1")]
+    await_progress(make_kafka_sink(), "table-b", Position(1))
 
 
 def test_an_empty_micro_batch_moves_the_progress(make_kafka_sink: Callable[[], KafkaSink]) -> None:
+    assert make_kafka_sink().sent() is None
     assert make_kafka_sink().write([], SECOND) == 0
 
     assert make_kafka_sink().write(changes(("a", "1")), FIRST) == 0
+    await_progress(make_kafka_sink(), "table-a", Position(2))
+
+
+def await_progress(sink: KafkaSink, table: str, position: Position) -> None:
+    """Wait until a sink that has not sent anything knows of it: the broker tells a moment after a commit."""
+    await_(lambda: sink.sent() == Progress(table, position), 60)
+
+
+def test_the_progress_tells_parts_of_the_version_with_which_an_export_begins(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    """Version 5 has three files; the last micro-batch ends with the version, and the next one follows it."""
+    spans = [
+        Span("table-a", Position(5, 0), Position(5, 1)),
+        Span("table-a", Position(5, 1), Position(5, 2)),
+        Span("table-a", Position(5, 2), Position(6)),
+        Span("table-a", Position(6), Position(7)),
+    ]
+    for number, span in enumerate(spans):
+        again = make_kafka_sink()
+        assert again.write(changes(("a", str(number))), span) == 1
+        await_progress(again, "table-a", span.after)
+        assert [make_kafka_sink().write(changes(("a", "x")), one) for one in spans[: number + 1]] == [0] * (
+            number + 1
+        )
+
+    assert committed(services, topic) == [("a", str(number)) for number in range(4)]
+
+
+def test_an_exporter_that_continues_where_another_one_has_gone_on_is_refused(
+    services: Endpoints, topic: str, make_kafka_sink: Callable[[], KafkaSink]
+) -> None:
+    make_kafka_sink().write(changes(("a", "1")), FIRST)
+    make_kafka_sink().write(changes(("a", "2")), SECOND)
+
+    with pytest.raises(PositionError, match="up to version 2, this export continues at 1") as caught:
+        make_kafka_sink().write(changes(("a", "2"), ("a", "3")), Span("table-a", Position(1), Position(3)))
+
+    assert topic in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert uncommitted(services, topic) == [("a", "1"), ("a", "2")]
 
 
 def test_two_tables_and_two_topics_do_not_disturb_each_other(services: Endpoints, topic: str) -> None:
@@ -171,8 +224,8 @@ def test_two_tables_and_two_topics_do_not_disturb_each_other(services: Endpoints
     ]
 
     try:
-        for transaction in (FIRST, SECOND):
-            assert [sink.write(changes(("a", "1")), transaction) for sink in made] == [1, 1, 1]
+        for span in (FIRST, SECOND):
+            assert [sink.write(changes(("a", "1")), span) for sink in made] == [1, 1, 1]
     finally:
         for sink in made:
             sink.close()
@@ -186,12 +239,12 @@ def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
     second.write(changes(("a", "2")), SECOND)
 
     with pytest.raises(ServiceError, match="taken over by another exporter of the same table") as caught:
-        first.write(changes(("a", "zombie")), Transaction("query-a", 2))
+        first.write(changes(("a", "zombie")), THIRD)
 
     assert topic in str(caught.value)
     assert "a_table" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert second.write(changes(("a", "3")), Transaction("query-a", 2)) == 1
+    assert second.write(changes(("a", "3")), THIRD) == 1
     assert committed(services, topic) == [("a", "1"), ("a", "2"), ("a", "3")]
 
 
@@ -260,6 +313,26 @@ def test_a_crash_between_two_slices_is_made_good_exactly_once(
     assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
     assert sent(make_sliced().send(rows, FIRST)) == [0, 0, 0]
     assert sent(make_sliced().send(changes(("key 0", "8")), SECOND)) == [1]
+
+
+def test_slices_are_those_of_a_span_which_has_to_end_before_another_one_begins(
+    services: Endpoints, topic: str, make_sliced: MakeSliced
+) -> None:
+    """A retry has the span of the slices that were sent; so their rows are the same."""
+    assert last_sliced(services.kafka, "a_table", topic) is None
+    rows, broken = changes(("a", "1"), ("a", "2")), Span("table-a", Position(1), Position(3, 7))
+    with pytest.raises(ZeroDivisionError):
+        sent(make_sliced(slice_rows=1).send(Breaking(rows[:1], ZeroDivisionError()), broken))
+    # The broker tells of it a moment after the commit. Who has looked before that chooses another span.
+    with pytest.raises(PositionError, match="from version 1 to 7 files of 3, this export continues at 1 and"):
+        sent(make_sliced(slice_rows=1).send(rows, Span("table-a", Position(1), Position(9))))
+    await_(lambda: last_sliced(services.kafka, "a_table", topic) == broken, 60)
+
+    assert sent(make_sliced(slice_rows=1).send(rows, broken)) == [0, 1]
+    for other in (Span("table-a", Position(3, 7), Position(9)), Span("table-b", Position(0), Position(1))):
+        assert sent(make_sliced(slice_rows=1).send(rows[1:], other)) == [1]
+
+    assert committed(services, topic) == [("a", "1"), *[("a", "2")] * 3]
 
 
 def test_what_was_refused_is_refused_again_though_the_topic_takes_more_by_now(

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,11 +35,11 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.sinks import KafkaSink, read_progress
+from lakehouse.sinks import KafkaSink, Span, read_progress
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake, Position
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
@@ -100,6 +101,7 @@ class Exported:
         self.spark, self.settings, self.stream, self.table = spark, settings, stream, table
         self.lake, self.topic = Lake(spark, settings.lake), settings.topic(str(table.export.topic))
         self.path = self.lake.ensure(gold.spec(table, settings))
+        self.note = Path(self.path, "_lakehouse_export", f"{self.topic}.json")
 
     def put(self, *rows: dict[str, Any]) -> None:
         """Insert or update rows in one commit, as gold does."""
@@ -165,29 +167,34 @@ def exported(
 
 @pytest.mark.usefixtures("nameless")
 def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: Exported) -> None:
-    others = [Call(name) for name in ("bob", "cem", "dan", "fay", "gil")]
+    first, others = Call("ada"), [Call(name) for name in ("bob", "cem", "dan", "fay", "gil")]
+    exported.put_calls(first)
+    assert exported.written() == {"topic": 1, "redis": 1}
+    earlier = exported.note.read_text()
     exported.put_calls(*others, LARGE)
 
     assert exported.written() == {"topic": 5, "redis": 6, "unsent": 1}
 
-    assert exported.messages() == {call.key: [call.message] for call in others}
+    messages = {call.key: [call.message] for call in (first, *others)}
+    assert exported.messages() == messages
     # 61 bytes of a batch, 21 of a record, one for no headers, one and four for the lengths.
     size = 88 + len(LARGE.key) + len(LARGE.message)
-    row = ("call_records", exported.topic, LARGE.key, 1, LARGE.key, size, LIMIT, "too_large")
+    row = ("call_records", exported.topic, LARGE.key, 2, LARGE.key, size, LIMIT, "too_large")
     assert exported.noted() == [row]
     with redis.Redis.from_url(exported.settings.redis_url.get_secret_value()) as client:
         stored = json.loads(client.get(f"lakehouse:call_records:row:{LARGE.key}") or "{}")
     assert (stored["analytics"], stored["metrics"]) == (LARGE.analytics, LARGE.metrics)
 
-    # A crash before the checkpoint: the micro-batch comes again.
-    pipeline.forget_last_commit(exported.settings, "export.call_records")
+    # A crash before the note in the lake: the micro-batch comes again.
+    exported.note.with_name(f".{exported.note.name}.crc").unlink(missing_ok=True)
+    exported.note.write_text(earlier)
     version = pipeline.version_of(exported.settings, UNSENT)
     assert exported.written() == {"topic": 0, "redis": 0, "unsent": 1}
-    assert exported.messages() == {call.key: [call.message] for call in others}
+    assert exported.messages() == messages
     assert (exported.noted(), pipeline.version_of(exported.settings, UNSENT)) == ([row], version)
 
     audited = exported.audited()
-    assert (audited.compared, audited.differences) == (6, 0)
+    assert (audited.compared, audited.differences) == (7, 0)
     assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
     assert UNSENT in register(exported.lake, exported.settings)
     found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
@@ -234,7 +241,8 @@ def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_la
     progress = read_progress(settings.kafka_bootstrap_servers, group, calls.topic)
     assert progress is not None
     with closing(KafkaSink(settings.kafka_bootstrap_servers, calls.topic, "call_records")) as other:
-        other.write([], Transaction(progress.application, progress.version + 1))
+        after = Position(progress.position.version + 1)
+        other.write([], Span(progress.table, progress.position, after))
 
     assert calls.written() == {"topic": 0, "redis": 1}
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.repair.rounds import Rounds
 from lakehouse.repair.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import RunOptions, run, utc_now
@@ -54,13 +54,13 @@ def told(settings: Settings) -> int:
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_fifty_rounds_beside_live_trips(
+def test_fifty_rounds_beside_a_live_run(
     spark: SparkSession, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds of the run itself, between its trips, and as many under leases as a process beside it takes.
+    """Rounds of upkeep between those of the run, and as many under leases as a process beside it takes.
 
-    Each event is a minute before the last one, so that gold gets another file with every trip. If time moved
-    forward, each trip would rewrite the file of the newest row, which becomes final. Some events change an
+    Each event is a minute before the last one, so that gold gets another file with every merge. If time moved
+    forward, each merge would rewrite the file of the newest row, which becomes final. Some events change an
     old row instead. VACUUM has something to do in every fifth round beside the run: a file that a killed
     writer left a month ago.
     """
@@ -82,9 +82,7 @@ def test_fifty_rounds_beside_live_trips(
     rounds = Rounds(lake, todo, settings, every=every, clock=utc_now, on_notice=notices.append)
 
     def layers(over: Event) -> None:
-        options = RunOptions(
-            "100 milliseconds", stop=Stop(over), trips=True, upkeep=rounds, on_notice=notices.append
-        )
+        options = RunOptions("100 milliseconds", stop=Stop(over), upkeep=rounds, on_notice=notices.append)
         run(lake, [STREAM], LAYERS, settings, options)
 
     def sending(over: Event) -> None:

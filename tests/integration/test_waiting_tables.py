@@ -1,7 +1,4 @@
-"""Tables that a live run merges now and then: their rows wait in silver, and none is lost or counted twice.
-
-The clock is the tests' own and stands still, so that a table waits until a test moves it on.
-"""
+"""Tables that a live run merges now and then: their rows wait in silver; none is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,14 +16,15 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit import audit
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
+from lakehouse.runtime.loop import StreamLoop
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.runtime.trips import TripGroup
 from lakehouse.settings import Settings
+from lakehouse.stream import Stream
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
-from lakehouse.tables import Lake, Transaction
+from lakehouse.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
@@ -35,7 +33,14 @@ NOON = pipeline.utc("2026-03-01T12:00:00")
 MINUTES, SUMMARIES = "gold.metrics_1m", "gold.metrics_summary_10m"
 EXPORT = "export.metrics_summary_10m"
 PATIENCE_S = 120
-PAUSE = timedelta(seconds=METRICS_SUMMARY_10M.merge_every_s)
+LONG_S, SHORT_S = 3600, 3
+
+
+def every(seconds: int) -> Stream:
+    """Return metrics whose summaries are merged once in so many seconds."""
+    first, summaries = METRICS.gold
+    assert summaries == METRICS_SUMMARY_10M
+    return replace(METRICS, gold=(first, replace(summaries, merge_every_s=seconds)))
 
 
 @dataclass
@@ -44,19 +49,18 @@ class WaitingLake:
 
     spark: SparkSession
     settings: Settings
-    now: datetime = NOON
     sent: int = 0
     done: list[BatchDone] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """All layers live, in trips."""
+    def running(self, merge_every_s: int) -> Iterator[None]:
+        """All layers live."""
         stop = Stop()
 
         def work() -> None:
             try:
-                self._run("100 milliseconds", stop)
+                self._run("100 milliseconds", stop, every(merge_every_s))
             except Exception as failure:  # noqa: BLE001 - seen by the test's own thread
                 self.failures.append(failure)
 
@@ -69,16 +73,16 @@ class WaitingLake:
             thread.join()
         assert self.failures == []
 
-    def catch_up(self, *, trips: bool) -> None:
-        self._run(AVAILABLE_NOW, Stop(), trips=trips)
+    def catch_up(self) -> None:
+        self._run(AVAILABLE_NOW, Stop(), every(LONG_S))
 
-    def _run(self, trigger: str, stop: Stop, *, trips: bool = True) -> None:
+    def _run(self, trigger: str, stop: Stop, stream: Stream) -> None:
         run(
             Lake(self.spark, self.settings.lake),
-            [METRICS],
+            [stream],
             LAYERS,
             self.settings,
-            RunOptions(trigger, stop=stop, clock=lambda: self.now, on_batch=self.done.append, trips=trips),
+            RunOptions(trigger, stop=stop, clock=lambda: NOON, on_batch=self.done.append),
         )
 
     def produce(self) -> None:
@@ -92,10 +96,6 @@ class WaitingLake:
     def await_count(self, table: str) -> None:
         """Wait until a table counts every event that was sent."""
         self._await(lambda: self.count(table), self.sent, table)
-
-    def await_merges(self, expected: list[int]) -> None:
-        """Wait until the run has told of these merges, which it does a moment after each."""
-        self._await(self.merges, expected, SUMMARIES)
 
     def await_sent(self, topic: str) -> None:
         """Wait until a topic's last row counts every event."""
@@ -132,56 +132,59 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> WaitingLake:
     return WaitingLake(spark, make_settings(topic_partitions=1))
 
 
-def test_rows_wait_until_it_is_time_and_are_merged_by_the_next_trip_or_without_one_or_at_the_end(
-    lake: WaitingLake,
-) -> None:
-    with lake.running():
+def test_rows_wait_until_it_is_time_and_are_merged_though_nothing_comes(lake: WaitingLake) -> None:
+    with lake.running(SHORT_S):
+        lake.produce()
+        lake.await_count(SUMMARIES)
+        lake.produce()
+        lake.produce()
+        lake.await_count(SUMMARIES)
+        lake.await_sent("metrics-summary-10m")
+    assert sum(lake.merges()) == 3
+    assert [one.query for one in lake.done].count(EXPORT) == len(lake.merges())
+
+
+def test_rows_that_wait_are_merged_and_sent_when_the_run_ends(lake: WaitingLake) -> None:
+    with lake.running(LONG_S):
         lake.produce()
         lake.await_count(SUMMARIES)
         lake.produce()
         lake.produce()
         assert lake.count(SUMMARIES) == 1
-
-        lake.now += PAUSE
-        lake.await_count(SUMMARIES)  # though nothing comes
-        lake.await_merges([1, 2])
-        lake.produce()
-        lake.produce()
-        assert lake.count(SUMMARIES) == 3
-    assert lake.merges() == [1, 2, 2]
-    assert [one.query for one in lake.done].count(EXPORT) == 3
-    assert lake.count(SUMMARIES) == 5
+    assert lake.merges() == [1, 2]
+    assert [one.query for one in lake.done].count(EXPORT) == 2
+    lake.check()
 
 
 def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_record_comes(
     lake: WaitingLake,
 ) -> None:
     path = str(pipeline.path_of(lake.settings, "silver.metrics_events"))
-    with lake.running():
+    with lake.running(SHORT_S):
         lake.produce()
         lake.await_count(SUMMARIES)
         rows = lake.spark.read.format("delta").load(path)
-        tables.append(rows.withColumn("offset", F.lit(7).cast("long")), path, Transaction("a replay", 0))
+        tables.append(rows.withColumn("offset", F.lit(7).cast("long")), path)
         lake.sent += 1
         lake.await_count(MINUTES)
         lake.await_count(SUMMARIES)
         lake.await_sent("metrics-aggregated-1m")
         lake.await_sent("metrics-summary-10m")
-        lake.produce()  # in a trip again
+        lake.produce()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("trips", [True, False])
 def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
-    lake: WaitingLake, monkeypatch: pytest.MonkeyPatch, *, trips: bool
+    lake: WaitingLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TripGroup, "_settle", lambda _group: None)
-    with lake.running():
-        for _ in range(3):
-            lake.produce()
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamLoop, "settle", lambda _loop: None)
+        with lake.running(LONG_S):
+            for _ in range(3):
+                lake.produce()
     assert lake.count(SUMMARIES) == 1
 
-    lake.catch_up(trips=trips)
+    lake.catch_up()
 
     assert lake.merges() == [1, 2]
     lake.check()
@@ -189,16 +192,15 @@ def test_what_waited_when_a_run_was_killed_is_merged_by_the_next_run(
 
 @pytest.mark.soak
 def test_a_catch_up_lets_nothing_wait(lake: WaitingLake) -> None:
-    with lake.running():
+    with lake.running(LONG_S):
         lake.produce()
         lake.produce()
-    lake.catch_up(trips=True)
     assert len(lake.merges()) == 2
     for _ in range(2):
         stamp = int(NOON.timestamp() * 1000) + lake.sent
         one = {"serviceId": "auth", "metricName": "m", "value": 1, "timestamp": stamp}
         pipeline.send(lake.settings, [Raw(json.dumps(one).encode())])
         lake.sent += 1
-        lake.catch_up(trips=True)
+        lake.catch_up()
         assert lake.count(SUMMARIES) == lake.sent
     lake.check()

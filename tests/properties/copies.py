@@ -6,9 +6,9 @@ with the copy's own name, so that one frame has room for all copies of all cases
 put into one bronze commit of a source. Whatever the order in which they arrive, the events of a copy have
 offsets in the order of the case, as if partitions were read from their ends.
 
-Two ways lead to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies` runs
-the whole pipeline on a lake, and half-way and at the end the last micro-batch of every query once more, as
-after a crash. A module takes both by `WAYS`: make test the first one, make soak both.
+Two ways lead to an Outcome. `fold_copies` calls the stream's own functions on plain frames; `run_copies` has
+every step of silver and gold crash on a lake, before and after each of its writes in turn, until a new one
+ends what it has begun. A module takes both by `WAYS`: make test the first one, make soak both.
 
     cases = generated(st.lists(EVENTS, min_size=1, max_size=12), 100)
     outcome = run_copies(spark, settings, SALES, copies_of(cases, seed=1), to_raw, landed_at=NOON)
@@ -31,11 +31,17 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakehouse import tables
+from lakehouse.layers import gold, silver
 from lakehouse.layers.bronze import SCHEMA
+from lakehouse.layers.step import Permitted
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
+from lakehouse.tables import Lake
 from tests import pipeline, verdicts
+from tests.batches import take_next
 from tests.chance import chance
+from tests.crashing import CrashError, crash_at
 from tests.folding import Folding
 from tests.oracles.judging import Event, Judged
 from tests.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
@@ -177,7 +183,7 @@ def run_copies(
     landed_at: datetime,
     now: datetime | None = None,
 ) -> Outcome:
-    """Land the copies in two halves, run silver and gold after each, and run their last micro-batches again.
+    """Land the copies in two halves, and after each run silver and gold, which crash all the time.
 
     `to_raw` is that of `fold_copies`.
     """
@@ -187,12 +193,9 @@ def run_copies(
         for source in stream.sources:
             full = list(filter(None, cuts[source.table][half]))
             pipeline.land(spark, settings, full, landed_at=landed_at, source=source)
+        _crash_and_go_on(spark, settings, stream, now or landed_at)
         done = pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=now)
-        for query in {one.query for one in done}:
-            pipeline.forget_last_commit(settings, query)
-        again = pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=now)
-        last = {one.query: one.batch for one in done}
-        assert {one.query: one.batch for one in again} == last, "not every last micro-batch was run again"
+        assert [one for one in done if one.batch is not None] == [], "something was left"
     landed = {
         source.table: _as_landed(pipeline.rows_of(settings, f"bronze.{source.table}"), cuts[source.table])
         for source in stream.sources
@@ -206,6 +209,24 @@ def run_copies(
         return rows()
 
     return Outcome(stream, settings, landed, rows(), at)
+
+
+def _crash_and_go_on(spark: SparkSession, settings: Settings, stream: Stream, now: datetime) -> None:
+    """Let each step take what waits, made anew after each crash: at either write, before it and after it."""
+    lake, permitted = Lake(spark, settings.lake), Permitted()
+    for layer, write in ((silver, "append"), (gold, "upsert")):
+        for maker in layer.steps(lake, stream, settings, permitted):
+            crashes, is_done = 0, False
+            for number, after in itertools.cycle(itertools.product((1, 2), (False, True))):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(tables, write, crash_at(getattr(tables, write), number, after=after))
+                    try:
+                        is_done = take_next(maker.make(), now=now) is None
+                    except CrashError:
+                        crashes += 1
+                if is_done:
+                    break
+            assert crashes >= BATCHES // 2, f"{maker.name} has crashed {crashes} times"
 
 
 class Way(Protocol):

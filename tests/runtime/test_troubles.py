@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
 import pytest
 
-from lakehouse.errors import CheckpointError, LakehouseError, SettingsError, StreamError
+from lakehouse.errors import LakehouseError, PositionError, SettingsError, StreamError
+from lakehouse.events import Event, EventLog, noting
 from lakehouse.runtime import troubles
-from lakehouse.runtime.troubles import Troubles, pause_s
+from lakehouse.runtime.troubles import Failure, Troubles, pause_s
 from lakehouse.runtime.watch import Watch
 
-BROKEN = ("gold.a", "a", ValueError("no such thing\nand its stack trace"))
+STEPS = ("bronze.a", "silver.a", "gold.a", "bronze.b")
+BROKEN = Failure("gold.a", "a", ValueError("no such thing\nand its stack trace"))
+
+
+def failure(name: str, cause: BaseException, where: str = "") -> Failure:
+    """What fails in the stream of which the name speaks."""
+    return Failure(name, name[-1], cause, where)
 
 
 def test_a_pause_doubles_from_a_second_to_a_minute() -> None:
@@ -19,14 +33,14 @@ def test_a_pause_doubles_from_a_second_to_a_minute() -> None:
 
 def test_each_failure_in_a_row_is_told_with_its_pause_and_one_after_success_is_the_first_again() -> None:
     said: list[str] = []
-    found = Troubles(["a", "b"], said.append)
+    found = Troubles(STEPS, said.append)
 
-    found.add(*BROKEN)
-    found.add("gold.a", "a", CheckpointError("put it back"))
-    found.is_over("gold.a")
-    found.add(*BROKEN)
-    found.is_over("gold.a")
-    found.is_over("gold.a")
+    found.add(BROKEN)
+    found.add(failure("gold.a", PositionError("put it back")))
+    found.end("gold.a")
+    found.add(BROKEN)
+    found.end("gold.a")
+    found.end("gold.a")
 
     assert said == [
         "gold.a failed; retrying in 1 s: ValueError: no such thing",
@@ -39,14 +53,14 @@ def test_each_failure_in_a_row_is_told_with_its_pause_and_one_after_success_is_t
 
 
 def test_what_fails_is_due_after_its_pause_and_what_works_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Troubles(["a", "b"], print)
+    found = Troubles(STEPS, print)
 
-    found.add(*BROKEN)
+    found.add(BROKEN)
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0)
-    found.add("silver.a", "a", ValueError())
-    found.add_last("gate of a", "a", ValueError())
+    found.add(failure("silver.a", ValueError()))
+    found.add_last(failure("gate of a", ValueError()))
 
-    names = ("gold.a", "silver.a", "gate of a", "gold.b")
+    names = ("gold.a", "silver.a", "gate of a", "bronze.b")
     assert [found.is_due(name) for name in names] == [False, True, False, True]
     assert [found.will_be_tried(name) for name in names] == [True, True, False, False]
     assert [name in found for name in names] == [True, True, True, False]
@@ -55,13 +69,14 @@ def test_what_fails_is_due_after_its_pause_and_what_works_always(monkeypatch: py
 def test_a_bounded_one_is_left_after_its_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0.25)
     said: list[str] = []
-    found = Troubles(["a", "b"], said.append, retries=2)
+    found = Troubles(STEPS, said.append, retries=2)
 
     for _ in range(3):
         assert found.will_be_tried("gold.a") is bool(said)
-        found.add(*BROKEN)
+        found.add(BROKEN)
 
     assert not found.will_be_tried("gold.a")
+    assert not found.is_due("gold.a")
     assert said == [
         "gold.a failed; retrying in 0.25 s: ValueError: no such thing",
         "gold.a failed; retrying in 0.5 s: ValueError: no such thing",
@@ -72,30 +87,57 @@ def test_a_bounded_one_is_left_after_its_retries(monkeypatch: pytest.MonkeyPatch
     assert isinstance(raised.value.__cause__, ValueError)
 
 
-def test_a_run_of_one_stream_ends_with_its_first_failure_as_it_is() -> None:
+def test_a_run_of_one_step_ends_with_its_first_failure_as_it_is() -> None:
     said: list[str] = []
     refusal = SettingsError("set it as it was")
 
     with pytest.raises(LakehouseError) as raised:
-        Troubles(["a"], said.append).add("gold.a", "a", refusal)
+        Troubles(["gold.a"], said.append).add(failure("gold.a", refusal))
 
     assert raised.value is refusal
     assert said == []
 
 
-def test_a_run_ends_when_no_stream_is_well_with_the_first_failure_and_the_others_names() -> None:
+def test_a_run_ends_only_if_every_step_fails_with_the_first_failure_and_the_others_names() -> None:
+    """A stream of which every step fails ends no run in which another step works."""
     said: list[str] = []
-    found = Troubles(["a", "b"], said.append)
-    found.add("gold.a", "a", SettingsError("set it as it was"))
-    found.add("silver.a", "a", ValueError())
-    found.add("gold.a", "a", SettingsError("set it as it was, please"))
+    found = Troubles(STEPS, said.append)
+    found.add(failure("gold.a", SettingsError("set it as it was")))
+    found.add(failure("silver.a", ValueError()))
+    found.add(failure("bronze.a", ValueError()))
+    found.add(failure("gold.a", SettingsError("set it as it was, please")))
 
     with pytest.raises(SettingsError) as raised:
-        found.add("bronze.b", "b", ValueError())
+        found.add(failure("bronze.b", ValueError()))
 
-    assert str(raised.value) == "set it as it was, please; failed too: silver.a, bronze.b"
+    assert str(raised.value) == "set it as it was, please; failed too: silver.a, bronze.a, bronze.b"
     assert raised.value.exit_code == 2
-    assert len(said) == 3
+    assert len(said) == 4
+
+
+def test_a_step_that_has_recovered_keeps_the_run_going() -> None:
+    found = Troubles(["gold.a", "gold.b"], lambda _text: None)
+    found.add(failure("gold.a", ValueError()))
+    found.end("gold.a")
+    found.add(failure("gold.b", ValueError()))  # raises nothing
+    with pytest.raises(StreamError):
+        found.add(failure("gold.a", ValueError()))
+
+
+def test_what_a_step_does_by_the_clock_and_a_gate_are_not_steps() -> None:
+    found = Troubles(["gold.a", "gold.b"], lambda _text: None)
+    found.add(failure("gold.a", ValueError()))
+    found.add(failure("gold.b by the clock", ValueError()))
+    found.add(failure("gate of b", ValueError()))
+    assert "gold.b" not in found
+    with pytest.raises(StreamError, match=r"failed too: gold\.b by the clock, gate of b, gold\.b$"):
+        found.add(failure("gold.b", ValueError()))
+
+
+def test_a_run_that_has_no_steps_survives_any_failure() -> None:
+    found = Troubles([], lambda _text: None)
+    found.add(failure("gate of a", ValueError()))
+    assert found.will_be_tried("gate of a")
 
 
 def test_a_watch_is_told_of_each_failure_and_once_of_its_end() -> None:
@@ -108,14 +150,149 @@ def test_a_watch_is_told_of_each_failure_and_once_of_its_end() -> None:
         def on_recovery(self, name: str) -> None:
             told.append(("works", name))
 
-    found = Troubles(["a", "b"], lambda _text: None, watch=Noting())
-    found.add(*BROKEN)
-    found.add_last("gate of a", "a", CheckpointError("put it back"))
-    found.is_over("gold.a")
-    found.is_over("gold.a")
+    found = Troubles(STEPS, lambda _text: None, watch=Noting())
+    found.add(BROKEN)
+    found.add_last(failure("gate of a", PositionError("put it back")))
+    found.end("gold.a")
+    found.end("gold.a")
 
     assert told == [
         ("failed", "gold.a", "ValueError: no such thing"),
         ("failed", "gate of a", "put it back"),
         ("works", "gold.a"),
     ]
+
+
+def raised_in(function: str) -> ValueError:
+    """An error with a traceback, which names the function that raised it."""
+    scope: dict[str, object] = {}
+    exec(f"def {function}():\n    raise ValueError('no such thing')\n", scope)  # noqa: S102
+    try:
+        scope[function]()  # type: ignore[operator]
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def details_of(events: Sequence[Event]) -> list[dict[str, object]]:
+    return [json.loads(event.details or "{}") for event in events if event.kind != "recovery"]
+
+
+def test_only_the_first_failure_in_a_row_has_its_whole_traceback_in_its_event_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events: list[Event] = []
+    found = Troubles(STEPS, lambda _text: None)
+    where = "micro-batch 7, which reads silver.a 5 to 6"
+    with (
+        noting(EventLog("a test", lambda batch, _again: events.extend(batch), print)),
+        caplog.at_level(logging.ERROR),
+    ):
+        found.add(Failure("gold.a", "a", raised_in("merging"), where))
+        found.add(Failure("gold.a", "a", raised_in("merging"), where))
+        found.end("gold.a")
+        found.add_last(Failure("gold.a", "a", raised_in("sending")))
+
+    first, second, again = details_of(events)
+    trace = first.pop("traceback")
+    assert isinstance(trace, str)
+    lines = trace.splitlines()
+    assert lines[:2] == [f"gold.a of a failed in {where}", "Traceback (most recent call last):"]
+    assert lines[-1] == "ValueError: no such thing"
+    assert any(line.endswith(", in merging") for line in lines)
+    assert first == {"name": "gold.a", "error": "ValueError", "failures": 1, "where": where}
+    assert second == {"name": "gold.a", "error": "ValueError", "failures": 2}
+    last = again.pop("traceback")
+    assert isinstance(last, str)
+    assert last.startswith("gold.a of a failed\nTraceback")
+    assert again == {"name": "gold.a", "error": "ValueError", "failures": 1, "where": ""}
+    assert [record.message for record in caplog.records] == [trace, last]
+
+
+def test_the_failure_that_ends_a_run_has_its_traceback_too() -> None:
+    events: list[Event] = []
+    with (
+        noting(EventLog("a test", lambda batch, _again: events.extend(batch), print)),
+        pytest.raises(StreamError),
+    ):
+        Troubles(["gold.a"], lambda _text: None).add(Failure("gold.a", "a", raised_in("merging")))
+    (details,) = details_of(events)
+    assert ", in merging\n" in str(details["traceback"])
+    assert details["failures"] == 1
+
+
+class Counts(Watch):
+    """Counts what it is told; several threads may call it."""
+
+    def __init__(self) -> None:
+        self.failed: Counter[str] = Counter()
+        self.recovered: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def on_failure(self, name: str, reason: str) -> None:
+        del reason
+        with self._lock:
+            self.failed[name] += 1
+
+    def on_recovery(self, name: str) -> None:
+        with self._lock:
+            self.recovered[name] += 1
+
+
+def at_once(work: Callable[[str], None], names: Sequence[str]) -> list[BaseException]:
+    """Do the work for each name in a thread of its own, all beginning together; return what they raise."""
+    start, raised = threading.Barrier(len(names)), list[BaseException]()
+
+    def begin(name: str) -> None:
+        start.wait(30)
+        try:
+            work(name)
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            raised.append(error)
+
+    threads = [threading.Thread(target=begin, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return raised
+
+
+def test_threads_that_fail_and_recover_at_once_are_each_counted() -> None:
+    names, rounds = [f"gold.t{number}" for number in range(8)], 200
+    watch, said = Counts(), list[str]()
+    found = Troubles([*names, "gold.well"], said.append, watch=watch)
+
+    def fail_and_recover(name: str) -> None:
+        for _ in range(rounds):
+            found.add(failure(name, OSError("disk")))
+            found.add(failure(name, OSError("disk")))
+            assert name in found
+            found.end(name)
+            assert found.is_due(name)
+
+    assert at_once(fail_and_recover, names) == []
+    assert watch.failed == dict.fromkeys(names, 2 * rounds)
+    assert watch.recovered == dict.fromkeys(names, rounds)
+    whats = (
+        "failed; retrying in 1 s: OSError: disk",
+        "failed; retrying in 2 s: OSError: disk",
+        "works again",
+    )
+    assert Counter(said) == {f"{name} {what}": rounds for name in names for what in whats}
+    found.raise_any()
+
+
+def test_of_steps_that_all_fail_at_once_one_ends_the_run_and_names_the_others() -> None:
+    class Slow(Watch):
+        def on_failure(self, name: str, reason: str) -> None:
+            del name, reason
+            time.sleep(0.02)  # while other threads fail
+
+    names = [f"gold.t{number}" for number in range(8)]
+    found = Troubles(names, lambda _text: None, watch=Slow())
+    (error,) = at_once(lambda name: found.add(failure(name, OSError("disk"))), names)
+    assert isinstance(error, StreamError)
+    first, others = str(error).split("; failed too: ")
+    assert {first.partition(" ")[0], *others.split(", ")} == set(names)

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics import parser
 
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.access import Access
 from lakehouse.serving.telemetry import Counted, ServerMetrics
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams import STREAMS
 from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.telemetry import Observer
-from tests import old_lakes
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import ServedLake, minute
+from tests.serving.test_letters_api import letter
+from tests.telemetry.lakes import caught_up
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 NO_REDIS = "Redis does not answer (LAKEHOUSE_REDIS_URL)"
@@ -150,13 +152,14 @@ def test_a_defect_is_counted_once_as_what_it_is_answered_with(lake: ServedLake) 
 
 
 def test_metrics_say_what_status_says_though_no_job_lives(make_client: MakeClient, lake: ServedLake) -> None:
-    settings = old_lakes.unpack(lake.settings, lake.root)
-    client = make_client(lake=settings.lake, topics=settings.topics, kafka_bootstrap_servers="127.0.0.1:1")
+    caught_up(lake.root)
+    lake.write_spec(DEAD_LETTERS, [letter(n, stream="transactions") for n in range(3)])
+    client = make_client(kafka_bootstrap_servers="127.0.0.1:1")
     found = client.get("/metrics", headers=OPENMETRICS)
     assert found.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     said = samples(found.text)
     assert said["lakehouse_up{broker}"] == 0.0
     assert said["lakehouse_up{lake}"] == 1.0
     lag = "lakehouse_layer_lag_records{export,gold.user_transactions_5m,transactions,user_transactions_5m}"
-    assert said[lag] == 4.0
+    assert said[lag] == 5.0
     assert said["lakehouse_dead_letters_open{transactions}"] == 3.0

@@ -23,10 +23,10 @@ from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.serving.sharing import Shared
-from tests import old_lakes
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import NOON_MS, ServedLake, at
 from tests.serving.test_letters_api import letter
+from tests.telemetry.lakes import caught_up
 
 NOWHERE = "127.0.0.1:1"
 COUNTS = ("name", "stream", "at", "differences")
@@ -60,22 +60,30 @@ def checks(*differences: int) -> str:
 def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
     make_client: MakeClient, lake: ServedLake
 ) -> None:
-    settings = old_lakes.unpack(lake.settings, lake.root)
-    found = make_client(lake=settings.lake, topics=settings.topics, kafka_bootstrap_servers=NOWHERE)
-    body = found.get("/api/v1/status").json()
+    caught_up(lake.root)
+    lake.write_spec(DEAD_LETTERS, [letter(n, stream="transactions") for n in range(3)])
+    body = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/status").json()
     assert body["brokerReason"].startswith(f"no Kafka broker at {NOWHERE}")
     assert body["lakeReason"] is None
     assert body["at"].endswith("Z")
     stream = next(one for one in body["streams"] if one["name"] == "transactions")
-    assert [(lag["query"], lag["records"]) for lag in stream["layers"]] == [
-        ("silver.transactions", 0),
-        ("gold.user_transactions_5m", 0),
-        ("export.user_transactions_5m", 4),
+    assert [(lag["query"], lag["records"], lag["commits"]) for lag in stream["layers"]] == [
+        ("silver.transactions", 0, 0),
+        ("gold.user_transactions_5m", 0, 0),
+        ("export.user_transactions_5m", 5, 1),
     ]
+    *_, gold, export = stream["queries"]
+    assert gold == {
+        "name": "gold.user_transactions_5m",
+        "layer": "gold",
+        "done": 2,
+        "doneAt": "2026-11-22T08:13:40Z",
+    }
+    assert (export["name"], export["done"], export["doneAt"]) == ("export.user_transactions_5m", None, None)
     assert stream["openLetters"] == 3
     assert stream["health"]["word"] == "stopped"
     silver = next(one for one in stream["tables"] if one["name"] == "silver.transactions")
-    assert (silver["version"], silver["files"], silver["sizeBytes"], silver["rows"]) == (2, 4, 8157, 12)
+    assert (silver["version"], silver["files"], silver["sizeBytes"], silver["rows"]) == (2, 2, 3800, 38)
     assert [set(one) for one in stream["eventTimes"]] == [{"table", "newest", "watermark"}]
 
 

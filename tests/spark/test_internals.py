@@ -19,14 +19,6 @@ from tests.counting import counted
 
 ROOT = Path(__file__).parents[2]
 HOMES = {"lakehouse/spark/internals.py", "lakehouse/tables/delta_internals.py"}
-REWRITTEN = {
-    "lakehouse/layers/merging.py",
-    "lakehouse/progress/checkpoints.py",
-    "lakehouse/runtime/signals.py",
-    "lakehouse/runtime/turns.py",
-}
-"""They still touch the JVM themselves, and are about to be rewritten. None may be added."""
-
 PRIVATE = {"_gateway", "_jc", "_jdf", "_jreader", "_jsc", "_jschema", "_jsession", "_jsparkSession", "_jvm"}
 MODULES = ("py4j.java_gateway", "pyspark.java_gateway", "pyspark.sql.classic")
 PUBLIC = {"createDataFrame", "fromJson", "getVersion", "modificationTime"}  # others have them, too
@@ -85,7 +77,7 @@ def test_sessions_and_frames_have_their_objects_of_the_jvm(spark: SparkSession) 
 
 def test_only_the_two_modules_touch_private_members() -> None:
     found = {file for file in _sources() if file not in HOMES and any(_private_in(file))}
-    assert found == REWRITTEN
+    assert found == set()
 
 
 def _sources() -> Iterator[str]:

@@ -11,10 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import tables
-from lakehouse.layers.query import LAYERS
-from lakehouse.progress import snapshots
+from lakehouse.layers.step import LAYERS
+from lakehouse.progress import cuts
 from lakehouse.settings import Settings
 from lakehouse.streams.sales import SALES
+from lakehouse.tables import Position
 from tests import pipeline
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
@@ -207,13 +208,13 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
 ) -> None:
     """The pen's tombstone lies before 1500 and 600; two more sales are in silver by then."""
     read: list[str] = []
-    history = snapshots.read_up_to
+    history = cuts.read_up_to
 
-    def noting(spark: SparkSession, path: str, position: snapshots.Position | None) -> DataFrame:
+    def noting(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
         read.append(path)
         return history(spark, path, position)
 
-    monkeypatch.setattr(snapshots, "read_up_to", noting)
+    monkeypatch.setattr(cuts, "read_up_to", noting)
     settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
     first = [at(4, sold("pen", 1500)), at(5, sold("pen", 600)), at(6, sold("ink", 2000))]
     second = [at(1, sold("pen", 2500)), at(2, sold("pen", 1)), at(7, sold("ink", 1))]
@@ -249,7 +250,7 @@ def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
     written: list[str] = []
 
-    def overtaken(rows: DataFrame, commit: tables.Commit, *others: Any) -> int:
+    def overtaken(rows: DataFrame, commit: tables.Commit, *others: Any) -> tables.Written:
         if commit.path == path and path not in written:
             assert notified(settings) == {("pen", 1): Decimal(2100), ("ink", 2): Decimal(3000)}
             spark.sql(f"DELETE FROM delta.`{path}` WHERE product = 'pen'")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from tests import pipeline

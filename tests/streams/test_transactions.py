@@ -19,10 +19,10 @@ from pyspark.sql import Column, SparkSession
 from lakehouse import tables
 from lakehouse.audit.gold import check_gold
 from lakehouse.catalog import ask, register
-from lakehouse.layers.query import LAYERS
+from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.streams.transactions import SCHEMA, TRANSACTIONS
-from lakehouse.tables import Candidates, Commit, Lake, Transaction
+from lakehouse.tables import Candidates, Commit, Lake
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
 from tests.conftest import without_names
@@ -164,9 +164,9 @@ def test_a_late_record_has_only_the_files_of_its_hour_read(
     gold = gold_of(spark, lake_settings, TRANSACTIONS)
     path, window = str(pipeline.path_of(lake_settings, GOLD)), timedelta(milliseconds=WINDOW_MS)
     starts = [datetime.fromtimestamp(START_MS / 1000, UTC) - timedelta(hours=6 * n) for n in range(20)]
-    for number, start in enumerate(starts):
+    for start in starts:
         row = local_frame(spark, [("ann", start, start + window, Decimal(1), 1)], SCHEMA)
-        tables.append(row, path, Transaction("filled", number))
+        tables.append(row, path)
     found: list[int] = []
     candidates = Commit.candidates
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from lakehouse import tables
-from lakehouse.errors import TableError
-from lakehouse.tables import Lake, TableSpec, Transaction, data_files
+from lakehouse.errors import PositionError, TableError
+from lakehouse.tables import Lake, Move, TableSpec, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.features import RETENTION, SAFE, features_in
 from lakehouse.tables.pruning import Between, Near
@@ -99,7 +99,8 @@ def content(frame: DataFrame) -> list[tuple[int, str]]:
 def put(spark: SparkSession, path: str, near: Near | Column, *numbers: int, version: int) -> int:
     commit, new = tables.begin(spark, path), rows(spark, *numbers, value="y").persist()
     try:
-        return upsert(new, commit, commit.candidates(near), ["k"], Transaction("merges", version))
+        moves = [Move("merges", version - 1 if version else None, version)]
+        return upsert(new, commit, commit.candidates(near), ["k"], moves).rows
     finally:
         new.unpersist()
 
@@ -108,7 +109,7 @@ def put(spark: SparkSession, path: str, near: Near | Column, *numbers: int, vers
 def path(lake: Lake) -> str:
     """A table with three rows in one file."""
     location = lake.ensure(SPEC)
-    tables.append(rows(lake.spark, 0, 1, 2), location, Transaction("appends", 0))
+    tables.append(rows(lake.spark, 0, 1, 2), location, [Move("appends", None, 0)])
     return location
 
 
@@ -127,9 +128,10 @@ def test_with_a_known_feature_writers_and_readers_give_the_same_as_without(
     assert lake.ensure_source(SPEC) == path
     first = tables.version_of(spark, path) + 1
 
-    assert tables.append(rows(spark, 3, 4, 5), path, Transaction("appends", 1)) == 3
-    assert tables.append(rows(spark, 3, 4, 5), path, Transaction("appends", 1)) == 0
-    assert tables.append(rows(spark, 6), path, Transaction("appends", 2)) == 1
+    assert tables.append(rows(spark, 3, 4, 5), path, [Move("appends", 0, 1)]).rows == 3
+    with pytest.raises(PositionError, match="appends"):
+        tables.append(rows(spark, 3, 4, 5), path, [Move("appends", 0, 1)])
+    assert tables.append(rows(spark, 6), path, [Move("appends", 1, 2)]).rows == 1
     if not case.appends_only:
         spark.sql(f"DELETE FROM delta.`{path}` WHERE k = 4")
         assert put(spark, path, Near(((Between("k", 1, 3),),)), 1, 3, 7, version=0) == 3
@@ -266,7 +268,7 @@ def test_a_dropped_feature_is_no_reason_any_more(lake: Lake, path: str) -> None:
     alter(lake.spark, path, Case("", ("DROP FEATURE deletionVectors",)))
 
     assert lake.ensure(SPEC) == path
-    assert tables.append(rows(lake.spark, 3), path, Transaction("appends", 1)) == 1
+    assert tables.append(rows(lake.spark, 3), path, [Move("appends", 0, 1)]).rows == 1
 
 
 @pytest.mark.parametrize(
@@ -306,8 +308,8 @@ def test_rows_that_a_constraint_or_a_generated_column_forbids_are_not_written(la
     alter(lake.spark, path, Case("", ("ADD CONSTRAINT positive CHECK (k >= 0)",)))
     assert lake.ensure_source(SPEC) == path
 
-    assert tables.append(rows(lake.spark, 1, value="1"), path, Transaction("appends", 0)) == 1
+    assert tables.append(rows(lake.spark, 1, value="1"), path).rows == 1
     for wrong in (rows(lake.spark, -1, value="-1"), rows(lake.spark, 2, value="x")):
         with pytest.raises(Py4JError):
-            tables.append(wrong, path, Transaction("appends", 1))
+            tables.append(wrong, path)
     assert content(tables.read(lake.spark, path)) == [(1, "1")]

@@ -1,4 +1,4 @@
-"""Where a lake has its tables and checkpoints, which may never change, and how a missing table reads."""
+"""Where a lake has its tables, which may never change, and how a missing table reads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec
 from tests.counting import counted
 
 SPEC = TableSpec("silver", "numbers", StructType().add("n", "long"), stats=("n",))
 
 
 @pytest.mark.parametrize("root", ["s3a://bucket/lake", "s3a://bucket/lake/"])
-def test_tables_and_checkpoints_lie_below_the_root(spark: SparkSession, root: str) -> None:
+def test_tables_lie_below_the_root(spark: SparkSession, root: str) -> None:
     lake = Lake(spark, root)
     assert lake.path("gold", "metrics_1m") == "s3a://bucket/lake/gold/metrics_1m"
-    assert lake.checkpoint("export.metrics_1m") == "s3a://bucket/lake/_checkpoints/export.metrics_1m"
 
 
 def test_a_table_that_has_not_been_made_has_its_columns_and_no_row_without_a_job(lake: Lake) -> None:
@@ -27,5 +26,5 @@ def test_a_table_that_has_not_been_made_has_its_columns_and_no_row_without_a_job
     assert (rows.schema, found.jobs) == (SPEC.schema, 0)
     assert not lake.exists("silver", "numbers")
 
-    tables.append(lake.spark.range(2).toDF("n"), lake.ensure(SPEC), Transaction("test", 0))
+    tables.append(lake.spark.range(2).toDF("n"), lake.ensure(SPEC))
     assert lake.read_or_empty(SPEC).count() == lake.read("silver", "numbers").count() == 2

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec, Transaction, log
+from lakehouse.tables import Lake, Move, TableSpec, log
 from tests import pipeline
 from tests.frames import local_frame
 
@@ -24,7 +24,8 @@ def path(spark: SparkSession, tmp_path: Path) -> str:
     """A table with the numbers 0, 1 and 2, each in a version of its own after the first one."""
     location = Lake(spark, str(tmp_path)).ensure(SPEC)
     for number in range(3):
-        tables.append(local_frame(spark, [(number,)], SPEC.schema), location, Transaction("here", number))
+        moves = [Move("here", number or None, number + 1)]
+        tables.append(local_frame(spark, [(number,)], SPEC.schema), location, moves)
     return location
 
 
@@ -77,7 +78,7 @@ def test_commits_of_other_processes_are_found(spark: SparkSession, path: str, *,
 
     assert (tables.version_of(spark, path), numbers(spark, path)) == (5, [0, 1, 2, 2, 2])
     assert tables.transactions(spark, path)["elsewhere"] == 5
-    tables.append(local_frame(spark, [(7,)], SPEC.schema), path, Transaction("here", 3))
+    tables.append(local_frame(spark, [(7,)], SPEC.schema), path, [Move("elsewhere", 5, 6)])
     assert (tables.version_of(spark, path), numbers(spark, path)) == (6, [0, 1, 2, 2, 2, 7])
 
 

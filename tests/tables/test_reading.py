@@ -1,4 +1,4 @@
-"""Rows of a table, as of a version and as a stream, whatever has happened to the table before or since."""
+"""Rows of a table, as of a version and one by one, whatever has happened to the table before or since."""
 
 from __future__ import annotations
 
@@ -10,69 +10,81 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec, Transaction, log, reading
+from lakehouse.layers.change_reading import ChangeReading
+from lakehouse.progress import parts
+from lakehouse.tables import Lake, Position, Progress, TableSpec, log, reading
 from tests import pipeline
 from tests.frames import local_frame
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), change_feed=True, stats=("n",)
 )
-Reader = Callable[..., DataFrame]
+Since = Callable[[SparkSession, str, Position | None], tuple[list[int], Position]]
 
 
 def appended(spark: SparkSession, path: str, *versions: int) -> None:
     """Append two rows a version: 0 and 1, 2 and 3 and so on."""
     for version in versions:
         rows = local_frame(spark, [(2 * version,), (2 * version + 1,)], SPEC.schema).coalesce(1)
-        tables.append(rows, path, Transaction("test", version))
+        tables.append(rows, path)
 
 
-def streamed(rows: DataFrame, checkpoint: Path) -> list[int]:
-    """Return what a stream that goes on from the checkpoint gets until it has caught up."""
-    found: list[int] = []
-
-    def take(batch: DataFrame, _number: int) -> None:
-        found.extend(row.n for row in batch.collect())
-
-    writer = rows.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    writer.foreachBatch(take).start().awaitTermination()
-    return sorted(found)
+def appends_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
+    """Return what one who reads appends gets until he has caught up, and where he is then."""
+    at, found = position or parts.beginning(spark, path), list[int]()
+    while at.is_beginning or at.version <= tables.version_of(spark, path):
+        part = parts.appends(spark, path, at, tables.version_of(spark, path) + 1, max_bytes=1)
+        found += [row.n for row in part.frame(spark, path).collect()] if part.files else []
+        at = part.end
+    return sorted(found), at
 
 
+def changes_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
+    """Return what one who reads the change feed gets, and where he is then."""
+    reading, found = ChangeReading(spark, "test", path), list[int]()
+    reading.begin((None if position is None else Progress(reading.table_id, position), None))
+    while (part := reading.next(max_bytes=1)) is not None:
+        changes = reading.feed(part).collect()
+        assert {row["_change_type"] for row in changes} == {"insert"}
+        found += [row.n for row in changes]
+        reading.advance(part.end)
+    assert reading.position is not None
+    return sorted(found), reading.position
+
+
+@pytest.mark.parametrize("since", [appends_since, changes_since])
 @pytest.mark.parametrize(
-    ("happened", "rows", "reader"),
+    ("happened", "rows"),
     [
-        pytest.param("", [0, 1, 2, 3], tables.read_change_stream, id="nothing"),
-        pytest.param("UPDATE {} SET n = 9 WHERE n = 1", [0, 2, 3, 9], tables.read_stream, id="an update"),
-        pytest.param("OPTIMIZE {}", [0, 1, 2, 3], tables.read_stream, id="compaction"),
-        pytest.param(
-            "ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], tables.read_stream, id="another schema"
-        ),
+        pytest.param("", [0, 1, 2, 3], id="nothing"),
+        pytest.param("UPDATE {} SET n = 9 WHERE n = 1", [0, 2, 3, 9], id="an update"),
+        pytest.param("OPTIMIZE {}", [0, 1, 2, 3], id="compaction"),
+        pytest.param("ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], id="another schema"),
     ],
 )
-def test_a_stream_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
-    spark: SparkSession, tmp_path: Path, reader: Reader, happened: str, rows: list[int]
+def test_a_reader_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
+    spark: SparkSession, tmp_path: Path, since: Since, happened: str, rows: list[int]
 ) -> None:
     path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
     if happened:
         spark.sql(happened.format(f"delta.`{path}`"))
 
-    first = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
-    if not happened:
-        assert streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint") == []
+    first, position = since(spark, path, None)
+    nothing, position = since(spark, path, position)
     appended(spark, path, 2)
-    then = streamed(reader(spark, path, max_bytes="1g"), tmp_path / "checkpoint")
+    then, _ = since(spark, path, position)
 
-    assert (first, then) == (rows, [4, 5])
+    assert (first, nothing, then) == (rows, [], [4, 5])
 
 
-def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("since", [appends_since, changes_since])
+def test_a_reader_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
+    spark: SparkSession, tmp_path: Path, since: Since
 ) -> None:
     path = Lake(spark, str(tmp_path)).ensure(SPEC)
     appended(spark, path, 0, 1)
@@ -80,8 +92,7 @@ def test_a_stream_of_a_table_whose_first_commits_are_gone_begins_with_its_rows(
     appended(spark, path, 2)
     pipeline.forget_commits(path, before=3)
 
-    rows = tables.read_change_stream(spark, path, max_bytes="1g")
-    assert streamed(rows, tmp_path / "checkpoint") == [0, 1, 2, 3, 4, 5]
+    assert since(spark, path, None)[0] == [0, 1, 2, 3, 4, 5]
 
 
 def test_changes_of_a_table_whose_first_commits_are_gone_begin_where_it_can_be_read(

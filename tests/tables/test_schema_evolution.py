@@ -24,7 +24,7 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.stream import Field, FieldType, Stream
-from lakehouse.tables import Lake, TableSpec, Transaction
+from lakehouse.tables import Lake, TableSpec
 from lakehouse.tables.schema_evolution import Added, SchemaChanges, Widened, compare
 from tests import pipeline
 from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw, await_
@@ -91,7 +91,7 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     lake, noted = Lake(spark, str(tmp_path / "a lake [1]")), list[Event]()
     path = lake.ensure(SPEC)
     first = spark.createDataFrame([("a", 1, LANDED, (0, 7))], SCHEMA)
-    tables.append(first, path, Transaction("test", 0))
+    tables.append(first, path)
     assert lake.ensure_source(SPEC) == path
     assert DeltaTable(path).version() == 1
 
@@ -105,15 +105,13 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     assert DeltaTable(path).version() == evolved.version()
 
     # By name, in any order: a writer that does not know the column yet, and one that has it elsewhere.
-    tables.append(
-        first.select("place", "n", "name", "at").withColumn("n", F.lit(2)), path, Transaction("t", 0)
-    )
+    tables.append(first.select("place", "n", "name", "at").withColumn("n", F.lit(2)), path)
     rows = spark.createDataFrame(
         [("s", "c", 3, LANDED, ("t", 0, 9))],
         "unit string, name string, n int, "
         "at timestamp, place struct<topic: string, partition: int, offset: bigint>",
     )
-    tables.append(rows, path, Transaction("u", 0))
+    tables.append(rows, path)
 
     found = DeltaTable(path).to_pyarrow_table()
     assert found.column_names == ["name", "unit", "n", "at", "place"]
@@ -146,12 +144,12 @@ def test_a_widened_type_keeps_the_rows_and_needs_a_reader_that_knows_of_it(
     wide = StructType().add("n", "long").add("x", "double").add("money", DecimalType(38, 9))
     path = Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=narrow))
     one = spark.range(1).select(F.lit(1).alias("n"), F.lit(1.5).alias("x"), F.lit(2.25).alias("money"))
-    tables.append(one.select(*(F.col(f.name).cast(f.dataType) for f in narrow)), path, Transaction("t", 0))
+    tables.append(one.select(*(F.col(f.name).cast(f.dataType) for f in narrow)), path)
     assert "delta.enableTypeWidening" not in DeltaTable(path).metadata().configuration
 
     Lake(spark, str(tmp_path)).ensure(replace(SPEC, schema=wide))
     large = one.withColumn("n", F.lit(2**40)).select(*(F.col(f.name).cast(f.dataType) for f in wide))
-    tables.append(large, path, Transaction("t", 1))
+    tables.append(large, path)
 
     rows = tables.read(spark, path)
     assert rows.schema.simpleString() == "struct<n:bigint,x:double,money:decimal(38,9)>"

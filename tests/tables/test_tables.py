@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.tables import Lake, TableSpec, Transaction, commits
+from lakehouse.tables import Lake, TableSpec, commits
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), pinned_settings={"grace_s": "5"}
@@ -119,10 +119,10 @@ def test_times_are_kept_as_other_readers_know_them_beside_older_files(
         spark.conf.set(kind, written_as)
         try:
             moments = spark.range(1).selectExpr(f"timestamp'{texts[number]}' AS at")
-            tables.append(moments, path, Transaction("test", number))
+            tables.append(moments, path)
         finally:
             spark.conf.set(kind, kinds[0])
-    tables.append(spark.range(1).selectExpr(f"timestamp'{texts[2]}' AS at"), path, Transaction("test", 2))
+    tables.append(spark.range(1).selectExpr(f"timestamp'{texts[2]}' AS at"), path)
 
     rows = tables.read(spark, path).selectExpr("unix_micros(at) AS micros").collect()
     assert sorted(row.micros for row in rows) == sorted(map(micros_of, texts))

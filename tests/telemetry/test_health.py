@@ -12,23 +12,22 @@ from tests import pipeline
 
 NOW = pipeline.utc("2026-11-22T09:00:00")
 AGO = NOW - timedelta(minutes=2)
-QUERIES = [
-    QueryState(f"{layer}.a", layer, 3, AGO, 3, AGO) for layer in ("bronze", "silver", "gold", "export")
-]
+QUERIES = [QueryState(f"{layer}.a", layer, 3, AGO) for layer in ("bronze", "silver", "gold", "export")]
 
 
 def health(
     *,
     unrun: Mapping[str, datetime | None],
     topic: tuple[int, float] = (0, 0.0),
-    silver: tuple[int, float] = (0, 0.0),
+    silver: tuple[int | None, float | None] = (0, 0.0),
+    reason: str | None = None,
     export: tuple[int, float] = (0, 0.0),
     newest: datetime | None = NOW,
     gate: Gate | None = None,
 ) -> Health:
     """Return what is said of a stream with so many records waiting, for so many seconds."""
     layers = [
-        LayerLag("silver", "silver.a", "bronze.a", *silver),
+        LayerLag("silver", "silver.a", "bronze.a", *silver, reason=reason),
         LayerLag("export", "export.a", "gold.a", *export),
     ]
     return health_of(
@@ -74,6 +73,11 @@ def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> N
 def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:
     assert health(unrun={"bronze": None}, silver=(1, 59.0)).word is Word.WELL
     assert health(unrun={"bronze": None}, silver=(1, 61.0)).word is Word.STALLED
+
+
+def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() -> None:
+    lost = "log retention has removed version 2, which has not been read"
+    assert health(unrun={}, silver=(None, None), reason=lost) == Health(Word.UNKNOWN, f"silver.a: {lost}")
 
 
 def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:

@@ -1,12 +1,10 @@
-"""Backlogs, versions and words of health of a real lake that is not running; numbers counted by hand.
+"""Backlogs, versions and words of health from the logs of a lake that nobody runs, counted by hand.
 
-The archive has two micro-batches of every query of bronze, silver and gold and none of the export
-(tests/fixtures/make_lake.py); its topics are gone.
+`lakes.caught_up` says what is in it. There is no broker, and the exports have sent nothing.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (
@@ -31,16 +30,38 @@ from lakehouse.telemetry import (
     observe,
     runs,
 )
-from tests import old_lakes, pipeline
+from tests import pipeline
+from tests.serving.lakes import ServedLake
+from tests.serving.test_letters_api import letter
+from tests.telemetry import lakes
+from tests.telemetry.lakes import DAY, Logs, added, noting, removed
 
 NOW = pipeline.utc("2026-11-22T09:00:00")
 NOBODY = "127.0.0.1:1"
+BRONZE, SILVER, GOLD, EXPORT = (
+    "bronze.metrics_events",
+    "silver.metrics_events",
+    "gold.metrics_1m",
+    "export.metrics_1m",
+)
+READS = f"{SILVER} reads {BRONZE}"
+AT = DAY.format("08:20:00")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Settings:
-    update = {"kafka_bootstrap_servers": NOBODY, "home": tmp_path / "home"}
-    return old_lakes.unpack(load_settings(), tmp_path).model_copy(update=update)
+def settings(tmp_path: Path) -> Settings:
+    return load_settings().model_copy(
+        update={
+            "lake": str(tmp_path / "lake"),
+            "kafka_bootstrap_servers": NOBODY,
+            "home": tmp_path / "home",
+        }
+    )
+
+
+@pytest.fixture
+def logs(settings: Settings) -> Logs:
+    return lakes.caught_up(Path(settings.lake))
 
 
 def seen(settings: Settings, stream: str, now: datetime = NOW) -> StreamState:
@@ -53,161 +74,287 @@ def layer(state: StreamState, query: str) -> LayerLag:
     return found
 
 
-def step_back(settings: Settings, query: str) -> None:
-    """Take a query's last micro-batch out of its checkpoint and its transaction out of what it fills."""
-    pipeline.forget_last_commit(settings, query)
-    (pipeline.checkpoint_of(settings, query) / "offsets" / "1").unlink()
-    log = sorted((pipeline.path_of(settings, query) / "_delta_log").glob("*.json"))[-1]
-    log.unlink()
+def lag_of(settings: Settings, query: str) -> LayerLag:
+    """What waits before a query of metrics."""
+    return layer(seen(settings, "metrics"), query)
 
 
-def test_what_has_caught_up_reads_zero_exactly(lake: Settings) -> None:
-    lags = [lag for state in observe(STREAMS, lake, NOW).streams for lag in state.layers]
+def since(time_of_day: str) -> float:
+    """The seconds from a time of the day until now."""
+    return (NOW - pipeline.utc(DAY.format(time_of_day))).total_seconds()
+
+
+@pytest.mark.usefixtures("logs")
+def test_what_has_caught_up_reads_zero_exactly(settings: Settings) -> None:
+    lags = [lag for state in observe(STREAMS, settings, NOW).streams for lag in state.layers]
     assert {(lag.query, lag.records, lag.seconds, lag.commits) for lag in lags if lag.layer != "export"} == {
-        (query, 0, 0.0, 0) for query in old_lakes.QUERIES if not query.startswith("bronze.")
+        (query, 0, 0.0, 0)
+        for query in (*(f"silver.{one}" for one in lakes.SOURCES), *(f"gold.{one}" for one in lakes.GOLD))
     }
 
 
-def test_silver_that_is_a_micro_batch_behind_lacks_its_records(lake: Settings) -> None:
-    step_back(lake, "silver.metrics_events")
-    assert layer(seen(lake, "metrics"), "silver.metrics_events") == LayerLag(
+def test_silver_that_is_a_micro_batch_behind_lacks_its_records(settings: Settings, logs: Logs) -> None:
+    logs.step_back(SILVER)
+    assert lag_of(settings, SILVER) == LayerLag(
         layer="silver",
-        query="silver.metrics_events",
-        source="bronze.metrics_events",
+        query=SILVER,
+        source=BRONZE,
         records=4,
-        seconds=(NOW - pipeline.utc("2026-11-22T08:13:00.200")).total_seconds(),
+        seconds=since("08:13:00.200"),
         commits=1,
     )
 
 
-def test_a_micro_batch_that_is_written_is_not_waited_for_though_its_checkpoint_does_not_say_so(
-    lake: Settings,
+def test_a_micro_batch_is_not_waited_for_from_the_commit_on_that_has_its_rows(
+    settings: Settings, logs: Logs
 ) -> None:
-    pipeline.forget_last_commit(lake, "silver.metrics_events")
-    assert layer(seen(lake, "metrics"), "silver.metrics_events").records == 0
+    logs.append(BRONZE, AT, (6, 1))
+    observer = Observer(STREAMS, settings)
+    assert layer(observer.observe(NOW).streams[0], SILVER).records == 7
+    logs.append(SILVER, AT, (7,), {READS: 4})
+    assert layer(observer.observe(NOW).streams[0], SILVER).records == 0
 
 
-def test_a_query_without_a_checkpoint_has_everything_before_it(lake: Settings) -> None:
-    shutil.rmtree(pipeline.checkpoint_of(lake, "gold.call_records"))
-    lags = [lag for lag in seen(lake, "calls").layers if lag.query == "gold.call_records"]
-    assert [(lag.source, lag.records) for lag in lags] == [
-        ("silver.call_analytics", 3),
-        ("silver.call_metrics", 3),
+def test_a_micro_batch_that_was_killed_before_the_table_that_says_so_is_waited_for(
+    settings: Settings, logs: Logs
+) -> None:
+    """Rows that silver refuses are in the dead letters first, which note the same of themselves."""
+    logs.step_back(SILVER)
+    logs.create("silver.dead_letters", AT)
+    of_letters = f"{SILVER} of {SILVER} reads {BRONZE}"
+    logs.commit("silver.dead_letters", AT, noting({of_letters: 3}, AT))
+    assert lag_of(settings, SILVER).records == 4
+
+
+def test_a_query_that_has_noted_nothing_has_everything_before_it(settings: Settings, logs: Logs) -> None:
+    shutil.rmtree(logs.path("gold.call_records"))
+    lags = [lag for lag in seen(settings, "calls").layers if lag.query == "gold.call_records"]
+    assert [(lag.source, lag.records, lag.seconds) for lag in lags] == [
+        ("silver.call_analytics", 38, since("08:12:19")),  # the oldest file's age
+        ("silver.call_metrics", 38, since("08:12:19")),
     ]
-    assert layer(seen(lake, "metrics"), "export.metrics_1m").records == 5
+    assert lag_of(settings, EXPORT).records == 5
+
+
+def test_each_table_that_a_query_reads_has_a_position_of_its_own(settings: Settings, logs: Logs) -> None:
+    logs.append("silver.call_metrics", AT, (8,))
+    lags = [lag for lag in seen(settings, "calls").layers if lag.query == "gold.call_records"]
+    assert [(lag.source, lag.records) for lag in lags] == [
+        ("silver.call_analytics", 0),
+        ("silver.call_metrics", 8),
+    ]
+
+
+ALL_FILES = 1 << 62
 
 
 @pytest.mark.parametrize(
-    ("version", "index", "is_starting", "records"),
+    ("noted", "waiting"),
     [
-        (1, -1, False, 42),  # nothing read
-        (1, 0, False, 42 - 13),  # the first of two files
-        (1, 1, False, 4),
-        (2, -1, False, 4),
-        (2, 0, False, 3),
-        (3, -1, False, 0),
-        (1, -1, True, 42),  # the table as it stood in version 1, the oldest file first
-        (1, 0, True, 42 - 13),
-        (2, 0, True, 42 - 13),
-        (2, 3, True, 0),
+        ({READS: 0}, (42, "08:12:00", 2)),
+        ({READS: 1}, (42, "08:12:00", 2)),  # the first version has no rows
+        ({READS: 2}, (4, "08:13:00.200", 1)),
+        ({READS: 3}, (0, None, 0)),
+        ({f"{READS}@1": 0}, (42, "08:11:58", 2)),  # it begins with the files of version 1, the oldest first
+        ({f"{READS}@1": 1}, (42 - 13, "08:11:59", 2)),
+        ({f"{READS}@1": 2}, (4, "08:13:00.200", 1)),
+        ({f"{READS}@2": 0}, (42, "08:11:58", 1)),
+        ({f"{READS}@2": 3}, (3, "08:12:59.200", 1)),
+        ({f"{READS}@2": 4}, (0, None, 0)),
+        ({READS: 2, f"{READS}@1": ALL_FILES}, (4, "08:13:00.200", 1)),  # it has begun long ago
     ],
 )
-def test_a_place_within_a_table_leaves_the_files_behind_it(
-    lake: Settings, version: int, index: int, is_starting: bool, records: int
+def test_what_lies_behind_a_position_waits(
+    settings: Settings, logs: Logs, noted: dict[str, int], waiting: tuple[int, str | None, int]
 ) -> None:
-    step_back(lake, "silver.metrics_events")
-    plan = pipeline.checkpoint_of(lake, "silver.metrics_events") / "offsets" / "0"
-    *header, place = plan.read_text().splitlines()
-    changed = json.loads(place) | {
-        "reservoirVersion": version,
-        "index": index,
-        "isStartingVersion": is_starting,
-    }
-    plan.write_text("\n".join([*header, json.dumps(changed)]))
-    assert layer(seen(lake, "metrics"), "silver.metrics_events").records == records
+    shutil.rmtree(logs.path(SILVER))
+    logs.create(SILVER, AT)
+    logs.append(SILVER, AT, (1,), noted)
+    lag, (records, oldest, commits) = lag_of(settings, SILVER), waiting
+    seconds = 0.0 if oldest is None else since(oldest)
+    assert (lag.records, lag.seconds, lag.commits) == (records, seconds, commits)
 
 
-def test_an_export_counts_the_rows_of_the_change_feed(lake: Settings) -> None:
-    export = pipeline.checkpoint_of(lake, "export.metrics_1m")
-    shutil.copytree(pipeline.checkpoint_of(lake, "gold.metrics_1m"), export)
-    for number, version in ((0, 1), (1, 2)):
-        place = {
-            "sourceVersion": 1,
-            "reservoirId": "6881592c-393c-4a85-abe5-6f7835edc8f8",
-            "reservoirVersion": version,
-            "index": -1,
-            "isStartingVersion": False,
-        }
-        plan = export / "offsets" / str(number)
-        plan.write_text("\n".join([*plan.read_text().splitlines()[:2], json.dumps(place)]))
-    lag = layer(seen(lake, "metrics"), "export.metrics_1m")
-    assert (lag.records, lag.commits) == (3 * 2 + 2, 1)  # three updated, two inserted
+def test_files_with_which_a_query_begins_are_those_of_their_version_whatever_became_of_them(
+    settings: Settings, logs: Logs
+) -> None:
+    """Compaction has put one file in the place of all four, and that adds no row."""
+    shutil.rmtree(logs.path(SILVER))
+    logs.create(SILVER, AT)
+    logs.append(SILVER, AT, (13,), {f"{READS}@2": 1})
+    old = [
+        removed(f"{lakes.ms(DAY.format(at))}-{number}.parquet", rows, AT, change=False)
+        for at, counts in (("08:12:00", (13, 25)), ("08:13:00.200", (1, 3)))
+        for number, rows in enumerate(counts)
+    ]
+    logs.commit(BRONZE, AT, [*old, *added([42], AT, change=False)])
+    lag = lag_of(settings, SILVER)
+    assert (lag.records, lag.seconds, lag.commits) == (42 - 13, since("08:11:59"), 1)
 
 
-def test_a_table_whose_commits_are_gone_has_a_reason_in_place_of_a_number(lake: Settings) -> None:
-    step_back(lake, "silver.metrics_events")
-    path = pipeline.path_of(lake, "bronze.metrics_events")
-    DeltaTable(str(path)).create_checkpoint()
-    pipeline.forget_commits(path, before=3)
-    lag = layer(seen(lake, "metrics"), "silver.metrics_events")
-    assert (lag.records, lag.seconds) == (None, None)
-    assert lag.reason is not None
-    assert "log retention has removed commits" in lag.reason
+def test_a_reader_of_appends_does_not_wait_for_what_a_commit_has_rewritten(
+    settings: Settings, logs: Logs
+) -> None:
+    gone = removed(f"{lakes.ms(DAY.format('08:12:00'))}-0.parquet", 13, AT)
+    logs.commit(BRONZE, AT, [gone, *added([12], AT)])
+    logs.append(BRONZE, AT, (5,))
+    lag = lag_of(settings, SILVER)
+    assert (lag.records, lag.commits) == (5, 1)
 
 
-def test_a_stream_says_its_tables_queries_and_times(lake: Settings) -> None:
-    state = seen(lake, "transactions")
-    assert state.tables[:2] == (
-        TableState("bronze.transactions", 2, pipeline.utc("2026-11-22T08:13:04.234"), 4, 14080, 15),
-        TableState("silver.transactions", 2, pipeline.utc("2026-11-22T08:13:20.316"), 4, 8157, 12),
+def test_an_export_counts_the_rows_of_the_change_feed(settings: Settings, logs: Logs) -> None:
+    logs.note_sent(GOLD, "metrics-aggregated-1m", 3)
+    assert lag_of(settings, EXPORT) == LayerLag("export", EXPORT, GOLD, 0, 0.0, 0)
+    logs.merge(GOLD, AT, updated=3, inserted=2)
+    assert lag_of(settings, EXPORT) == LayerLag(
+        "export", EXPORT, GOLD, records=3 * 2 + 2, seconds=since("08:20:00"), commits=1
+    )
+
+
+def test_an_export_that_is_beginning_with_a_large_table_has_the_other_files_before_it(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.note_sent(GOLD, "metrics-aggregated-1m", 2, files=1)
+    assert lag_of(settings, EXPORT).records == 2
+
+
+@pytest.mark.parametrize(
+    "note", ['{"table": "another id", "version": 3, "files": null}', '{"table": "gold.metr', "", "[]"]
+)
+def test_a_note_of_another_table_or_one_that_was_cut_off_tells_of_nothing_sent(
+    settings: Settings, logs: Logs, note: str
+) -> None:
+    logs.note_sent(GOLD, "metrics-aggregated-1m", 3).write_text(note)
+    state = seen(settings, "metrics")
+    assert layer(state, EXPORT).records == 5
+    assert state.queries[4] == QueryState(EXPORT, "export", None, None)
+
+
+def test_an_export_has_come_as_far_as_the_note_of_its_topic_says(settings: Settings, logs: Logs) -> None:
+    """A table without a topic goes to Redis alone, and its note has that name."""
+    logs.note_sent(GOLD, "another-topic", 3)
+    assert lag_of(settings, EXPORT).records == 5
+    logs.note_sent("gold.product_sales", "redis", 3)
+    assert layer(seen(settings, "sales"), "export.product_sales").records == 0
+
+
+def test_a_table_whose_commits_are_gone_has_a_reason_in_place_of_a_number(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.step_back(SILVER)
+    DeltaTable(str(logs.path(BRONZE))).create_checkpoint()
+    pipeline.forget_commits(logs.path(BRONZE), before=3)
+    lag = lag_of(settings, SILVER)
+    assert (lag.records, lag.seconds, lag.commits) == (None, None, None)
+    assert lag.reason == "log retention has removed version 2, which has not been read"
+
+
+def test_a_query_that_has_read_everything_does_not_miss_commits_that_are_gone(
+    settings: Settings, logs: Logs
+) -> None:
+    DeltaTable(str(logs.path(BRONZE))).create_checkpoint()
+    pipeline.forget_commits(logs.path(BRONZE), before=3)
+    assert lag_of(settings, SILVER).records == 0
+
+
+def test_a_version_with_which_a_query_begins_may_be_gone_too(settings: Settings, logs: Logs) -> None:
+    shutil.rmtree(logs.path(SILVER))
+    logs.create(SILVER, AT)
+    logs.append(SILVER, AT, (13,), {f"{READS}@1": 1})
+    DeltaTable(str(logs.path(BRONZE))).create_checkpoint()
+    pipeline.forget_commits(logs.path(BRONZE), before=2)
+    lag = lag_of(settings, SILVER)
+    assert (lag.records, lag.reason) == (
+        None,
+        "log retention has removed version 1, which has not been read",
+    )
+
+
+def test_a_source_that_is_older_than_what_was_read_of_it_has_a_reason_in_place_of_a_number(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.step_back(BRONZE)
+    logs.step_back(BRONZE)
+    lag = lag_of(settings, SILVER)
+    assert (lag.records, lag.reason) == (
+        None,
+        f"{BRONZE} is older than what was read of it: it was restored or recreated",
+    )
+
+
+def test_of_a_source_that_was_made_anew_nothing_has_been_read(settings: Settings, logs: Logs) -> None:
+    """The position that silver notes is of the table with the other id, though the name is the same."""
+    shutil.rmtree(logs.path(BRONZE))
+    logs.create(BRONZE, AT, id_="5d0f")
+    logs.append(BRONZE, DAY.format("08:21:00"), (6,))
+    logs.append(BRONZE, DAY.format("08:22:00"), (7,))
+    assert lag_of(settings, SILVER).records == 13
+
+
+def test_a_stream_says_its_tables_queries_and_times(settings: Settings, logs: Logs) -> None:
+    logs.note_sent("gold.user_transactions_5m", "aggregated-transactions", 2)
+    state = seen(settings, "transactions")
+    assert state.tables == (
+        TableState("bronze.transactions", 2, pipeline.utc("2026-11-22T08:13:00.200"), 4, 4200, 42),
+        TableState("silver.transactions", 2, pipeline.utc("2026-11-22T08:13:20"), 2, 3800, 38),
+        TableState("gold.user_transactions_5m", 2, pipeline.utc("2026-11-22T08:13:40"), 2, 500, 5),
     )
     assert state.event_times == (
         EventTimes(
             "silver.transactions",
-            pipeline.utc("2026-11-20T10:11:40"),
-            pipeline.utc("2026-11-13T10:11:40"),
+            pipeline.utc("2026-11-22T08:12:59"),
+            pipeline.utc("2026-11-15T08:12:59"),
         ),
     )
-    assert state.freshness_s == (NOW - pipeline.utc("2026-11-20T10:11:40")).total_seconds()
-    assert state.queries[2] == QueryState(
-        "gold.user_transactions_5m",
-        "gold",
-        1,
-        pipeline.utc("2026-11-22T08:13:28.189"),
-        1,
-        pipeline.utc("2026-11-22T08:13:43.921"),
-    )
+    assert state.freshness_s == since("08:12:59")
+    assert list(state.queries) == [
+        QueryState("bronze.transactions", "bronze", 2, pipeline.utc("2026-11-22T08:13:00.200")),
+        QueryState("silver.transactions", "silver", 2, pipeline.utc("2026-11-22T08:13:20")),
+        QueryState("gold.user_transactions_5m", "gold", 2, pipeline.utc("2026-11-22T08:13:40")),
+        # The last version that it has sent, and when it noted that.
+        QueryState("export.user_transactions_5m", "export", 1, pipeline.utc("2026-11-22T08:14:00")),
+    ]
     assert state.gate is None
 
 
-def test_open_dead_letters_are_counted_by_stream(lake: Settings) -> None:
-    states = observe(STREAMS, lake, NOW).streams
+def test_a_query_wrote_last_when_it_noted_something_whoever_else_commits(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.commit(GOLD, AT, added([5], AT, change=False))
+    query = seen(settings, "metrics").queries[2]
+    assert query == QueryState(GOLD, "gold", 3, pipeline.utc("2026-11-22T08:13:40"))
+
+
+def test_open_dead_letters_are_counted_by_stream(settings: Settings, logs: Logs) -> None:
+    del logs
+    letters = [letter(n, stream=name) for n, name in enumerate(("metrics", "metrics", "sales"))]
+    replayed = letter(3, stream="metrics", status="replayed")
+    ServedLake(settings).write_spec(DEAD_LETTERS, [*letters, replayed])
+    states = observe(STREAMS, settings, NOW).streams
     assert {state.name: state.open_letters for state in states} == {
-        "metrics": 3,
-        "calls": 2,
+        "metrics": 2,
+        "calls": 0,
         "sales": 1,
-        "transactions": 3,
+        "transactions": 0,
     }
 
 
-def test_a_broker_that_is_away_takes_nothing_but_its_own_numbers(lake: Settings) -> None:
-    observation = observe(STREAMS, lake, NOW)
+@pytest.mark.usefixtures("logs")
+def test_a_broker_that_is_away_takes_nothing_but_its_own_numbers(settings: Settings) -> None:
+    observation = observe(STREAMS, settings, NOW)
     assert observation.lake_reason is None
     assert observation.broker_reason is not None
     assert "nothing accepts connections there" in observation.broker_reason
     reason = observation.broker_reason
     assert observation.streams[0].partitions == (
-        PartitionLag("metrics-events-2026-11", 0, 28, None, None, None, reason),
-        PartitionLag("metrics-events-2026-11", 1, 14, None, None, None, reason),
+        PartitionLag("metrics-events", 0, 28, None, None, None, reason),
+        PartitionLag("metrics-events", 1, 14, None, None, None, reason),
     )
 
 
-def test_where_there_is_no_lake_yet_that_is_the_reason(tmp_path: Path) -> None:
-    settings = load_settings().model_copy(
-        update={"lake": str(tmp_path / "lake"), "kafka_bootstrap_servers": NOBODY}
-    )
+def test_where_there_is_no_lake_yet_that_is_the_reason(settings: Settings) -> None:
     observation = observe(STREAMS, settings, NOW)
-    assert observation.lake_reason == f"there is no lake at {tmp_path / 'lake'} yet"
+    assert observation.lake_reason == f"there is no lake at {settings.lake} yet"
     assert [(state.health.word, state.layers, state.tables) for state in observation.streams] == [
         (Word.UNKNOWN, (), ())
     ] * 4
@@ -215,34 +362,34 @@ def test_where_there_is_no_lake_yet_that_is_the_reason(tmp_path: Path) -> None:
     assert elsewhere.lake_reason == "the lake at s3a://bucket/lake is not on a file system of this machine"
 
 
-def test_a_lake_without_tables_is_empty_and_waits_for_nothing(tmp_path: Path) -> None:
-    (tmp_path / "lake").mkdir()
-    settings = load_settings().model_copy(
-        update={"lake": str(tmp_path / "lake"), "kafka_bootstrap_servers": NOBODY}
-    )
+def test_a_lake_without_tables_is_empty_and_waits_for_nothing(settings: Settings) -> None:
+    Path(settings.lake).mkdir()
     metrics = seen(settings, "metrics")
     assert {(lag.records, lag.seconds) for lag in metrics.layers} == {(0, 0.0)}
     assert (metrics.tables, metrics.open_letters, metrics.newest_event) == ((), 0, None)
+    assert {(query.done, query.done_at) for query in metrics.queries} == {(None, None)}
 
 
-def test_what_is_committed_between_two_looks_is_seen_by_the_second(lake: Settings) -> None:
-    log = pipeline.path_of(lake, "bronze.metrics_events") / "_delta_log" / f"{2:020}.json"
-    kept = log.read_bytes()
-    log.unlink()
-    observer = Observer(STREAMS, lake)
+def test_what_is_committed_between_two_looks_is_seen_by_the_second(settings: Settings, logs: Logs) -> None:
+    kept = logs.file(BRONZE, 2).read_bytes()
+    logs.step_back(BRONZE)
+    observer = Observer(STREAMS, settings)
     first = observer.observe(NOW).streams[0].tables[0]
-    log.write_bytes(kept)
+    logs.file(BRONZE, 2).write_bytes(kept)
     second = observer.observe(NOW).streams[0].tables[0]
     assert [(state.version, state.files, state.rows) for state in (first, second)] == [(1, 2, 38), (2, 4, 42)]
 
 
-def test_a_table_that_is_made_anew_is_read_from_its_beginning(lake: Settings) -> None:
-    observer = Observer(STREAMS, lake)
+def test_a_table_that_is_made_anew_is_read_from_its_beginning(settings: Settings, logs: Logs) -> None:
+    observer = Observer(STREAMS, settings)
     observer.observe(NOW)
-    path = pipeline.path_of(lake, "bronze.metrics_events")
-    shutil.rmtree(path)
-    shutil.copytree(pipeline.path_of(lake, "bronze.transactions"), path)
-    assert observer.observe(NOW).streams[0].tables[0].rows == 15
+    shutil.rmtree(logs.path(BRONZE))
+    logs.create(BRONZE, AT, id_="5d0f")
+    logs.append(BRONZE, AT, (15,), {f"{BRONZE} reads metrics-events:other/0": 15})
+    logs.append(BRONZE, AT, ())
+    state = observer.observe(NOW).streams[0]
+    assert state.tables[0].rows == 15
+    assert [(lag.partition, lag.position) for lag in state.partitions] == [(0, 15)]
 
 
 def word_of(observation: Observation, stream: str) -> tuple[Word, datetime | None]:
@@ -261,49 +408,53 @@ def keep_running(settings: Settings, *layers: str) -> None:
     file.write_text(runs.as_json(run))
 
 
-def test_rows_that_wait_too_long_for_a_query_that_writes_nothing_stall_the_stream(lake: Settings) -> None:
-    keep_running(lake, *ALL)
-    word, since = word_of(observe(STREAMS, lake, NOW), "metrics")
-    assert word is Word.STALLED
-    assert since is not None
-    assert since.replace(microsecond=0) == pipeline.utc("2026-11-22T08:13:28")
+@pytest.mark.usefixtures("logs")
+def test_rows_that_wait_too_long_for_a_query_that_writes_nothing_stall_the_stream(settings: Settings) -> None:
+    keep_running(settings, *ALL)
+    assert word_of(observe(STREAMS, settings, NOW), "metrics") == (
+        Word.STALLED,
+        pipeline.utc("2026-11-22T08:12:39"),
+    )
 
 
-def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(lake: Settings) -> None:
-    step_back(lake, "silver.metrics_events")
-    keep_running(lake, "bronze", "gold", "export")
-    state = seen(lake, "metrics")
+def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(settings: Settings, logs: Logs) -> None:
+    logs.step_back(SILVER)
+    keep_running(settings, "bronze", "gold", "export")
+    state = seen(settings, "metrics")
     assert [run.layers for run in state.runs] == [("bronze", "gold", "export")]
     assert state.health == Health(
         Word.STOPPED,
         "4 rows of bronze.metrics_events wait for silver.metrics_events, which no process has run since "
-        "2026-11-22 08:12:19 UTC",
+        "2026-11-22 08:12:20 UTC",
         pipeline.utc("2026-11-22T08:13:00.200"),
     )
 
 
-def test_a_broker_that_is_away_leaves_a_stream_unknown_unless_it_is_worse(lake: Settings) -> None:
-    keep_running(lake, *ALL)
-    early = pipeline.utc("2026-11-22T08:13:50")
-    assert word_of(observe(STREAMS, lake, early), "metrics")[0] is Word.UNKNOWN
+@pytest.mark.usefixtures("logs")
+def test_a_broker_that_is_away_leaves_a_stream_unknown_unless_it_is_worse(settings: Settings) -> None:
+    keep_running(settings, *ALL)
+    early = pipeline.utc("2026-11-22T08:13:30")
+    assert word_of(observe(STREAMS, settings, early), "metrics")[0] is Word.UNKNOWN
 
 
-def test_a_lake_with_a_checkpoint_in_its_log_is_read_from_there(lake: Settings) -> None:
-    path = pipeline.path_of(lake, "silver.metrics_events")
-    before = seen(lake, "metrics")
-    DeltaTable(str(path)).create_checkpoint()
-    for version in (0, 1):
-        (path / "_delta_log" / f"{version:020}.json").unlink()
-    after = seen(lake, "metrics")
-    assert (after.tables, after.event_times, after.layers) == (
+def test_a_lake_with_a_checkpoint_in_its_log_is_read_from_there(settings: Settings, logs: Logs) -> None:
+    logs.append(BRONZE, AT, (6, 1))
+    before = seen(settings, "metrics")
+    assert layer(before, SILVER).records == 7
+    for table in (SILVER, GOLD):
+        DeltaTable(str(logs.path(table))).create_checkpoint()
+        pipeline.forget_commits(logs.path(table), before=2)
+    after = seen(settings, "metrics")
+    assert (after.tables, after.event_times, after.layers, after.queries) == (
         before.tables,
         before.event_times,
         before.layers,
+        before.queries,
     )
 
 
-def test_freshness_is_counted_from_the_newest_event(lake: Settings) -> None:
-    later = NOW + timedelta(hours=1)
-    state = seen(lake, "sales", later)
-    assert state.newest_event == datetime(2026, 11, 22, 8, 12, 58, 790000, tzinfo=UTC)
-    assert state.freshness_s == 6421.21
+@pytest.mark.usefixtures("logs")
+def test_freshness_is_counted_from_the_newest_event(settings: Settings) -> None:
+    state = seen(settings, "sales", NOW + timedelta(hours=1))
+    assert state.newest_event == datetime(2026, 11, 22, 8, 12, 59, tzinfo=UTC)
+    assert state.freshness_s == 6421.0

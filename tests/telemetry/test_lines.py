@@ -7,7 +7,7 @@ import json
 
 from rich.console import Console
 
-from lakehouse.layers.query import BatchResult
+from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import STREAMS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lakehouse.layers.query import LAYERS, BatchResult, LayerName
+from lakehouse.layers.step import LAYERS, BatchResult, LayerName
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
 from lakehouse.streams import choose

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.layers.query import BatchResult
+from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.telemetry import QueryRun, QueryState, Run
 from lakehouse.telemetry.heartbeat import Heartbeat, beating
@@ -32,7 +32,7 @@ RUN = Run(
     AT,
     9464,
     (
-        QueryRun("silver.metrics_events", 4, AT, 12, 48.0, {"addBatch": 0.25}, "the disk is full", 2),
+        QueryRun("silver.metrics_events", 4, AT, 12, 48.0, {"process": 0.25}, "the disk is full", 2),
         QueryRun("silver.sales_events"),
     ),
 )
@@ -67,7 +67,7 @@ def test_a_file_has_camel_case_and_iso_8601() -> None:
                 "at": "2026-11-22T09:00:00+00:00",
                 "rows": 12,
                 "rowsPerS": 48.0,
-                "phasesS": {"addBatch": 0.25},
+                "phasesS": {"process": 0.25},
                 "error": "the disk is full",
                 "restarts": 2,
             }
@@ -114,7 +114,7 @@ def test_a_stream_has_the_processes_that_run_it_with_its_own_queries() -> None:
 
 
 def query(layer: str, done_at: datetime | None) -> QueryState:
-    return QueryState(f"{layer}.a", layer, None, None, None, done_at)
+    return QueryState(f"{layer}.a", layer, None, done_at)
 
 
 def test_layers_that_nothing_runs_are_so_since_they_were_stopped_or_last_wrote() -> None:
@@ -144,7 +144,7 @@ def test_a_process_has_its_file_while_it_lives_and_none_afterwards(tmp_path: Pat
         await_(file.exists)
         heartbeat.on_batch(BatchDone("silver.metrics_events", 3, BatchResult(100), 0.5))
         heartbeat.on_batch(BatchDone("silver.metrics_events", None, BatchResult(7), 0.5))
-        heartbeat.on_phases("silver.metrics_events", {"addBatch": 1500})
+        heartbeat.on_phases("silver.metrics_events", {"process": 1500})
         heartbeat.on_restart("silver.metrics_events")
         heartbeat.on_failure("silver.metrics_events by the clock", "the disk is full")
 
@@ -157,7 +157,7 @@ def test_a_process_has_its_file_while_it_lives_and_none_afterwards(tmp_path: Pat
         (one,) = queries()
         assert one.at is not None
         assert replace(one, at=None) == QueryRun(
-            "silver.metrics_events", 3, None, 100, 200.0, {"addBatch": 1.5}, "the disk is full", 1
+            "silver.metrics_events", 3, None, 100, 200.0, {"process": 1.5}, "the disk is full", 1
         )
         heartbeat.on_recovery("silver.metrics_events by the clock")
         await_(lambda: queries()[0].error is None)

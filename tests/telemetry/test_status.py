@@ -12,21 +12,38 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import app
 from lakehouse.commands.status_report import drawn
-from lakehouse.settings import load_settings
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import choose
 from lakehouse.telemetry import QueryRun, Run, observe
 from lakehouse.telemetry.runs import as_json, file_of
-from tests import old_lakes, pipeline
+from tests import pipeline
+from tests.serving.lakes import ServedLake
+from tests.serving.test_letters_api import letter
+from tests.telemetry import lakes
 
 NOW = pipeline.utc("2026-11-22T09:00:00")
 
 
+def make_lake(directory: Path) -> Settings:
+    """Return the settings of a lake that has caught up but for the exports, with an open dead letter."""
+    settings = load_settings().model_copy(
+        update={
+            "lake": str(directory / "lake"),
+            "kafka_bootstrap_servers": "127.0.0.1:1",
+            "home": directory / "home",
+        }
+    )
+    lakes.caught_up(directory / "lake")
+    ServedLake(settings).write_spec(DEAD_LETTERS, [letter(1, stream="transactions")])
+    return settings
+
+
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    settings = old_lakes.unpack(load_settings(), tmp_path)
-    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    settings = make_lake(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(settings.home))
     monkeypatch.setenv("LAKEHOUSE_LAKE", settings.lake)
-    monkeypatch.setenv("LAKEHOUSE_TOPICS", json.dumps(settings.topics))
     monkeypatch.setenv("LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
@@ -42,9 +59,9 @@ def test_status_as_json_is_the_whole_observation(lake: Path) -> None:
     assert [(lag["query"], lag["records"]) for lag in stream["layers"]] == [
         ("silver.transactions", 0),
         ("gold.user_transactions_5m", 0),
-        ("export.user_transactions_5m", 4),
+        ("export.user_transactions_5m", 5),
     ]
-    assert stream["open_letters"] == 3
+    assert stream["open_letters"] == 1
 
 
 def test_status_once_prints_words_lags_and_tables(lake: Path) -> None:
@@ -52,20 +69,20 @@ def test_status_once_prints_words_lags_and_tables(lake: Path) -> None:
     result = CliRunner().invoke(app, ["status", "--once", "--stream", "transactions"])
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert any(line.startswith("transactions stopped 2026-11-22 08:12:57") for line in lines)
-    assert "transactions bronze transactions-topic-2026-11 0 ? ?" in lines
-    assert "transactions silver.transactions bronze.transactions 0 0.0 s 1 2026-11-22 08:13:20" in lines
-    assert "silver.transactions 2 2026-11-22 08:13:20 12 4 8,157 2026-11-13 10:11:40" in lines
+    assert any(line.startswith("transactions stopped 2026-11-22 08:12:39") for line in lines)
+    assert "stream waits for source records seconds version done at" in lines
+    assert "transactions bronze transactions-topic 0 ? ?" in lines
+    assert "transactions silver.transactions bronze.transactions 0 0.0 s 2 2026-11-22 08:13:20" in lines
+    assert any(line.startswith("transactions export.user_transactions_5m gold.") for line in lines)
+    assert "silver.transactions 2 2026-11-22 08:13:20 38 2 3,800 2026-11-15 08:12:59" in lines
 
 
 def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
     """Return what a terminal of the width shows of one stream, without blanks at the lines' ends."""
-    settings = old_lakes.unpack(load_settings(), tmp_path).model_copy(
-        update={"kafka_bootstrap_servers": "127.0.0.1:1", "home": tmp_path}
-    )
+    settings = make_lake(tmp_path)
     for run in runs:
-        file = file_of(tmp_path, run.host, run.pid)
-        file.parent.mkdir(exist_ok=True)
+        file = file_of(settings.home, run.host, run.pid)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(as_json(run))
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
@@ -78,23 +95,23 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
         "2026-11-22 09:00:00 UTC",
         "no Kafka broker at 127.0.0.1:1 (nothing accepts connections there); start one",
         "with `lakehouse services up` or set LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS",
-        "stream        health   since                      fresh  letters  gate",
-        "transactions  stopped  2026-11-22 08:12:57  168,500.0 s        3",
-        "  transactions: 4 rows of gold.user_transactions_5m wait for",
+        "stream        health   since                    fresh  letters  gate",
+        "transactions  stopped  2026-11-22 08:12:39  2,821.0 s        1",
+        "  transactions: 5 rows of gold.user_transactions_5m wait for",
         "  export.user_transactions_5m, which no process runs",
         "",
         "no process runs these streams",
         "",
-        "waits for                            records    seconds  done at",
-        "bronze (transactions-topic-2026-11)        ?          ?",
-        "silver.transactions                        0      0.0 s  2026-11-22 08:13:20",
-        "gold.user_transactions_5m                  0      0.0 s  2026-11-22 08:13:43",
-        "export.user_transactions_5m                4  2,822.7 s",
+        "waits for                    records    seconds  done at",
+        "bronze (transactions-topic)        ?          ?",
+        "silver.transactions                0      0.0 s  2026-11-22 08:13:20",
+        "gold.user_transactions_5m          0      0.0 s  2026-11-22 08:13:40",
+        "export.user_transactions_5m        5  2,841.0 s",
         "",
         "table                      version  committed            rows  files",
-        "bronze.transactions              2  2026-11-22 08:13:04    15      4",
-        "silver.transactions              2  2026-11-22 08:13:20    12      4",
-        "gold.user_transactions_5m        2  2026-11-22 08:13:43     4      2",
+        "bronze.transactions              2  2026-11-22 08:13:00    42      4",
+        "silver.transactions              2  2026-11-22 08:13:20    38      2",
+        "gold.user_transactions_5m        2  2026-11-22 08:13:40     5      2",
     ]
 
 
@@ -106,25 +123,25 @@ def test_one_of_60_characters_gets_the_words_the_processes_and_the_numbers(tmp_p
     lines = lines_at(60, tmp_path, run)
     assert max(map(len, lines)) <= 60
     assert lines[4:16] == [
-        "stream        health         fresh  letters  gate",
-        "transactions  stopped  168,500.0 s        3",
-        "  transactions: 4 rows of gold.user_transactions_5m wait for",
+        "stream        health       fresh  letters  gate",
+        "transactions  stopped  2,821.0 s        1",
+        "  transactions: 5 rows of gold.user_transactions_5m wait for",
         "  export.user_transactions_5m, which no process runs (since",
-        "  2026-11-22 08:12:57)",
+        "  2026-11-22 08:12:39)",
         "",
         "process  layers  started",
         "   4711  gold    2026-11-22 08:00:00",
         "  gold.user_transactions_5m fails: OSError: the disk is full",
         "",
-        "waits for                            records    seconds",
-        "bronze (transactions-topic-2026-11)        ?          ?",
+        "waits for                    records    seconds",
+        "bronze (transactions-topic)        ?          ?",
     ]
 
 
 def test_status_as_json_says_which_processes_run_a_stream(tmp_path: Path) -> None:
     run = Run("elsewhere", 4711, ("gold",), ("transactions",), NOW, NOW, None, (QueryRun("gold.other"),))
     lines_at(80, tmp_path, run)
-    settings = load_settings().model_copy(update={"lake": str(tmp_path / "lake"), "home": tmp_path})
+    settings = load_settings().model_copy(update={"lake": str(tmp_path / "lake"), "home": tmp_path / "home"})
     (state,) = observe(choose(["transactions"]), settings, NOW).as_json()["streams"]
     assert state["runs"] == [
         {

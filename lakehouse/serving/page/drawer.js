@@ -7,7 +7,7 @@ import { layerOf, tablesOf } from "./pipeline.js";
 
 const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };
 const QUERIES = { topic: "bronze", bronze: "bronze", silver: "silver", letters: "silver", gold: "gold", kafka: "export", redis: "export" };
-const TROUBLES = new Set(["failure", "refusal", "restart", "recovery", "data_loss", "schema_change", "start", "stop"]);
+const TROUBLES = new Set(["failure", "refusal", "recovery", "data_loss", "schema_change", "start", "stop"]);
 const MOST = 200;
 const SHOWN = 20;
 
@@ -112,8 +112,8 @@ function tables(state, layer) {
 function batches(state, layer) {
   const rows = state.queries
     .filter((one) => one.layer === layer)
-    .map((one) => [one.name, count(one.done), moment(one.doneAt), one.planned === one.done ? "" : count(one.planned)]);
-  return table("Micro-batches", ["query", "done", "at", "begun"], rows, { numeric: ["done", "begun"], empty: "None has run yet." });
+    .map((one) => [one.name, count(one.done), moment(one.doneAt)]);
+  return table("Micro-batches", ["query", "version", "at"], rows, { numeric: ["version"], empty: "None has run yet." });
 }
 
 function phases(state, layer) {

@@ -1,0 +1,87 @@
+"""The change feed of a gold table, as an export reads it: which changes come next."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.errors import PositionError
+from lakehouse.progress import parts
+from lakehouse.progress.parts import Part
+from lakehouse.spark.execution import by_reference
+from lakehouse.tables import Position, Progress
+
+
+class ChangeReading:
+    """The table at a path, read by a query; `position` is null as long as nothing has been read."""
+
+    def __init__(self, spark: SparkSession, query: str, path: str) -> None:
+        self._spark = spark
+        self._query = query
+        self._path = path
+        self.table_id = tables.table_id(spark, path)
+        self.position: Position | None = None
+        self._ahead: Position | None = None
+        self._until: int | None = None
+
+    def begin(self, progress: tuple[Progress | None, Position | None]) -> None:
+        """Begin where the query has come, and read first of all up to where a killed micro-batch did."""
+        done, self._ahead = progress
+        self.position = None if done is None else done.position
+
+    def end_here(self) -> None:
+        """Read no change that is not there now."""
+        self._until = tables.version_of(self._spark, self._path)
+
+    def next(self, *, max_bytes: int) -> Part | None:
+        """Return the next changes, null if there are none.
+
+        Raises PositionError if another table, or an older copy of this one, lies there.
+        """
+        snapshot = tables.snapshot(self._spark, self._path)
+        newest = tables.version_in(snapshot)
+        if tables.id_of(snapshot) != self.table_id:
+            raise PositionError(f"{self._path} was deleted and recreated while {self._query} was running")
+        sent = self._ahead or self.position
+        if sent is not None and sent.version > newest + 1:
+            raise PositionError(
+                f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
+                f"version {newest}: an older copy of it was put back. Put back the newer one, or delete it, "
+                "run again to rebuild it, and then once with --allow resend"
+            )
+        first = self.position or parts.beginning(self._spark, self._path)
+        if self._ahead is not None:
+            return parts.changes_between(self._spark, self._path, first, self._ahead)
+        end = (newest if self._until is None else min(newest, self._until)) + 1
+        while first.is_beginning or first.version < end:
+            part = parts.changes(self._spark, self._path, first, end, max_bytes=max_bytes)
+            if part.files:
+                return part
+            if part.first.is_beginning and self.position is None:
+                return None  # an empty table, which may have rows before it is looked at again
+            first = self.position = part.end  # nothing to send: compaction, say
+        return None
+
+    def feed(self, part: Part) -> DataFrame:
+        """Return the changes: rows with _change_type, _commit_version and _commit_timestamp."""
+        if not part.first.is_beginning:
+            return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
+        version = part.first.version
+        rows = part.frame(self._spark, self._path)
+        by, at = F.col(rows.columns[0]), tables.committed_at(self._spark, self._path, version)
+        return rows.withColumns(
+            {
+                "_change_type": F.lit("insert"),
+                "_commit_version": by_reference(F.lit(version).cast("long"), by),
+                "_commit_timestamp": by_reference(F.lit(at), by),
+            }
+        )
+
+    def number_of(self, part: Part) -> int:
+        """Return the last version that a part has changes of."""
+        return part.first.version if part.first.is_beginning else part.end.version - 1
+
+    def advance(self, position: Position) -> None:
+        """Go on from a position."""
+        self.position, self._ahead = position, None

@@ -1,0 +1,197 @@
+"""A topic that bronze reads, and how far, by what bronze's table says.
+
+What does not fit is refused with what happened and the way out: a topic that was deleted and recreated,
+offsets that run back, records that Kafka dropped before they had landed. If such a loss is allowed, it is
+noted in ops.data_losses and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame
+
+from lakehouse import tables
+from lakehouse.errors import PositionError
+from lakehouse.events import Kind, note
+from lakehouse.layers.step import Allow, Permitted
+from lakehouse.ops import data_losses
+from lakehouse.ops.data_losses import LostRange
+from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
+from lakehouse.records.kafka_source import read_between
+from lakehouse.settings import Settings
+from lakehouse.tables import Lake, Move
+from lakehouse.topics import OffsetLooker, describe_topic
+
+Offsets = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class TakenRecords:
+    """Records between two offsets of each partition: as rows of Spark's source, and how many at most."""
+
+    rows: DataFrame
+    records: int
+    number: int
+    moves: tuple[Move, ...]
+    reads: str
+
+
+class TopicReading:
+    """A topic and the bronze table `query`, at `path`, that it fills."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        query: str,
+        path: str,
+        topic: str,
+        *,
+        settings: Settings,
+        permitted: Permitted,
+    ) -> None:
+        self._lake = lake
+        self._query = query
+        self._path = path
+        self._topic = topic
+        self._settings = settings
+        self._permitted = permitted
+        self._until: Offsets | None = None
+        self._looker = OffsetLooker(settings.kafka_bootstrap_servers, topic)
+        self._source = self._identified()
+
+    def next(self) -> TakenRecords | None:
+        """Return the next records, about as many as the settings allow; null if none waits.
+
+        Raises PositionError where the topic does not fit what was read of it, and ServiceError where the
+        broker does not answer.
+        """
+        self._source = self._source or self._identified()
+        if self._source is None:
+            return None
+        snapshot = tables.snapshot(self._lake.spark, self._path)
+        noted = offsets_in(tables.transactions_in(self._lake.spark, snapshot), self._query, self._source)
+        there = self._looker.look()
+        first = self._first(noted, there)
+        until = self._until
+        ends = {n: end if until is None else min(end, until.get(n, 0)) for n, (_, end) in there.items()}
+        waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n]}
+        if not waiting:
+            return None
+        ranges = capped(waiting, self._settings.max_records_per_batch)
+        reached = {n: end for n, (_, end) in ranges.items()}
+        return TakenRecords(
+            read_between(self._lake.spark, self._settings, self._topic, ranges),
+            sum(end - start for start, end in ranges.values()),
+            tables.version_in(snapshot) + 1,
+            offset_moves(self._query, self._source, noted, reached),
+            f"{self._topic} {_shown_ranges(ranges)}",
+        )
+
+    def end_here(self) -> None:
+        """Read no record that is not there now."""
+        self._until = {n: end for n, (_, end) in self._looker.look().items()}
+
+    def close(self) -> None:
+        """Disconnect from the broker."""
+        self._looker.close()
+
+    def _identified(self) -> str | None:
+        """Return the topic's name as a source, null if there is no such topic yet.
+
+        Raises PositionError if it is not the one that was read.
+        """
+        known = describe_topic(self._settings.kafka_bootstrap_servers, self._topic)
+        source = topic_source(self._topic, None if known is None else known.id)
+        self._refuse_other_topic(source, is_there=known is not None)
+        return None if known is None else source
+
+    def _refuse_other_topic(self, source: str, *, is_there: bool) -> None:
+        noted = tables.transactions(self._lake.spark, self._path)
+        others = {one.rpartition("/")[0] for one in sources_in(noted, self._query)} - {source}
+        if not others:
+            has_read = any(sources_in(noted, self._query))
+            if not has_read and tables.has_rows(self._lake.spark, self._path):
+                raise PositionError(
+                    f"{self._query} has rows, and does not say up to which offsets of {self._topic}: "
+                    "something else wrote them. Use another LAKEHOUSE_LAKE, or delete "
+                    f"{self._path} (and what was made from it) and run again"
+                )
+            return
+        mine = offsets_in(noted, self._query, source)
+        name, _, id_ = sorted(others)[0].rpartition(":")
+        if name != self._topic and not mine:
+            raise PositionError(
+                f"{self._query} has read topic {name}, the settings say {self._topic}. Set LAKEHOUSE_TOPICS "
+                "as it was, or use another LAKEHOUSE_LAKE for the other topic"
+            )
+        if not is_there:
+            raise self._runs_back(offsets_in(noted, self._query, f"{name}:{id_}"), "is gone")
+        if not mine:
+            raise PositionError(
+                f"topic {self._topic} was deleted and recreated: {self._query} has read the one with id "
+                f"{id_}, this one has {source.rpartition(':')[2]}. {self._new_topic}"
+            )
+
+    def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Return where to read on in each partition; a new partition begins at 0, a new table anywhere."""
+        earliest, ends = ({n: span[side] for n, span in there.items()} for side in (0, 1))
+        if any(ends.get(n, -1) < offset for n, offset in noted.items()):
+            raise self._runs_back(noted, f"ends at {_shown(ends)}")
+        if not noted:
+            return dict(earliest)
+        reached = {n: noted.get(n, 0) for n in earliest}
+        lost = [
+            LostRange(self._topic, n, offset, earliest[n] - 1)
+            for n, offset in sorted(reached.items())
+            if earliest[n] > offset
+        ]
+        if lost:
+            self._pass_over(lost)
+        return {n: max(offset, earliest[n]) for n, offset in reached.items()}
+
+    def _pass_over(self, lost: Iterable[LostRange]) -> None:
+        what = f"Kafka no longer has offsets {', '.join(map(str, lost))}, which {self._query} has not read"
+        if Allow.DATA_LOSS not in self._permitted.allow:
+            raise PositionError(
+                f"{what}: they have expired. Run once with --allow {Allow.DATA_LOSS} to note them in "
+                f"{data_losses.DATA_LOSSES.qualified_name} as lost and continue after them"
+            )
+        if data_losses.note(self._lake, lost, self._query, datetime.now(UTC)):
+            told = f"{what}; allowed, and noted in {data_losses.DATA_LOSSES.qualified_name}"
+            note(Kind.DATA_LOSS, told, layer="bronze", table=self._query)
+            self._permitted.notice(told)
+
+    def _runs_back(self, noted: Offsets, now: str) -> PositionError:
+        return PositionError(
+            f"{self._query} has read topic {self._topic} up to {_shown(noted)}, but it {now}: its offsets "
+            f"run back, as if it had been deleted and recreated. {self._new_topic}"
+        )
+
+    @property
+    def _new_topic(self) -> str:
+        return (
+            "Its records have the coordinates of others in the tables. Use another LAKEHOUSE_LAKE for them, "
+            f"or delete {self._path} and what was made from it, and run again"
+        )
+
+
+def capped(waiting: Mapping[int, tuple[int, int]], records: int) -> dict[int, tuple[int, int]]:
+    """Return the ranges of offsets, shortened in proportion so that they have about so many records."""
+    every = sum(end - first for first, end in waiting.values())
+    if every <= records:
+        return dict(waiting)
+    return {
+        n: (first, min(end, first + max(1, (end - first) * records // every)))
+        for n, (first, end) in waiting.items()
+    }
+
+
+def _shown(offsets: Offsets) -> str:
+    return ", ".join(f"{n}:{offset}" for n, offset in sorted(offsets.items())) or "nothing"
+
+
+def _shown_ranges(ranges: Mapping[int, tuple[int, int]]) -> str:
+    return ", ".join(f"{n}:{first}-{end}" for n, (first, end) in sorted(ranges.items()))

@@ -1,0 +1,129 @@
+"""Cuts: which rows of a table a query has read, and which version of what it fills stands for them.
+
+A table's log says how far its query had read, version by version. So a version of the filled table and a
+position in the table that was read are a cut: exactly those rows of the source that this version stands for.
+A cut stays valid while the streams run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.progress import parts
+from lakehouse.progress.positions import BEFORE_ALL, application, position_in
+from lakehouse.records.validation import COORDINATES
+from lakehouse.tables import Position
+from lakehouse.tables.entries import Action
+
+
+def position_of(spark: SparkSession, query: str, target: str, source: str) -> Position | None:
+    """Return how far the query that fills the table `target` has read the one at `source`; null: nothing."""
+    return position_at(spark, query, tables.snapshot(spark, target), source)
+
+
+def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
+    """Return the same as of a snapshot of the filled table."""
+    noted = tables.transactions_in(spark, snapshot)
+    return position_in(noted, application(query, tables.table_id(spark, source)))
+
+
+def not_ahead(
+    spark: SparkSession, query: str, side: str, target_id: str, read: Mapping[str, Position | None]
+) -> int:
+    """Return the newest version of a side table that stands for no more than was `read`, by tables' paths.
+
+    `target_id` is the id of the table that the query fills after it.
+    """
+    snapshot = tables.snapshot(spark, side)
+    while True:
+        noted = tables.transactions_in(spark, snapshot)
+        of_paths = {
+            path: position_in(noted, application(query, tables.table_id(spark, path), of=target_id))
+            for path in read
+        }
+        is_ahead = any(
+            there is not None and (here is None or here.is_before(there))
+            for path, there in of_paths.items()
+            for here in (read[path],)
+        )
+        version = tables.version_in(snapshot)
+        if not is_ahead or version == 0:
+            return version
+        snapshot = tables.snapshot(spark, side, version - 1)
+
+
+def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
+    """Return the rows that a reader of the table's appends has read up to the position, as they are now.
+
+    The reader skips commits that rewrite or remove rows; these count whether it has come to them or not. Rows
+    of appends that it has not come to are left out. Files that compaction has replaced are not asked for,
+    because VACUUM removes them. Raises TableError where log retention has removed commits since the position.
+    """
+    if position is None:
+        return tables.read(spark, path).where(F.lit(False))
+    newest = tables.version_of(spark, path)
+    first = position.version + 1 if position.is_beginning else position.version
+    later = list(parts.entries(spark, path, first, newest + 1))
+    if not any(entry.replaces_files for entry in later):
+        return _as_of(spark, path, position)
+    unread = [file for entry in later for file in entry.appended]
+    if position.is_beginning:
+        unread += tables.files_at(spark, path, position.version)[position.files :]
+    rows = tables.read_version(spark, path, newest)
+    if not unread:
+        return rows
+    names = [f"{path}/{unquote(str(file['path']))}" for file in unread]
+    coming = tables.read_parquet(spark, names, rows.schema)
+    return rows.join(coming.select(*COORDINATES), list(COORDINATES), "left_anti")
+
+
+def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
+    """Tell whether appends before the version `end` have not been read up to the position.
+
+    Where log retention has removed commits since the position, any rows count as unread.
+    """
+    place = BEFORE_ALL if position is None else position
+    try:
+        if place.is_beginning and _unread_first(spark, path, place):
+            return True
+        first = place.version + 1 if place.is_beginning else place.version
+        return any(entry.appended for entry in parts.entries(spark, path, first, end))
+    except TableError:
+        return bool(tables.files(spark, path, tables.first_version(spark, path)))
+
+
+def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
+    """Return the newest version that has the same rows as this one, in whatever files.
+
+    An older version's files may be gone: compaction replaces them, and VACUUM removes them.
+    """
+    newest = tables.version_of(spark, path)
+    for entry in parts.entries(spark, path, version + 1, newest + 1):
+        if not entry.has_same_rows:
+            return entry.version - 1
+    return max(version, newest)
+
+
+def _as_of(spark: SparkSession, path: str, position: Position) -> DataFrame:
+    if position.is_beginning:
+        read = tables.files_at(spark, path, position.version)[: position.files]
+        return tables.read_version(spark, path, position.version).where(_in(read))
+    if position.version == 0:
+        return tables.read(spark, path).where(F.lit(False))
+    return tables.read_version(spark, path, position.version - 1)
+
+
+def _unread_first(spark: SparkSession, path: str, position: Position) -> list[Action]:
+    return tables.files_at(spark, path, position.version)[position.files :]
+
+
+def _in(files: list[Action]) -> Any:
+    names = [unquote(str(file["path"])).rpartition("/")[2] for file in files]
+    return F.col("_metadata.file_name").isin(names)

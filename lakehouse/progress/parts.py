@@ -1,0 +1,153 @@
+"""What a query has not read of a table, in parts for one micro-batch each, by the table's commits.
+
+A query reads either appends or the change feed. Appends are the files of commits that only add rows; commits
+that change or remove rows are skipped. A query that begins with the rows of a table reads the files of one
+version first, the oldest first. A file is read as its commit names it, though compaction may have replaced it
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.progress.positions import BEFORE_ALL
+from lakehouse.tables import Position
+from lakehouse.tables.entries import Action, LogEntry, rows_of, size_of, total
+
+MOST_COMMITS = 50
+"""So many versions are read at once, at most."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a table: what lies between two positions, as files in the words of the log.
+
+    There may be no files: for compaction, say, or commits that change rows and are skipped.
+    """
+
+    first: Position
+    end: Position
+    files: tuple[Action, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.end}"
+
+    @property
+    def rows(self) -> int | None:
+        """The number of its rows, null where a file does not say."""
+        return total([rows_of(file) for file in self.files])
+
+    def frame(self, spark: SparkSession, path: str) -> DataFrame:
+        """Return its rows."""
+        return tables.read_files(spark, path, self.files)
+
+
+def beginning(spark: SparkSession, path: str) -> Position:
+    """Return where a query begins that has read nothing of a table.
+
+    Before the first commit, if the table is young and its commits have only appended; else with the files of
+    the newest version.
+    """
+    if tables.is_in_its_commits(spark, path):
+        return BEFORE_ALL
+    return Position(tables.version_of(spark, path), 0)
+
+
+def appends(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
+    """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
+
+    Raises TableError where log retention has removed a commit.
+    """
+    if first.is_beginning:
+        return _first_files(spark, path, first, max_bytes)
+    last = min(end, first.version + MOST_COMMITS)
+    return _versions(
+        entries(spark, path, first.version, last), first, lambda entry: entry.appended, max_bytes
+    )
+
+
+def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
+    """Return the next files of the change feed before the version `end`, as `appends` does.
+
+    The rows with which a query begins are the table's own.
+    """
+    if first.is_beginning:
+        return _first_files(spark, path, first, max_bytes)
+    last = min(end, first.version + MOST_COMMITS)
+    found = entries(spark, path, first.version, last)
+    return _versions(found, first, lambda entry: entry.feed, max_bytes)
+
+
+def between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
+    """Return the appends between two positions, however many; raises TableError as `appends` does."""
+    if first.is_beginning:
+        files = tables.files_at(spark, path, first.version)
+        last = len(files) if end.files is None else end.files
+        return Part(first, end, tuple(files[first.files or 0 : last]))
+    found = entries(spark, path, first.version, end.version)
+    return Part(first, end, tuple(file for entry in found for file in entry.appended))
+
+
+def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
+    """Return the change feed between two positions, however long; raises TableError as `appends` does."""
+    if first.is_beginning:
+        return between(spark, path, first, end)
+    found = entries(spark, path, first.version, end.version)
+    return Part(first, end, tuple(file for entry in found for file in entry.feed))
+
+
+def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
+    """Yield the commits of a table from a version on and before another.
+
+    Raises TableError where log retention has removed one.
+    """
+    for version in range(first, end):
+        yield _entry(spark, path, version)
+
+
+def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
+    try:
+        return tables.read_commit(spark, path, version)
+    except (Py4JJavaError, FileNotFoundError) as error:
+        kept = tables.first_version(spark, path)
+        if version >= kept:
+            raise
+        raise TableError(
+            f"the table at {path} was read up to version {version}, and its log begins at version {kept}: "
+            "log retention has removed what was done in between"
+        ) from error
+
+
+def _versions(
+    found: Iterator[LogEntry],
+    first: Position,
+    files_of: Callable[[LogEntry], Sequence[Action]],
+    max_bytes: int,
+) -> Part:
+    files, size, end = list[Action](), 0, first.version
+    for entry in found:
+        more = files_of(entry)
+        size += size_of(more)
+        if files and size > max_bytes:
+            break
+        files, end = [*files, *more], end + 1
+    return Part(first, Position(end), tuple(files))
+
+
+def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int) -> Part:
+    every = tables.files_at(spark, path, first.version)
+    chosen, size = list[Action](), 0
+    for file in every[first.files or 0 :]:
+        size += size_of([file])
+        if chosen and size > max_bytes:
+            break
+        chosen.append(file)
+    read = (first.files or 0) + len(chosen)
+    end = Position(first.version + 1) if read == len(every) else Position(first.version, read)
+    return Part(first, end, tuple(chosen))

@@ -1,0 +1,305 @@
+"""The tables that a query reads, and how far, by what the tables that it fills say.
+
+A query may fill two tables or more in order, such as dead letters and then clean rows. The last one's commit
+is the end of its micro-batch. Where one of the others is ahead of the last, a micro-batch was killed between
+them: it is taken again, exactly up to there. Nothing is kept here between two micro-batches but what saves
+looks at commits without rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse import tables
+from lakehouse.errors import PositionError
+from lakehouse.progress import parts
+from lakehouse.progress.parts import Part
+from lakehouse.progress.positions import (
+    BEFORE_ALL,
+    Transactions,
+    application,
+    beginning_in,
+    moves,
+    position_in,
+    sources_in,
+)
+from lakehouse.tables import Move, Position
+from lakehouse.tables.log import Mark
+
+_NOTED_AFTER = 100
+"""So many versions without new rows are passed over before a commit notes it; a log is cleaned after that."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table that a query fills; `condition` selects the rows that are the query's own."""
+
+    name: str
+    path: str
+    condition: str = "true"
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Rows that a commit has just appended to a table, of which there are `count`, and its version."""
+
+    rows: DataFrame
+    count: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A micro-batch's input: rows by the table's name, how many (null: unknown), and where it ends.
+
+    `number` is the version that the table filled last gets by it; `reads` says in words what is read.
+    `moves` are for the commit to the table filled last; `beside` for those to the others, in order: null for
+    one that has its commit of this micro-batch from an earlier attempt.
+    """
+
+    rows: Mapping[str, DataFrame]
+    count: int | None
+    number: int
+    ends: Mapping[str, Position]
+    reads: str
+    moves: tuple[Move, ...]
+    beside: tuple[tuple[Move, ...] | None, ...] = ()
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier attempt has written a part of the micro-batch."""
+        return None in self.beside
+
+
+@dataclass
+class Reading:
+    """What a query reads: paths of tables by name; it fills `beside`, and then `target`."""
+
+    spark: SparkSession
+    query: str
+    sources: Mapping[str, str]
+    target: Filled
+    beside: Sequence[Filled] = ()
+    max_bytes: int = 1 << 40
+    is_known_empty: bool = False
+    _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _idle: Mapping[str, Mark] = field(default_factory=dict)
+
+    def next(self, handed: Mapping[str, InMemory], until: Mapping[str, int] | None = None) -> Taken | None:
+        """Return the next micro-batch's input, null if no row waits.
+
+        `handed` are rows that lie in memory, by table. `until`: of these tables, no version after this one.
+        Raises PositionError where positions and tables do not fit, and TableError where a commit is gone.
+        """
+        if not self.sources.keys() & handed.keys() and self._is_as_it_was():
+            return None
+        state = _State.of(self)
+        state.refuse_what_does_not_fit()
+        found = {name: self._part(state, name, handed, until or {}) for name in self.sources}
+        counts = [found[name].count for name in self.sources]
+        count = None if None in counts else sum(one or 0 for one in counts)
+        if count == 0 and not state.is_resumed and not self._is_far(state, found):
+            for name, one in found.items():
+                self._pass_over(state, name, one.end)
+            self._idle = {} if until else state.marks
+            return None
+        ends = {name: one.end for name, one in found.items()}
+        return Taken(
+            {name: one.frame(self.spark, self.sources[name]) for name, one in found.items()},
+            count,
+            state.marks[self.target.path].version + 1,
+            ends,
+            ", ".join(f"{name} {state.first[name]} to {end}" for name, end in ends.items()),
+            state.moves(ends),
+            tuple(state.moves_beside(place, ends) for place in range(len(self.beside))),
+        )
+
+    def _is_as_it_was(self) -> bool:
+        """Tell whether no table has changed since there was last nothing to read."""
+        marks = self._idle.items()
+        return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
+
+    def position(self, name: str) -> Position | None:
+        """Return how far the query has read a table; null for not at all."""
+        return _State.of(self).positions[name]
+
+    def _part(
+        self, state: _State, name: str, handed: Mapping[str, InMemory], until: Mapping[str, int]
+    ) -> _Found:
+        path, first = self.sources[name], state.first[name]
+        if state.is_resumed:
+            part = parts.between(self.spark, path, first, state.ends[name])
+            return _Found.of(self.spark, path, part)
+        first = self._behind_passed(name, first)
+        memory = handed.get(name)
+        if memory is not None and self._comes_next(path, first, memory.version):
+            return _Found(memory.rows, memory.count, Position(memory.version + 1))
+        end = min(state.newest[name], until.get(name, state.newest[name])) + 1
+        if not first.is_beginning and first.version >= end:
+            return _Found(None, 0, first)
+        return _Found.of(
+            self.spark, path, parts.appends(self.spark, path, first, end, max_bytes=self.max_bytes)
+        )
+
+    def _comes_next(self, path: str, first: Position, version: int) -> bool:
+        """Tell whether no row waits between a position and a version."""
+        if first.is_beginning or first.version > version:
+            return False
+        return not any(entry.appended for entry in parts.entries(self.spark, path, first.version, version))
+
+    def _is_far(self, state: _State, found: Mapping[str, _Found]) -> bool:
+        return any(
+            state.positions[name] is not None and one.end.version - state.first[name].version >= _NOTED_AFTER
+            for name, one in found.items()
+        )
+
+    def _pass_over(self, state: _State, name: str, end: Position) -> None:
+        noted = state.positions[name]
+        if noted is not None and not noted.is_beginning and not end.is_beginning:
+            self._passed[name] = (noted.version, end.version)
+
+    def _behind_passed(self, name: str, first: Position) -> Position:
+        noted, end = self._passed.get(name, (-1, -1))
+        return Position(end) if not first.is_beginning and first.version == noted else first
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows of a table (null: none), how many, and where they end."""
+
+    rows: DataFrame | None
+    count: int | None
+    end: Position
+
+    @classmethod
+    def of(cls, spark: SparkSession, path: str, part: Part) -> _Found:
+        return cls(part.frame(spark, path) if part.files else None, part.rows, part.end)
+
+    def frame(self, spark: SparkSession, path: str) -> DataFrame:
+        """Return the rows, made only now if there are none: most looks find nothing."""
+        return tables.read(spark, path).limit(0) if self.rows is None else self.rows
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the logs of a query's tables say at one moment, by the names of the tables that it reads.
+
+    `positions` are those of the table filled last, null for none; `first` from where on a table is read;
+    `ends` up to where a killed micro-batch is taken again, for every table; empty if there is none.
+    """
+
+    reading: Reading
+    ids: Mapping[str, str]
+    newest: Mapping[str, int]
+    target_id: str
+    marks: Mapping[str, Mark]
+    noted: Transactions
+    beside: tuple[Transactions, ...]
+    positions: Mapping[str, Position | None]
+    first: Mapping[str, Position]
+    ends: Mapping[str, Position]
+
+    @classmethod
+    def of(cls, reading: Reading) -> _State:
+        spark, query = reading.spark, reading.query
+        target = tables.snapshot(spark, reading.target.path)
+        noted, target_id = tables.transactions_in(spark, target), tables.id_of(target)
+        others = [tables.snapshot(spark, one.path) for one in reading.beside]
+        beside = tuple(tables.transactions_in(spark, one) for one in others)
+        # After the tables that it fills: so what these say has been read is there.
+        sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
+        versions = {reading.target.path: target}
+        versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
+        versions |= {path: sources[name] for name, path in reading.sources.items()}
+        marks = {path: tables.mark_of(spark, path, tables.version_in(one)) for path, one in versions.items()}
+        ids = {name: tables.id_of(one) for name, one in sources.items()}
+        positions = {name: position_in(noted, application(query, id_)) for name, id_ in ids.items()}
+        ahead, first = dict[str, Position](), dict[str, Position]()
+        for name, here in positions.items():
+            app = application(query, ids[name], of=target_id)
+            there = [(position, one) for one in beside if (position := position_in(one, app)) is not None]
+            if here is not None:
+                first[name] = here
+            elif there:  # an attempt that was killed knows where it began
+                first[name] = beginning_in(there[0][1], app) or BEFORE_ALL
+            else:
+                first[name] = parts.beginning(spark, reading.sources[name])
+            for position, _ in there:
+                if here is None or here.is_before(position):
+                    ahead[name] = position
+        ends = {name: ahead.get(name, first[name]) for name in ids} if ahead else {}
+        newest = {name: tables.version_in(one) for name, one in sources.items()}
+        return cls(reading, ids, newest, target_id, marks, noted, beside, positions, first, ends)
+
+    @property
+    def is_resumed(self) -> bool:
+        return bool(self.ends)
+
+    def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
+        """Return what the table filled last has to note."""
+        return tuple(
+            move
+            for name, end in ends.items()
+            if end != self.positions[name]
+            for move in moves(self._application(name), self.noted, self.first[name], end)
+        )
+
+    def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
+        """Return what another table has to note, null if it has noted that in an earlier attempt."""
+        noted, of = self.beside[place], self.target_id
+        found = tuple(
+            move
+            for name, end in ends.items()
+            if end != position_in(noted, self._application(name, of=of))
+            for move in moves(self._application(name, of=of), noted, self.first[name], end)
+        )
+        return found if found or not self.is_resumed else None
+
+    def _application(self, name: str, *, of: str | None = None) -> str:
+        return application(self.reading.query, self.ids[name], of=of)
+
+    def refuse_what_does_not_fit(self) -> None:
+        """Raise PositionError where tables do not belong together; docs/troubleshooting.md has the cases."""
+        query, target = self.reading.query, self.reading.target
+        way_out = f"delete {target.path} (and what was made from it) and run again to rebuild it"
+        for name, id_ in self.ids.items():
+            position, path = self.positions[name], self.reading.sources[name]
+            reached = self.ends.get(name) or position
+            if reached is not None and reached.version > self.newest[name] + 1:
+                raise PositionError(
+                    f"{query} has read version {reached.version - 1} of {name}, which ends at version "
+                    f"{self.newest[name]}: an older copy of it was put back. Put the newer one back, or "
+                    f"{way_out}"
+                )
+            others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
+            if position is None and others:
+                raise PositionError(
+                    f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): it "
+                    f"was deleted and recreated, or {target.path} belongs to another lake. Put back what "
+                    f"belongs together, or {way_out}"
+                )
+        if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
+            self._refuse_unknown_rows()
+            self.reading.is_known_empty = True
+
+    def _refuse_unknown_rows(self) -> None:
+        query, spark = self.reading.query, self.reading.spark
+        filled = [
+            one
+            for one in (self.reading.target, *self.reading.beside)
+            if tables.has_rows(spark, one.path, one.condition)
+        ]
+        if filled:
+            rows = " and ".join(
+                one.path if one.condition == "true" else f"the rows of {one.path} where {one.condition}"
+                for one in filled
+            )
+            raise PositionError(
+                f"{' and '.join(one.name for one in filled)} has rows, and does not say what {query} made "
+                "them from: something else wrote them, or a table that belongs to them was deleted. Starting "
+                "from the beginning would write rows twice. Put back what belongs together, or delete "
+                f"{rows} (and what was made from it) and run again to rebuild it"
+            )

@@ -1,0 +1,267 @@
+"""One loop for a stream: its layers in order, each taking what it has not read up to the newest version.
+
+A round goes through the steps once. What a step has just committed is handed on in memory. If that is just
+what comes next for the next step, it reads nothing back; otherwise it reads from the tables. So all layers in
+one application, a single layer, catching up and trying again are the same code. A step that fails is thrown
+away and made again after a pause; the others go on, those before it and those behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from py4j.protocol import Py4JError
+
+from lakehouse.layers.step import Batch, BatchResult, Step, StepMaker
+from lakehouse.progress.reading import InMemory
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.troubles import Failure, Troubles
+from lakehouse.runtime.watch import Watch
+from lakehouse.spark.execution import execute_for
+from lakehouse.spark.query_errors import has_ended
+from lakehouse.spark.session import activate
+from lakehouse.tables import Lake
+
+_RETRY_S = 0.05  # between two looks whether a pause is over
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A micro-batch that has been written: its step, number and result, and how long it took.
+
+    The number is the version of the table that it filled or sent, null for what a step did by the wall clock.
+    """
+
+    query: str
+    batch: int | None
+    result: BatchResult
+    duration_s: float
+
+
+OnBatch = Callable[[BatchDone], None]
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the wall clock's time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all streams of a run share."""
+
+    on_batch: OnBatch
+    clock: Clock
+    troubles: Troubles
+    watch: Watch
+    is_live: bool
+
+
+class StreamLoop:
+    """The steps of one stream, and the session in which they work.
+
+    `held_back` are the layers that no round runs, such as exports behind a gate. For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lake: Lake,
+        makers: Sequence[StepMaker],
+        common: Common,
+        *,
+        held_back: Collection[str] = (),
+    ) -> None:
+        self.name = name
+        self._lake = lake
+        self._common = common
+        self._slots = [_Slot(maker) for maker in makers]
+        self._held_back = held_back
+        self._filled = [maker.name for maker in makers]
+
+    def round(self) -> bool:
+        """Go through all steps once; tell whether one has written something."""
+        return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
+
+    @property
+    def will_try_again(self) -> bool:
+        """Whether a step has failed and waits for its next attempt."""
+        troubles = self._common.troubles
+        names = (name for slot in self._slots for name in (slot.name, slot.name_by_clock))
+        return any(map(troubles.will_be_tried, names))
+
+    def export(self, stop: Stop, *, tries_again: bool) -> None:
+        """Run the exports that are held back until nothing waits for them or a stop is requested.
+
+        With `tries_again`, those that fail are tried again, too.
+        """
+        exports = [slot for slot in self._slots if slot.maker.layer == "export"]
+        troubles = self._common.troubles
+        while not stop.requested:
+            did = self._go([slot for slot in exports if troubles.is_due(slot.name)])
+            if not did and not (tries_again and any(troubles.will_be_tried(slot.name) for slot in exports)):
+                return
+            time.sleep(0 if did else _RETRY_S)
+
+    def settle(self) -> None:
+        """Merge and send what has waited for a table; nothing new is read."""
+        waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
+        if any(slot.waits for slot in waiting):
+            for slot in waiting:
+                slot.merged_at = None
+            after = [slot for slot in self._slots if slot.maker.layer in ("gold", "export")]
+            self._go([slot for slot in after if slot.maker.layer not in self._held_back])
+
+    def close(self) -> None:
+        """Close the connections of all steps."""
+        for slot in self._slots:
+            slot.drop()
+
+    def _go(self, slots: Sequence[_Slot]) -> bool:
+        activate(self._lake.spark)
+        execute_for(self._lake.spark, few=True)
+        handed, did = dict[str, InMemory](), False
+        held = ExitStack()
+        try:
+            for slot in slots:
+                if self._common.troubles.is_due(slot.name):
+                    did |= self._turn(slot, handed, held)
+                if self._common.is_live:
+                    did |= self._tick(slot)
+        finally:
+            _let_go(held)
+        if not did:  # in a catch-up, what comes next may change what the clock would make of rows
+            ticks = [self._tick(slot) for slot in slots if not self._common.is_live]
+            did = any(ticks)
+        return did
+
+    def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
+        """Let a step take what waits for it; tell whether it has written something."""
+        common, batch = self._common, None
+        try:
+            step = slot.step or self._made(slot)
+            if common.is_live and (self._may_wait(slot, step) or step.is_held()):
+                return False
+            began = time.monotonic()
+            batch = step.plan(handed)
+            slot.waits = False
+            if batch is None:
+                common.troubles.end(slot.name)
+                return False
+            self._name_jobs(slot, batch)
+            planned = time.monotonic()
+            passed = held.enter_context(step.write(batch, common.clock()))
+            if passed.rows is not None and step.fills is not None:
+                handed[step.fills] = passed.rows
+            slot.merged_at = began
+            self._tell(slot, batch, passed.result, planned - began, time.monotonic() - planned)
+        except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
+            self._failed(slot, failure, batch)
+            return False
+        common.troubles.end(slot.name)
+        return True
+
+    def _made(self, slot: _Slot) -> Step:
+        """Make a step, and let it end where the run that catches up does."""
+        if slot.name in self._common.troubles:
+            self._common.watch.on_restart(slot.name)
+        slot.step = step = slot.maker.make()
+        step.passes_on = any(other.maker.layer != slot.maker.layer for other in self._behind(slot))
+        if not self._common.is_live:
+            step.end_here(self._filled)
+        return step
+
+    def _behind(self, slot: _Slot) -> Sequence[_Slot]:
+        return self._slots[self._slots.index(slot) + 1 :]
+
+    def _may_wait(self, slot: _Slot, step: Step) -> bool:
+        """Tell whether a table's input may wait a little longer; then it waits in silver."""
+        if not step.merge_every_s or slot.merged_at is None:
+            return False
+        slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
+        return slot.waits
+
+    def _tick(self, slot: _Slot) -> bool:
+        """Do what the wall clock makes due for a step; tell whether it did something."""
+        common, name = self._common, slot.name_by_clock
+        ticker = None if slot.step is None else slot.step.ticker
+        if ticker is None or not common.troubles.is_due(name):
+            return False
+        try:
+            now, started = common.clock(), time.monotonic()
+            if name not in common.troubles and not ticker.is_due(now):
+                return False
+            result = ticker.tick(now)
+            if result.rows:
+                common.on_batch(BatchDone(slot.name, None, result, time.monotonic() - started))
+        except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
+            self._failed(slot, failure, None, name)
+            return False
+        common.troubles.end(name)
+        return bool(result.rows)
+
+    def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
+        """Name this thread's next Spark jobs `stream/layer/micro-batch`, as Spark's pages show them."""
+        group = f"{self.name}/{slot.name}/{batch.number}"
+        self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
+
+    def _tell(
+        self, slot: _Slot, batch: Batch, result: BatchResult, planning_s: float, writing_s: float
+    ) -> None:
+        self._common.on_batch(BatchDone(slot.name, batch.number, result, writing_s))
+        phases = {"plan": planning_s, "process": writing_s}
+        self._common.watch.on_phases(
+            slot.name, {name: round(took_s * 1000) for name, took_s in phases.items()}
+        )
+
+    def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
+        """Note a failure, and throw the step away; raise it if the run cannot continue."""
+        slot.drop()
+        where = "" if batch is None else f"micro-batch {batch.number}, which reads {batch.reads}"
+        failure = Failure(name or slot.name, self.name, cause, where)
+        if not has_ended(self._lake.spark):
+            self._common.troubles.add(failure)
+        else:
+            self._common.troubles.add_last(failure)
+            self._common.troubles.raise_any()
+
+
+def _let_go(held: ExitStack) -> None:
+    """Let go of the rows that were kept in memory; a Spark that has ended has none."""
+    try:
+        held.close()
+    except (Py4JError, OSError):
+        log.debug("rows were not let go of", exc_info=True)
+
+
+@dataclass
+class _Slot:
+    """A step's place in the loop; the step is null before its first turn and after a failure.
+
+    `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
+    """
+
+    maker: StepMaker
+    step: Step | None = None
+    waits: bool = False
+    merged_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.maker.name
+
+    @property
+    def name_by_clock(self) -> str:
+        return f"{self.maker.name} by the clock"
+
+    def drop(self) -> None:
+        step, self.step = self.step, None
+        if step is not None:
+            step.close()
