@@ -1,0 +1,152 @@
+"""RESTORE, CLONE and copies put back: what goes on, what is refused, what the audit names. No Kafka.
+
+Three events of services a, b and c have gone through silver and gold, each in a micro-batch of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.audit.books import check_books
+from lakehouse.audit.gold import check_gold
+from lakehouse.audit.report import Check
+from lakehouse.errors import PositionError
+from lakehouse.settings import Settings
+from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.tables import Lake, data_files
+from tests import pipeline
+from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
+
+NOON = pipeline.utc("2026-03-01T12:00:00")
+
+
+@dataclass
+class Filled:
+    """A lake of which bronze has an event per service."""
+
+    spark: SparkSession
+    settings: Settings
+    services: str = ""
+
+    def land(self, *services: str) -> None:
+        """Land an event of each service and let silver and gold take it, one after the other."""
+        for name in services:
+            stamp = int(NOON.timestamp() * 1000)
+            one = {"serviceId": name, "metricName": "m", "value": 1, "timestamp": stamp}
+            cut = [Raw(json.dumps(one).encode())]
+            first = len(self.services)
+            pipeline.land(self.spark, self.settings, [cut], landed_at=NOON, first_offset=first)
+            self.services += name
+            self.run()
+
+    def run(self) -> list[str]:
+        done = pipeline.run_layers(self.spark, self.settings, "silver", "gold")
+        return [one.query for one in done]
+
+    def restore(self, table: str, version: int) -> None:
+        path = pipeline.path_of(self.settings, table)
+        self.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}")
+
+    def put_back(self, table: str, copy: Path) -> None:
+        """Replace a table, as while everything is stopped: no process remembers what it was."""
+        path = pipeline.path_of(self.settings, table)
+        shutil.rmtree(path)
+        shutil.copytree(copy, path)
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        data_files._known.clear()
+
+    @property
+    def clean(self) -> str:
+        return "".join(sorted(row["service_id"] for row in pipeline.rows_of(self.settings, SILVER)))
+
+    @property
+    def counted(self) -> dict[str, int]:
+        return {row["service_id"]: row["count"] for row in pipeline.rows_of(self.settings, GOLD)}
+
+    def audited(self) -> dict[str, set[str]]:
+        """What the audit says of the books and of gold."""
+        lake = Lake(self.spark, self.settings.lake)
+        checks: list[Check] = check_books(lake, STREAM, SOURCE)
+        checks += check_gold(lake, STREAM, METRICS_1M, self.settings)
+        return {check.name: {one.what for one in check.examples} for check in checks}
+
+
+CLEAN = {"books": set[str](), "gold": set[str]()}
+
+
+@pytest.fixture
+def lake(spark: SparkSession, lake_settings: Settings) -> Filled:
+    filled = Filled(spark, lake_settings)
+    filled.land("a", "b", "c")
+    assert (filled.clean, filled.audited()) == ("abc", CLEAN)
+    return filled
+
+
+def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_names_them(
+    lake: Filled,
+) -> None:
+    lake.restore(SILVER, 1)
+
+    assert lake.run() == []
+    lake.land("d")
+
+    assert (lake.clean, lake.counted) == ("ad", {"a": 1, "b": 1, "c": 1, "d": 1})
+    assert lake.audited() == {
+        "books": {"neither in silver nor a dead letter"},
+        "gold": {"made from no row of silver"},
+    }
+
+
+def test_rows_that_restore_takes_from_gold_are_not_merged_again_and_the_audit_names_them(
+    lake: Filled,
+) -> None:
+    lake.restore(GOLD, 1)
+    assert (lake.run(), lake.counted) == ([], {"a": 1})
+    assert lake.audited() == CLEAN | {"gold": {"missing"}}
+
+
+def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_names_them(
+    lake: Filled,
+) -> None:
+    lake.restore(BRONZE, 1)
+    assert (lake.run(), lake.audited()) == ([], CLEAN | {"books": {"not in bronze"}})
+    lake.restore(BRONZE, 3)
+    assert lake.run() == [SILVER, GOLD]
+    assert (lake.clean, lake.audited()) == ("abbcc", CLEAN | {"books": {"2 times in silver"}})
+
+
+def test_a_shallow_clone_has_no_positions_and_is_refused(lake: Filled, tmp_path: Path) -> None:
+    clone = lake.settings.model_copy(update={"lake": str(tmp_path / "clone")})
+    for table in (BRONZE, SILVER, DEAD_LETTERS, GOLD):
+        path, copy = (pipeline.path_of(one, table) for one in (lake.settings, clone))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        lake.spark.sql(f"CREATE TABLE delta.`{copy}` SHALLOW CLONE delta.`{path}`")
+    for layer, table in (("silver", SILVER), ("gold", GOLD)):
+        with pytest.raises(
+            PositionError, match=f"^{table} has rows, and does not say what {table} made them"
+        ):
+            pipeline.run_layers(lake.spark, clone, layer)  # type: ignore[arg-type]
+
+
+def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_audit_names(
+    lake: Filled, tmp_path: Path
+) -> None:
+    shutil.copytree(pipeline.path_of(lake.settings, SILVER), tmp_path / "copy")
+    lake.land("d", "e")
+    lake.put_back(SILVER, tmp_path / "copy")
+
+    with pytest.raises(
+        PositionError, match=rf"^{GOLD} has read version 5 of {SILVER}, which ends at version 4"
+    ):
+        lake.run()  # silver has filled its table again in one commit
+    assert lake.clean == "abcde"
+
+    lake.land("f")  # the version that gold had read is there again, with other rows
+    assert "f" not in lake.counted
+    assert lake.audited() == CLEAN | {"gold": {"missing"}}
