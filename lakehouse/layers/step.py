@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from pyspark.sql import DataFrame
 
 from lakehouse import tables
+from lakehouse.errors import PositionError
 from lakehouse.progress.reading import InMemory, Reading, Taken
 from lakehouse.stream import Stream, only
 from lakehouse.tables import Move, Position
@@ -156,11 +157,23 @@ class TableStep(Step):
         self._reading = reading
         self._combine = combine
         self._until: Mapping[str, int] = {}
+        self._last: Taken | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; null if nothing waits."""
+        """Choose the next micro-batch; null if nothing waits.
+
+        Raises PositionError if another process has filled the table meanwhile: then what this step knows of
+        the table, such as its watermark, is out of date.
+        """
         taken = self._reading.next(handed, self._until)
-        return None if taken is None else self._batch(taken)
+        if taken is None:
+            return None
+        if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
+            raise PositionError(
+                f"{self.name} has gone on in another process, which runs the same layer. Stop one"
+            )
+        self._last = taken
+        return self._batch(taken)
 
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than what is there now, except in tables that are being filled."""

@@ -55,7 +55,8 @@ class InMemory:
 class Taken:
     """A micro-batch's input: rows by the table's name, how many (null: unknown), and where it ends.
 
-    `number` is the version that the table filled last gets by it; `reads` says in words what is read.
+    `number` is the version that the table filled last gets by it, `begins` what that table said until then;
+    `reads` says in words what is read.
     `moves` are for the commit to the table filled last; `beside` for those to the others, in order: null for
     one that has its commit of this micro-batch from an earlier attempt.
     """
@@ -64,6 +65,7 @@ class Taken:
     count: int | None
     number: int
     ends: Mapping[str, Position]
+    begins: Mapping[str, Position | None]
     reads: str
     moves: tuple[Move, ...]
     beside: tuple[tuple[Move, ...] | None, ...] = ()
@@ -104,7 +106,8 @@ class Reading:
         if count == 0 and not state.is_resumed and not self._is_far(state, found):
             for name, one in found.items():
                 self._pass_over(state, name, one.end)
-            self._idle = {} if until else state.marks
+            has_all = all(one.end.version > state.newest[name] for name, one in found.items())
+            self._idle = state.marks if has_all else {}
             return None
         ends = {name: one.end for name, one in found.items()}
         return Taken(
@@ -112,6 +115,7 @@ class Reading:
             count,
             state.marks[self.target.path].version + 1,
             ends,
+            state.positions,
             ", ".join(f"{name} {state.first[name]} to {end}" for name, end in ends.items()),
             state.moves(ends),
             tuple(state.moves_beside(place, ends) for place in range(len(self.beside))),
@@ -140,9 +144,11 @@ class Reading:
         end = min(state.newest[name], until.get(name, state.newest[name])) + 1
         if not first.is_beginning and first.version >= end:
             return _Found(None, 0, first)
-        return _Found.of(
-            self.spark, path, parts.appends(self.spark, path, first, end, max_bytes=self.max_bytes)
-        )
+        part = parts.appends(self.spark, path, first, end, max_bytes=self.max_bytes)
+        while not part.files and not part.end.is_beginning and part.end.version < end:
+            # However many versions without rows there are: nothing to take has to mean that none waits.
+            part = parts.appends(self.spark, path, part.end, end, max_bytes=self.max_bytes)
+        return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int) -> bool:
         """Tell whether no row waits between a position and a version."""

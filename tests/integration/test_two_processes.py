@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -195,3 +195,32 @@ def test_two_live_runs_of_all_layers_get_in_each_others_way_and_lose_and_double_
     assert verdicts.same_dead_letters(pipeline.rows_of(settings, DEAD_LETTERS), judged)
     gold = pipeline.rows_of(settings, GOLD)
     assert verdicts.window_differences(gold, verdicts.accepted(judged, Metric), settings) == []
+
+
+def test_one_that_was_idle_while_another_went_on_does_not_judge_by_its_old_watermark(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    settings = lake_settings.model_copy(update={"allowed_lateness_s": 600})
+    noon = pipeline.utc("2026-01-01T12:00:00")
+    later = noon + timedelta(hours=1)
+
+    def land(at: datetime, offset: int) -> None:
+        record = {"serviceId": "a", "metricName": "m", "value": 1, "timestamp": int(at.timestamp() * 1000)}
+        cut = [Raw(json.dumps(record).encode())]
+        pipeline.land(spark, settings, [cut], landed_at=later, first_offset=offset)
+
+    idle, other = silver_of(spark, settings), silver_of(spark, settings)
+    land(noon, 0)
+    take_next(idle, now=noon)
+    land(later, 1)
+    take_next(other, now=later)
+    land(noon + timedelta(minutes=1), 2)
+
+    with pytest.raises(PositionError, match=rf"^{SILVER} has gone on in another process"):
+        take_next(idle, now=later)
+
+    done = take_next(silver_of(spark, settings), now=later)
+    assert done is not None
+    assert done.written["dead_letters"] == 1
+    (letter,) = pipeline.rows_of(settings, DEAD_LETTERS)
+    assert [reason["rule"] for reason in letter["reasons"]] == ["late"]

@@ -187,6 +187,31 @@ def test_what_changes_or_compacts_rows_is_no_micro_batch_and_is_noted_now_and_th
     assert place.reading().position("bronze.numbers") == Position(5)
 
 
+def test_rows_behind_any_number_of_versions_without_rows_are_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "MOST_COMMITS", 2)
+    place.land(1)
+    place.take()
+    reading = place.reading()
+    for _ in range(7):
+        tables.note(place.spark, place.path("in"), ())
+    assert reading.next({}) is None
+    place.land(2)
+
+    assert place.take(reading) == [2]
+    assert place.take(reading) is None
+
+
+def test_what_lies_behind_a_version_that_was_asked_for_is_found_later(place: Place) -> None:
+    place.land(1)
+    place.take()
+    place.land(2)
+    reading = place.reading()
+    assert reading.next({}, {"bronze.numbers": 1}) is None
+    assert place.take(reading) == [2]
+
+
 def test_rows_in_memory_are_taken_if_they_come_next(place: Place) -> None:
     version = place.land(1)
     memory = place.spark.createDataFrame([(1,)], "n LONG")
