@@ -33,7 +33,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.fixed import timed
 from benchmarks.measuring import application, cpu_seconds
 from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.repair.upkeep import Keeper, tasks
+from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send

@@ -17,9 +17,9 @@ from rich.console import Console
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
+from lakehouse.maintenance.rounds import Rounds
+from lakehouse.maintenance.upkeep import tasks
 from lakehouse.ops.event_table import recorded
-from lakehouse.repair.rounds import Rounds
-from lakehouse.repair.upkeep import tasks
 from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.tracebacks import logged

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from lakehouse.application import StreamOption
 from lakehouse.events import Kind, note
+from lakehouse.maintenance.fold_state import clear_state
+from lakehouse.maintenance.upkeep import Keeper, Kept, tasks
 from lakehouse.ops import event_table
 from lakehouse.ops.event_table import recorded
-from lakehouse.repair.maintenance import clear_state
-from lakehouse.repair.upkeep import Keeper, Kept, tasks
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

@@ -1,1 +1,1 @@
-"""Repairs of existing tables: replays, rebuilds, and the care of files."""
+"""Repairs of tables: replays and rebuilds."""

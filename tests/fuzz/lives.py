@@ -28,10 +28,10 @@ from pyspark.sql import functions as F
 from lakehouse.audit import Report, audit
 from lakehouse.errors import TableError
 from lakehouse.layers.step import LAYERS
-from lakehouse.repair.maintenance import clear_state
+from lakehouse.maintenance.fold_state import clear_state
+from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.repair.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings

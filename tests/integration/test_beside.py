@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse.audit import Check, Report, audit
 from lakehouse.catalog import ask
+from lakehouse.maintenance.fold_state import clear_state
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.maintenance import clear_state
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.replay import replay
 from lakehouse.runtime.runner import RunOptions, run, utc_now

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
 from lakehouse.layers.step import LAYERS
-from lakehouse.repair.rounds import Rounds
-from lakehouse.repair.upkeep import Keeper, tasks
+from lakehouse.maintenance.rounds import Rounds
+from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings

@@ -1,6 +1,6 @@
 """A round of upkeep over the tables of a lake: few files, no files that nobody needs, a short log.
 
-Each table is one step: rows that are too old leave (`lakehouse.repair.retention`), OPTIMIZE merges small
+Each table is one step: rows that are too old leave (`lakehouse.maintenance.retention`), OPTIMIZE merges small
 files where many have gathered, VACUUM, and the clean-up of the log.
 What a reader still needs stays, however old it is: versions that a layer has not read, and the change feed
 from which Redis is filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
@@ -17,15 +17,15 @@ from datetime import datetime, timedelta
 from lakehouse import tables
 from lakehouse.events import Kind, note
 from lakehouse.layers import bronze, gold, silver
+from lakehouse.maintenance import retention
+from lakehouse.maintenance.readers import Held, Reader, held_by, position_of
+from lakehouse.maintenance.retention import CutMaker
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.ops.retained import RETENTION
 from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.repair import retention
-from lakehouse.repair.readers import Held, Reader, held_by, position_of
-from lakehouse.repair.retention import CutMaker
 from lakehouse.runtime.schedule import Alone
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehouse.maintenance.fold_state import Cleared, clear_state
 from lakehouse.repair import recompute
-from lakehouse.repair.maintenance import Cleared, clear_state
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake

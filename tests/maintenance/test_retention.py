@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
 from lakehouse.errors import SettingsError
+from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import Replayed, discard, replay
-from lakehouse.repair.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS

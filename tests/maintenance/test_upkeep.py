@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import audit
-from lakehouse.repair.upkeep import Keeper, Kept, tasks
+from lakehouse.maintenance.upkeep import Keeper, Kept, tasks
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake

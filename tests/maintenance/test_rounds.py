@@ -6,8 +6,8 @@ import time
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
-from lakehouse.repair.rounds import Rounds
-from lakehouse.repair.upkeep import tasks
+from lakehouse.maintenance.rounds import Rounds
+from lakehouse.maintenance.upkeep import tasks
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake

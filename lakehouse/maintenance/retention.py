@@ -26,12 +26,12 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
+from lakehouse.maintenance.fold_state import out_of_reach
+from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
 from lakehouse.ops.retained import Taken
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED
 from lakehouse.records.offsets import OffsetRange, within
-from lakehouse.repair.maintenance import out_of_reach
-from lakehouse.repair.readers import Reader, have_read
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
 from lakehouse.tables import Lake, TableSpec

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from lakehouse.repair.upkeep import Keeper, Task
+from lakehouse.maintenance.upkeep import Keeper, Task
 from lakehouse.runtime.loop import Clock
 from lakehouse.runtime.schedule import Alone
 from lakehouse.settings import Settings
