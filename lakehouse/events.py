@@ -203,7 +203,7 @@ class EventLog:
                 if self._closing:
                     return
             else:
-                self._is_written()
+                self._recover()
 
     def _gathered(self) -> list[Event]:
         """Wait for events, and a moment for more; empty if none will come."""
@@ -222,7 +222,7 @@ class EventLog:
         if is_first:
             self._warn(f"ops.events cannot be written; everything else goes on: {first_line(failure)}")
 
-    def _is_written(self) -> None:
+    def _recover(self) -> None:
         with self._changed:
             failed, self._fails = self._fails, False
             lost, self._lost = self._lost, 0

@@ -98,8 +98,8 @@ class Ticker(Protocol):
 class Gate(Protocol):
     """Decides whether a stream's gold may be exported."""
 
-    def is_open(self, stream: Stream, now: datetime) -> bool:
-        """Look at the stream's gold tables as they are now, and decide."""
+    def check(self, stream: Stream, now: datetime) -> bool:
+        """Look at the stream's gold tables as they are now, and return whether they may be exported."""
 
 
 class Step(ABC):

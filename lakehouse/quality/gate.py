@@ -55,8 +55,8 @@ class SuiteGate:
         self._suites: dict[str, Suites] = {}
         self._found: dict[str, _Found] = {}
 
-    def is_open(self, stream: Stream, now: datetime) -> bool:
-        """Check the stream's current gold tables and tell whether they may be exported.
+    def check(self, stream: Stream, now: datetime) -> bool:
+        """Check the stream's current gold tables and return whether they may be exported.
 
         The same versions are not checked twice.
         """

@@ -170,19 +170,19 @@ class _Run:
         failure waits for a later round, so that the others get their turns.
         """
         for stream in self._streams:
-            if self._stop.requested or not self._is_open(stream, gate):
+            if self._stop.requested or not self._check(stream, gate):
                 continue
             with self._schedule.alone():
-                if self._is_open(stream, gate):
+                if self._check(stream, gate):
                     self._loops[stream.name].export(self._stop, tries_again=not self._is_live)
 
-    def _is_open(self, stream: Stream, gate: Gate) -> bool:
+    def _check(self, stream: Stream, gate: Gate) -> bool:
         name, troubles = f"gate of {stream.name}", self._troubles
         if not troubles.is_due(name):
             return False
         activate(self._spark)  # an export of this thread has worked in its stream's own session
         try:
-            is_open = gate.is_open(stream, self._options.clock())
+            is_open = gate.check(stream, self._options.clock())
         except Exception as failure:  # noqa: BLE001 - raised by the run's end
             told = Failure(name, stream.name, failure)
             if self._is_live:

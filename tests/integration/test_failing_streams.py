@@ -310,7 +310,7 @@ class Gate:
 
     fault: Fault = field(default_factory=Fault)
 
-    def is_open(self, stream: Stream, _now: datetime) -> bool:
+    def check(self, stream: Stream, _now: datetime) -> bool:
         if stream.name == "transactions" and self.fault.is_there:
             self.fault.mend()
             raise CrashError

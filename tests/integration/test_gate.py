@@ -65,10 +65,10 @@ class Gated:
         self._gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
         run(lake, STREAM, LAYERS, self.settings, RunOptions("200 ms", gate=self, stop=stop))
 
-    def is_open(self, stream: Stream, now: datetime) -> bool:
+    def check(self, stream: Stream, now: datetime) -> bool:
         while self._waiting:
             self.sql(self._waiting.pop())
-        return self._gate.is_open(stream, now)
+        return self._gate.check(stream, now)
 
     def produce(self) -> None:
         self._seed += 1

@@ -61,7 +61,7 @@ class Watched:
 
     def is_open(self) -> bool:
         self._looks += 1
-        return self.gate.is_open(self._stream, LANDED + self._looks * MINUTE)
+        return self.gate.check(self._stream, LANDED + self._looks * MINUTE)
 
     def take(self, *records: Raw, source: Source | None = None) -> None:
         """Land records and let them come to gold."""
