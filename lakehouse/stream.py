@@ -25,9 +25,6 @@ from pyspark.sql.types import StructType
 from lakehouse.messages.layout import Equals, Key, Message, Part
 from lakehouse.settings import Settings
 
-DELETED = "_deleted"
-"""The boolean column by which a fold marks rows to delete; null or absent: they stay."""
-
 
 class FieldType(Enum):
     """The JSON types that a contract can require; they are strict ("12.5" is not a number).
@@ -282,7 +279,7 @@ class GoldTable(MergedTable):
     preaggregate     a micro-batch's clean rows, reduced as far as possible without the table
     counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
     fold             of that result, the current rows, progress and settings: new, changed and deleted rows,
-                     one per key, the deleted ones marked by DELETED
+                     one per key, the deleted ones marked by `tables.DELETED`
     clock            what time alone changes; null: nothing
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  the keys of rows that a fold cannot maintain: they are recomputed from all rows of silver

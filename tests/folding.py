@@ -23,7 +23,6 @@ from lakehouse.layers import bronze
 from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.settings import Settings
 from lakehouse.stream import (
-    DELETED,
     EventClock,
     EventTimeProgress,
     GoldTable,
@@ -32,6 +31,7 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
+from lakehouse.tables import DELETED
 from tests import pipeline
 from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row

@@ -25,7 +25,6 @@ from lakehouse.settings import Settings
 from lakehouse.spark import internals
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.stream import (
-    DELETED,
     EventClock,
     EventTimeProgress,
     GoldTable,
@@ -33,7 +32,7 @@ from lakehouse.stream import (
     SideTable,
     WallClock,
 )
-from lakehouse.tables import Candidates, Commit, HighWaterMark, Lake, Move, from_micros, leases
+from lakehouse.tables import DELETED, Candidates, Commit, HighWaterMark, Lake, Move, from_micros, leases
 from lakehouse.tables.pruning import Between, Near
 from lakehouse.tables.spans import MOST_SPANS, merged
 from lakehouse.transforms.timestamps import shifted

@@ -22,8 +22,8 @@ from lakehouse.progress import cuts
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED, GoldTable, MergedTable, Stream
-from lakehouse.tables import Lake, leases
+from lakehouse.stream import GoldTable, MergedTable, Stream
+from lakehouse.tables import DELETED, Lake, leases
 
 MOST_TAKEN_AWAY = 0.2
 """The share of a table's rows that a rebuild deletes without `force`."""

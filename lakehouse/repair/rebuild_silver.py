@@ -35,8 +35,8 @@ from lakehouse.records.validation import (
     watermark_of,
 )
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED, Source, Stream
-from lakehouse.tables import HighWaterMark, Lake, from_micros, leases
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import DELETED, HighWaterMark, Lake, from_micros, leases
 
 _KEYS = list(COORDINATES)
 

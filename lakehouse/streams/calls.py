@@ -29,7 +29,6 @@ from lakehouse.messages.layout import Equals, Message, Millis, Payload, Plain, j
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import (
-    DELETED,
     Comparison,
     Contract,
     EventTimeProgress,
@@ -42,6 +41,7 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
+from lakehouse.tables import DELETED
 from lakehouse.transforms.timestamps import shifted
 
 PAIR = ("user1", "user2")

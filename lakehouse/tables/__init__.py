@@ -41,7 +41,16 @@ from lakehouse.tables.reading import (
     read_version,
     register,
 )
-from lakehouse.tables.specs import DataFile, Move, Position, Progress, TableSpec, from_micros, path_of
+from lakehouse.tables.specs import (
+    DELETED,
+    DataFile,
+    Move,
+    Position,
+    Progress,
+    TableSpec,
+    from_micros,
+    path_of,
+)
 from lakehouse.tables.writing import (
     Written,
     append,
@@ -58,6 +67,7 @@ from lakehouse.tables.writing import (
 )
 
 __all__ = [
+    "DELETED",
     "FEW_VERSIONS",
     "FILE",
     "Candidates",

@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql.types import StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DELETED = "_deleted"
+"""The boolean column by which rows that are upserted mark those to delete; null or absent: they stay."""
+
 _MICROSECOND = timedelta(microseconds=1)
 
 

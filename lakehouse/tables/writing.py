@@ -24,7 +24,6 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from lakehouse.errors import TableError
 from lakehouse.spark.execution import are_few, executing_for, gathered, reading_file_by_file
-from lakehouse.stream import DELETED
 from lakehouse.tables.commits import (
     CHANGE_TYPE,
     FILE,
@@ -35,7 +34,7 @@ from lakehouse.tables.commits import (
     changed_rows,
 )
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import Move
+from lakehouse.tables.specs import DELETED, Move
 
 T = TypeVar("T")
 

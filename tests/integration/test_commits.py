@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED
-from lakehouse.tables import Lake, Move, TableSpec, Written, data_files
+from lakehouse.tables import DELETED, Lake, Move, TableSpec, Written, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.pruning import Between, Near
 from tests import pipeline

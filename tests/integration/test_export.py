@@ -39,9 +39,8 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.stream import DELETED
 from lakehouse.streams.metrics import METRICS, METRICS_1M
-from lakehouse.tables import Lake
+from lakehouse.tables import DELETED, Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
 from tests.batches import planned, write

@@ -29,12 +29,12 @@ from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, behind, rebui
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
-from lakehouse.stream import DELETED, GoldTable, Source
+from lakehouse.stream import GoldTable, Source
 from lakehouse.streams.calls import CALL_RECORDS, CALLS
 from lakehouse.streams.metrics import METRICS, METRICS_1M, METRICS_SUMMARY_10M
 from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
-from lakehouse.tables import Lake, leases
+from lakehouse.tables import DELETED, Lake, leases
 from tests import pipeline, verdicts
 from tests.batches import gold_of, take_next
 from tests.crashing import CrashError, crash_at
