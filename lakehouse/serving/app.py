@@ -77,7 +77,8 @@ def make_app(
     )
     app.state.end, app.state.registry, app.state.look = changes.end, metrics.registry, look
     problems.install(app)
-    app.include_router(metrics_api.router(lookups))
+    if (table := lookups.tables.get(metrics_api.TABLE)) is not None:
+        app.include_router(metrics_api.router(lookups, table))
     app.include_router(tables_api.router(lookups, streams, settings))
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, ops))

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 from lakehouse.serving.answers import answered
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.parameters import iso
-from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.stream import MergedTable
 
+TABLE = "metrics_1m"
 _MOST_MINUTES = 1_000
 _TIMES = ("windowStart", "windowEnd", "lastEventTime")
 _NAMES = ("serviceId", "metricName", "isFinal")
@@ -29,14 +30,14 @@ Minutes = Annotated[
 ]
 
 
-def router(lookups: Lookups) -> APIRouter:
-    """Return the routes over gold.metrics_1m."""
+def router(lookups: Lookups, table: MergedTable) -> APIRouter:
+    """Return the routes over the table, gold.metrics_1m."""
     routes = APIRouter(prefix="/api/metrics", tags=["metrics"])
 
     @routes.get("/latest")
     async def latest(request: Request, service: Service, metric: Metric) -> Response:
         """Return the newest window of a service's metric."""
-        answer = await lookups.latest(METRICS_1M, {"service_id": service, "metric_name": metric})
+        answer = await lookups.latest(table, {"service_id": service, "metric_name": metric})
         data = _statistics(json.loads(answer.rows[0].message))
         return answered(request, answer.origin, {"service": service, "metric": metric, "data": data})
 
@@ -46,7 +47,7 @@ def router(lookups: Lookups) -> APIRouter:
     ) -> Response:
         """Return the minutes up to the newest one that have events, newest first."""
         keys = {"service_id": service, "metric_name": metric}
-        answer = await lookups.series(METRICS_1M, keys, minutes)
+        answer = await lookups.series(table, keys, minutes)
         data = [_point(json.loads(one.message)) for one in answer.rows]
         body = {"service": service, "metric": metric, "windows": len(data), "data": data}
         return answered(request, answer.origin, body)
@@ -54,7 +55,7 @@ def router(lookups: Lookups) -> APIRouter:
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric) -> Response:
         """Return the newest window of the metric of every service."""
-        answer = await lookups.members(METRICS_1M, {"metric_name": metric})
+        answer = await lookups.members(table, {"metric_name": metric})
         messages = [json.loads(one.message) for one in answer.rows]
         services = {
             message["serviceId"]: _statistics(message) | {"isFinal": message["isFinal"]}
