@@ -102,7 +102,7 @@ def _kept(
         ),
         needs_recompute=kept.needs_recompute,
         state=FoldState(
-            ("m2", "sketch"),
+            tuple(statistics.FOR_MERGES.names),
             until="window_end",
             settled=lambda: F.col("is_final"),
             unsettled_from=kept.unsettled_from,

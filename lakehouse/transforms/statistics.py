@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
-SCHEMA = (
+SHOWN = (
     StructType()
     .add("count", "long")
     .add("sum", "double")
@@ -32,17 +32,15 @@ SCHEMA = (
     .add("p90", "double")
     .add("p95", "double")
     .add("p99", "double")
-    .add("m2", "double")
-    .add("sketch", "binary")
 )
-"""Derived columns and, last, what only the next merge needs. variance and stddev are of the sample, null
-for a single value. avg is the mean that M2 belongs to."""
+"""What users read. variance and stddev are of the sample, null for a single value."""
+
+FOR_MERGES = StructType().add("m2", "double").add("sketch", "binary")
+"""What only the next merge needs. m2 belongs to the mean, avg."""
 
 _RANK_ERROR_AT_200 = 0.0165
 _ROUNDING = 8 * 2.0**-52
 _LEAST = 1e-150  # around its square, squares lose digits to underflow
-
-STATE = ("count", "sum", "min", "max", "avg", "m2", "sketch")
 
 
 def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:

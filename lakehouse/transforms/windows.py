@@ -62,9 +62,9 @@ class StatisticsWindows:
         return StructType(
             [
                 *names.add("window_start", "timestamp").add("window_end", "timestamp"),
-                *statistics.SCHEMA.fields[:11],
+                *statistics.SHOWN,
                 *StructType().add("last_event_time", "timestamp").add("is_final", "boolean"),
-                *statistics.SCHEMA.fields[11:],
+                *statistics.FOR_MERGES,
             ]
         )
 
@@ -166,7 +166,7 @@ def statistics_message(names: Mapping[str, str]) -> Message:
             **{name: Plain(column) for name, column in names.items()},
             "windowStart": Millis("window_start"),
             "windowEnd": Millis("window_end"),
-            **{name: Plain(name) for name in statistics.SCHEMA.names[:11]},
+            **{name: Plain(name) for name in statistics.SHOWN.names},
             "lastEventTime": Millis("last_event_time"),
             "isFinal": Plain("is_final"),
         }
