@@ -16,7 +16,7 @@ from lakehouse.ops.event_table import EVENTS
 from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.render import Answer
+from lakehouse.render import QueryResult
 from lakehouse.settings import Settings
 from lakehouse.spark import internals
 from lakehouse.stream import GoldTable
@@ -109,7 +109,7 @@ class WriteRefusedError(QueryError):
     """A statement changes something, and only reading is allowed."""
 
 
-def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> Answer:
+def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
     """Run a SQL statement and return at most `limit` rows.
 
     A statement that corrects a table runs only with `write`, and is retried if a running layer has written to
@@ -125,7 +125,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
         rows = frame.limit(limit + 1).collect()
     except PySparkException as error:
         raise QueryError(str(error).strip().splitlines()[0]) from None
-    return Answer(frame.schema, rows[:limit], truncated=len(rows) > limit)
+    return QueryResult(frame.schema, rows[:limit], truncated=len(rows) > limit)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The columns and rows of a query's result; `truncated` if there were more than requested."""
 
     schema: StructType
@@ -27,7 +27,7 @@ class Answer:
     truncated: bool
 
 
-def plain_rows(answer: Answer) -> Iterator[list[Any]]:
+def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
     """Yield each row as values for JSON.
 
     Times become ISO 8601, in UTC with a Z if they are instants. Bytes become hex. Decimals, NaN, infinities
@@ -38,14 +38,14 @@ def plain_rows(answer: Answer) -> Iterator[list[Any]]:
         yield [_plain(value, type_) for value, type_ in zip(row, types, strict=True)]
 
 
-def as_json(answer: Answer) -> str:
+def as_json(answer: QueryResult) -> str:
     """Return the result as a JSON array with one object per row and line."""
     names = answer.schema.names
     lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in plain_rows(answer))
     return "[" + ",\n ".join(lines) + "]"
 
 
-def as_csv(answer: Answer) -> str:
+def as_csv(answer: QueryResult) -> str:
     """Return the result as CSV with a header; null is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -60,7 +60,7 @@ def as_csv(answer: Answer) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def as_table(answer: Answer) -> Table:
+def as_table(answer: QueryResult) -> Table:
     """Return the result as a table for the terminal."""
     table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
     for name in answer.schema.names:

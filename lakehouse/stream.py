@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.messages.layout import Equals, Key, Message, Part
+from lakehouse.messages.layout import Equals, Key, Message, OfColumns
 from lakehouse.settings import Settings
 
 
@@ -147,7 +147,7 @@ class RedisView:
     row_key: Key
     group: Key
     member: Key
-    order: Part
+    order: OfColumns
     rows_move: bool = False
 
 

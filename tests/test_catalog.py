@@ -20,7 +20,7 @@ from lakehouse import tables
 from lakehouse.catalog import WriteRefusedError, ask, register, specs
 from lakehouse.errors import QueryError
 from lakehouse.layers import gold, silver
-from lakehouse.render import Answer, as_csv, as_json, plain_rows
+from lakehouse.render import QueryResult, as_csv, as_json, plain_rows
 from lakehouse.settings import Settings
 from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
@@ -29,10 +29,10 @@ from tests.frames import local_frame
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def answer(schema: str, *rows: tuple[Any, ...]) -> Answer:
+def answer(schema: str, *rows: tuple[Any, ...]) -> QueryResult:
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType)
-    return Answer(columns, [Row(*row) for row in rows], truncated=False)
+    return QueryResult(columns, [Row(*row) for row in rows], truncated=False)
 
 
 @pytest.fixture

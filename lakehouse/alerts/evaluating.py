@@ -28,7 +28,7 @@ Key = tuple[str, Labels]
 """An alert: its rule's name and its labels."""
 
 
-class Status(StrEnum):
+class AlertStatus(StrEnum):
     """The content of a notification."""
 
     FIRING = "firing"
@@ -76,7 +76,7 @@ class Notification:
     """An alert that began to fire, or resolved, at a time, UTC."""
 
     alert: Alert
-    status: Status
+    status: AlertStatus
     at: datetime
     value: float | None = None
 
@@ -100,7 +100,7 @@ def evaluate(
     for alert in state.values():
         if alert.rule not in known and alert.fires:
             gone = replace(alert, what="its rule is gone")
-            resolved.append(Notification(gone, Status.RESOLVED, now))
+            resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
     for rule in rules:
         before = {key: alert for key, alert in state.items() if key[0] == rule.name}
         found = judged.get(rule.name)
@@ -113,11 +113,11 @@ def evaluate(
             if current is not None:
                 after[current.key] = current
             if told is not None:
-                (fired if told.status is Status.FIRING else resolved).append(told)
+                (fired if told.status is AlertStatus.FIRING else resolved).append(told)
         for alert in before.values():
             if alert.fires:
                 gone = replace(alert, what="there is nothing left to judge")
-                resolved.append(Notification(gone, Status.RESOLVED, now))
+                resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
     return after, [*resolved, *fired]
 
 
@@ -130,13 +130,13 @@ def _step(
         if previous is None or not previous.fires:
             return None, None
         over = replace(previous, what=found.what)
-        return None, Notification(over, Status.RESOLVED, now, found.value)
+        return None, Notification(over, AlertStatus.RESOLVED, now, found.value)
     if previous is not None and previous.fires:
         return previous, None
     since = now if previous is None else previous.since
     fires = now - since >= timedelta(seconds=rule.for_s)
     alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
-    return alert, Notification(alert, Status.FIRING, now, found.value) if fires else None
+    return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None
 
 
 def as_message(one: Notification) -> dict[str, object]:

@@ -23,7 +23,7 @@ from lakehouse.alerts.rules import (
     Rule,
     StreamRule,
 )
-from lakehouse.telemetry import Observation, StreamState, Word
+from lakehouse.telemetry import Audit, Observation, StreamState, Word
 
 WINDOW = timedelta(minutes=1)
 
@@ -38,19 +38,11 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Landed:
+class LandedCounts:
     """Records of a stream that landed within a time, and dead letters first seen in it."""
 
     records: int
     letters: int
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The newest audit of a stream, UTC."""
-
-    at: datetime
-    is_clean: bool
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Facts:
 
     observation: Observation | None = None
     windows: Mapping[str, Sequence[Window]] = field(default_factory=dict)
-    landed: Mapping[str, Mapping[str, Landed]] = field(default_factory=dict)
+    landed: Mapping[str, Mapping[str, LandedCounts]] = field(default_factory=dict)
     audits: Mapping[str, Audit] | None = None
 
 

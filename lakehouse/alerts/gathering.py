@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
-from lakehouse.alerts.facts import WINDOW, Audit, Facts, Landed, Window
+from lakehouse.alerts.facts import WINDOW, Facts, LandedCounts, Window
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule, Rule
 from lakehouse.events import Kind
 from lakehouse.layers import bronze
@@ -26,7 +26,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
 from lakehouse.tables import TableSpec, direct
-from lakehouse.telemetry import Observation
+from lakehouse.telemetry import Audit, Observation
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
 _DELAY = timedelta(hours=1)  # events are appended a little late, and clocks may differ
@@ -102,13 +102,15 @@ def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
     return [Window(row["service_id"], _utc(row["window_start"]), float(row[rule.statistic])) for row in rows]
 
 
-def _landed(lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: datetime) -> dict[str, Landed]:
+def _landed(
+    lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: datetime
+) -> dict[str, LandedCounts]:
     since = now - timedelta(seconds=rule.within_s)
     letters = Counter(
         row["stream"] for row in direct.rows_where(lake, DEAD_LETTERS, ["stream"], _from("first_seen", since))
     )
     return {
-        stream.name: Landed(
+        stream.name: LandedCounts(
             sum(
                 len(direct.rows_where(lake, bronze.spec(one), ["partition"], _from("ingested_at", since)))
                 for one in stream.sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from lakehouse.alerts.evaluating import Alert, Key, Notification, Status
+from lakehouse.alerts.evaluating import Alert, AlertStatus, Key, Notification
 from lakehouse.alerts.facts import Facts, step
 from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.publishing import Publisher
@@ -19,7 +19,7 @@ from lakehouse.telemetry import Observation, Observer
 from lakehouse.telemetry.server import Readiness
 
 
-class Watch:
+class Watcher:
     """Evaluates the rules. If the broker is away, it continues from the broker's state once it is back.
 
     `warn` gets each new problem once.
@@ -112,7 +112,7 @@ class Watch:
 
 
 def watch(
-    watched: Watch,
+    watched: Watcher,
     now: Callable[[], datetime],
     pause: Callable[[], bool],
     on_told: Callable[[Notification], None],
@@ -141,9 +141,10 @@ def watch(
 
 
 def _note(one: Notification) -> None:
+    what = "fires" if one.status is AlertStatus.FIRING else "has resolved"
     note(
         Kind.ALERT,
-        f"{one.alert.rule} {'fires' if one.status is Status.FIRING else 'has resolved'}: {one.alert.what}",
+        f"{one.alert.rule} {what}: {one.alert.what}",
         stream=dict(one.alert.labels).get("stream"),
         details={"event_id": one.id, "status": one.status.value, "severity": one.alert.severity},
     )

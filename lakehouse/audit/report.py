@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.render import Answer, plain_rows
+from lakehouse.render import QueryResult, plain_rows
 
 EXAMPLES = 20
 
@@ -91,5 +91,5 @@ class Compared:
 def _first(different: DataFrame, count: int) -> list[Difference]:
     keys = [name for name in different.columns if name != "what"]
     rows = different.select(*keys, F.col("what")).limit(count)
-    answer = Answer(rows.schema, rows.collect(), truncated=False)
+    answer = QueryResult(rows.schema, rows.collect(), truncated=False)
     return [Difference(dict(zip(keys, row[:-1], strict=True)), str(row[-1])) for row in plain_rows(answer)]

@@ -10,11 +10,11 @@ import typer
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from lakehouse.alerts.evaluating import Notification, Status, as_message
+from lakehouse.alerts.evaluating import AlertStatus, Notification, as_message
 from lakehouse.alerts.exposition import RuleValues
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import Rules, load_rules
-from lakehouse.alerts.watching import Watch, watch
+from lakehouse.alerts.watching import Watcher, watch
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.commands.formats import Format, FormatOption
 from lakehouse.ops.event_table import recorded
@@ -72,13 +72,13 @@ def _watch(
         if as_json:
             typer.echo(json.dumps(as_message(one), ensure_ascii=False))
             return
-        word, style = ("FIRES", "red") if one.status is Status.FIRING else ("resolved", "green")
+        word, style = ("FIRES", "red") if one.status is AlertStatus.FIRING else ("resolved", "green")
         line = f"{one.at:%F %T} UTC {one.alert.rule} {word} ({one.alert.severity}): {one.alert.what}"
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        watched = stack.enter_context(closing(Watch(settings, STREAMS, rules, _warn)))
+        watched = stack.enter_context(closing(Watcher(settings, STREAMS, rules, _warn)))
         watched.start()
         for url in settings.alert_webhooks:
             webhook = Webhook(
@@ -101,7 +101,7 @@ def _watch(
             watch(watched, utc_now, lambda: stopping.wait(interval), show, _warn)
 
 
-def _served(watched: Watch, rules: Rules, host: str, port: int) -> AbstractContextManager[int]:
+def _served(watched: Watcher, rules: Rules, host: str, port: int) -> AbstractContextManager[int]:
     registry = CollectorRegistry()
     registry.register(ObservationCollector(watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))

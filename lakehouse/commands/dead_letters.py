@@ -51,7 +51,7 @@ All = Annotated[bool, typer.Option("--all", help="Every open letter; without it 
 app = typer.Typer(no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard.")
 
 
-class Status(StrEnum):
+class LetterStatus(StrEnum):
     """Which letters are listed."""
 
     OPEN = "open"
@@ -102,7 +102,9 @@ class _Filters:
 def list_(
     *,
     filters: _Filters,
-    status: Annotated[Status, typer.Option(help="Only letters of this status are shown.")] = Status.OPEN,
+    status: Annotated[
+        LetterStatus, typer.Option(help="Only letters of this status are shown.")
+    ] = LetterStatus.OPEN,
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
@@ -114,7 +116,7 @@ def list_(
     settings = read_settings()
     with open_lake(settings, "lakehouse dead-letters list") as lake:
         letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
-        chosen = letters if status is Status.ALL else letters.where(F.col("status") == status.value)
+        chosen = letters if status is LetterStatus.ALL else letters.where(F.col("status") == status.value)
         counts = count_letters(letters)
         newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
         if format_ is Format.JSON:

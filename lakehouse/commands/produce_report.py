@@ -13,13 +13,13 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lakehouse.sandbox.producing import Progress, Summary
+    from lakehouse.sandbox.producing import SendingProgress, Summary
 
 _LINE_S = 5.0
 
 
 @contextmanager
-def progress_on(console: Console, total: int) -> Iterator[Callable[[Progress], None]]:
+def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
     """Show a bar on a terminal, or a line every few seconds elsewhere, for the progress it is given."""
     if not console.is_terminal:
         yield _lines(console)
@@ -34,7 +34,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[Progress], N
     with Bar(*columns, console=console, auto_refresh=False) as bar:
         task = bar.add_task("", total=total, speed=0.0)
 
-        def show(progress: Progress) -> None:
+        def show(progress: SendingProgress) -> None:
             speed = progress.sent / progress.elapsed_s
             bar.update(task, completed=progress.sent, speed=speed, refresh=True)
 
@@ -69,10 +69,10 @@ def print_summary(summary: Summary, rate: float | None) -> None:
         console.print(f"first failure: {summary.first_error}", highlight=False, markup=False)
 
 
-def _lines(console: Console) -> Callable[[Progress], None]:
+def _lines(console: Console) -> Callable[[SendingProgress], None]:
     next_line_s = _LINE_S
 
-    def show(progress: Progress) -> None:
+    def show(progress: SendingProgress) -> None:
         nonlocal next_line_s
         if progress.elapsed_s >= next_line_s:
             next_line_s += _LINE_S

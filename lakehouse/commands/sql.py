@@ -10,14 +10,14 @@ from rich.console import Console
 
 from lakehouse.catalog import WriteRefusedError, ask, register
 from lakehouse.errors import QueryError
-from lakehouse.render import Answer, as_csv, as_json, as_table
+from lakehouse.render import QueryResult, as_csv, as_json, as_table
 from lakehouse.streams import read_settings
 from lakehouse.tables import open_lake
 
 app = typer.Typer()
 
 
-class Format(StrEnum):
+class RowFormat(StrEnum):
     """How a result is printed."""
 
     TABLE = "table"
@@ -28,7 +28,7 @@ class Format(StrEnum):
 @app.command()
 def sql(
     statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
-    format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.TABLE,
+    format_: Annotated[RowFormat, typer.Option("--format", help="How to print the rows.")] = RowFormat.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
@@ -56,10 +56,10 @@ def sql(
             )
 
 
-def _print(answer: Answer, format_: Format) -> None:
-    if format_ is Format.JSON:
+def _print(answer: QueryResult, format_: RowFormat) -> None:
+    if format_ is RowFormat.JSON:
         typer.echo(as_json(answer))
-    elif format_ is Format.CSV:
+    elif format_ is RowFormat.CSV:
         typer.echo(as_csv(answer))
     else:
         Console().print(as_table(answer))

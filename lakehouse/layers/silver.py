@@ -27,7 +27,7 @@ from lakehouse import tables
 from lakehouse.layers import bronze
 from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, StepMaker, TableStep
 from lakehouse.progress.reading import Filled, InMemory, Reading
-from lakehouse.records.dead_letters import DEAD_LETTERS, Origin, to_dead_letters
+from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
 from lakehouse.records.offsets import ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
@@ -157,7 +157,7 @@ class _Cleaning(TableStep):
 
     def _bury(self, dead: DataFrame, batch: Batch, now: datetime) -> None:
         name = query_name(self._source)
-        origin = Origin(self._stream.name, STAGE, name, batch.number, version("lakehouse"), now)
+        origin = LetterOrigin(self._stream.name, STAGE, name, batch.number, version("lakehouse"), now)
         letters = to_dead_letters(dead, origin)
         if batch.is_resumed:  # the table has the first attempt's letters, and its position
             tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))

@@ -29,7 +29,7 @@ from lakehouse.layers import silver
 from lakehouse.maintenance.fold_state import out_of_reach
 from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
-from lakehouse.ops.retained import Taken
+from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.settings import Settings
@@ -44,7 +44,7 @@ class Cut:
     """The rows of a table that are to go, and what is noted of them; null: nothing, for tables of ops."""
 
     where: Column
-    taken: Taken | None
+    taken: TakenRows | None
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
@@ -71,7 +71,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         gone = _joined(retained.taken_of(lake, "bronze", source.table).gone, _last_of(old))
-        return Cut(within(gone), Taken(gone=gone))
+        return Cut(within(gone), TakenRows(gone=gone))
 
     return make
 
@@ -85,7 +85,7 @@ def silver_cut(stream: Stream, source: Source, settings: Settings, days: int) ->
         before = _cut_for(lake, stream, reading, settings, now - timedelta(days=days))
         if before is None or not gone:
             return None
-        return Cut((F.col("event_time") < F.lit(before)) & within(gone), Taken(before))
+        return Cut((F.col("event_time") < F.lit(before)) & within(gone), TakenRows(before))
 
     return make
 
@@ -100,7 +100,7 @@ def gold_cut(
         if before is None or table.time_columns is None:
             return None
         is_final = F.lit(True) if table.final is None else table.final()
-        return Cut((F.col(table.time_columns[1]) < F.lit(before)) & is_final, Taken(before))
+        return Cut((F.col(table.time_columns[1]) < F.lit(before)) & is_final, TakenRows(before))
 
     return make
 

@@ -29,7 +29,7 @@ GROUP_SEPARATORS = ":{}"
 """Characters that a group's name may not contain where Redis has further keys per group."""
 
 
-class Part(Protocol):
+class OfColumns(Protocol):
     """A value made of a row's columns."""
 
     @property
@@ -43,7 +43,7 @@ class Part(Protocol):
         """Return the value of a row in Python."""
 
 
-class Value(Part, Protocol):
+class Value(OfColumns, Protocol):
     """A value of a message."""
 
     def text(self, row: Row) -> str:
@@ -177,7 +177,7 @@ class Name(_OfColumn):
 class Key:
     """Several parts joined into one text; a `str` stands for itself."""
 
-    parts: tuple[str | Part, ...]
+    parts: tuple[str | OfColumns, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -200,14 +200,14 @@ class Key:
         return Key((*self.parts, *other.parts))
 
 
-def key(*parts: str | Part) -> Key:
+def key(*parts: str | OfColumns) -> Key:
     """Return a key of these parts."""
     return Key(parts)
 
 
-def joined_key(*columns: str | Part, separator: str = ":") -> Key:
+def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
     """Return a key of several columns that no other row's values join to; a `str` is a name of its own."""
-    parts: list[str | Part] = []
+    parts: list[str | OfColumns] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
     return Key(tuple(parts[1:]))

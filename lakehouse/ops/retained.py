@@ -35,7 +35,7 @@ RETENTION = TableSpec("ops", "retention", SCHEMA, stats=("table",))
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenRows:
     """What has been taken of a table: everything `before` a time (UTC), or the offsets `gone`."""
 
     before: datetime | None = None
@@ -51,19 +51,19 @@ class Taken:
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
-def taken_of(lake: Lake, layer: str, name: str) -> Taken:
+def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
     """Return what has been taken of a table; nothing where there is no such table."""
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
-        return Taken()
+        return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
     row = lake.read(RETENTION.layer, RETENTION.name).where(this).select(_micros("before"), "gone").first()
     if row is None:
-        return Taken()
+        return TakenRows()
     gone = tuple(OffsetRange(one.topic, one.partition, 0, one.last) for one in row.gone)
-    return Taken(None if row.before is None else tables.from_micros(row.before), gone)
+    return TakenRows(None if row.before is None else tables.from_micros(row.before), gone)
 
 
-def note(lake: Lake, layer: str, name: str, taken: Taken, now: datetime) -> None:
+def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
     """Note what is about to be taken of a table."""
     path = lake.ensure(RETENTION)
     gone = [(one.topic, one.partition, one.last) for one in taken.gone]

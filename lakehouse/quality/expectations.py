@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.quality.report import Severity
-from lakehouse.render import Answer, plain_rows
+from lakehouse.render import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
@@ -121,7 +121,7 @@ def _counts(rows: int, unexpected: int) -> dict[str, Any]:
 
 def _examples(rows: DataFrame) -> list[str]:
     """Return the first rows as JSON in HTML: Great Expectations' pages print them without escaping."""
-    found = Answer(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
+    found = QueryResult(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
     examples = (dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found))
     return [html.escape(json.dumps(one, ensure_ascii=False)) for one in examples]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakehouse.quality.results import Run
+from lakehouse.quality.results import HistoryRow
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Trend:
 
     table: str
     expectation: str
-    runs: tuple[Run | None, ...]
+    runs: tuple[HistoryRow | None, ...]
 
     @property
     def checked(self) -> int:
@@ -27,7 +27,7 @@ class Trend:
         return sum(run is not None and run.success for run in self.runs)
 
 
-def trends(found: Sequence[Run]) -> list[Trend]:
+def trends(found: Sequence[HistoryRow]) -> list[Trend]:
     """Return the trend of every expectation, by table and name, with the runs in order of time."""
     order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
     by_place = {(run.table, run.expectation, run.run_id): run for run in found}

@@ -52,7 +52,7 @@ GATES = TableSpec("ops", "gates", GATES_SCHEMA, stats=("stream", "changed_at"))
 
 
 @dataclass(frozen=True)
-class Run:
+class HistoryRow:
     """One row of the history: a table's expectation in one run."""
 
     run_id: str
@@ -102,7 +102,7 @@ def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) 
     )
 
 
-def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[Run]:
+def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
     """Return what the last runs found for the tables of these names, the oldest first."""
     results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
     last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
@@ -116,7 +116,7 @@ def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[Run]:
         F.coalesce("error", "observed").alias("observed"),
     )
     found = (row.asDict() for row in rows.orderBy("checked_at", "table", "expectation").collect())
-    return [Run(**{**one, "checked_at": tables.from_micros(one["checked_at"])}) for one in found]
+    return [HistoryRow(**{**one, "checked_at": tables.from_micros(one["checked_at"])}) for one in found]
 
 
 def note_gate(lake: Lake, state: GateState) -> None:

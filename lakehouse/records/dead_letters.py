@@ -58,7 +58,7 @@ DEAD_LETTERS = TableSpec(
 
 
 @dataclass(frozen=True)
-class Origin:
+class LetterOrigin:
     """Who found the dead letters: stream, stage, job, micro-batch (if any), code version, and when (UTC)."""
 
     stream: str
@@ -151,7 +151,7 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
     return found[0]
 
 
-def to_dead_letters(dead: DataFrame, origin: Origin) -> DataFrame:
+def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
     """Return refused records as rows of the dead-letter table, open, after one attempt."""
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),

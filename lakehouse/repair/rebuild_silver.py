@@ -24,7 +24,7 @@ from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
-from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, Origin, attempted, to_dead_letters
+from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, LetterOrigin, attempted, to_dead_letters
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
@@ -121,7 +121,7 @@ class _SourceRebuild:
         self._source = source
         self._settings = settings
         self._now = now
-        self._origin = Origin(
+        self._origin = LetterOrigin(
             stream.name, silver.STAGE, silver.query_name(source), None, version("lakehouse"), now
         )
         self._paths = silver.ensure(lake, source, settings)

@@ -75,7 +75,7 @@ _LOG4J = """\
 
 
 @dataclass(frozen=True)
-class Broker(Service):
+class KafkaServer(Service):
     """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
 
     Beside it, kafka-console.log has the JVM's own output and the errors, so its end says why a start failed.

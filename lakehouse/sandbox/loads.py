@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lakehouse.sandbox import producing
-from lakehouse.sandbox.producing import Progress, Summary
+from lakehouse.sandbox.producing import SendingProgress, Summary
 from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
@@ -91,7 +91,7 @@ def send(
     load: Load,
     settings: Settings,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SendingProgress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Create missing topics, send the load and wait for the last acknowledgement.

@@ -56,7 +56,7 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Progress:
+class SendingProgress:
     """A run's progress. `total` is None if unknown."""
 
     sent: int
@@ -91,7 +91,7 @@ def produce(
     *,
     rate: float | None = None,
     total: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SendingProgress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Send `samples` to `topics` and wait until every one is acknowledged or failed.
@@ -187,7 +187,7 @@ class _Run:
         topics: tuple[str, ...],
         deliveries: _Deliveries,
         total: int | None,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[SendingProgress], None] | None,
         stop: Callable[[], bool],
     ) -> None:
         self._producer = producer
@@ -256,7 +256,7 @@ class _Run:
         self._next_progress = now + _PROGRESS_S
         counts = self._deliveries
         self._on_progress(
-            Progress(self._sent, counts.acknowledged, counts.failed, self._total, now - self._start)
+            SendingProgress(self._sent, counts.acknowledged, counts.failed, self._total, now - self._start)
         )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.errors import ServiceError
-from lakehouse.sandbox.broker import Broker
+from lakehouse.sandbox.broker import KafkaServer
 from lakehouse.sandbox.interrupts import DeferredInterrupts
 from lakehouse.sandbox.processes import (
     Child,
@@ -113,7 +113,7 @@ def _services(settings: Settings, *, brief: bool = False) -> list[Service]:
     # Redis first: it starts in an instant, so its failures show before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=settings.redis_port),
-        Broker(home=settings.home, configured_port=settings.kafka_port, brief=brief),
+        KafkaServer(home=settings.home, configured_port=settings.kafka_port, brief=brief),
     ]
 
 

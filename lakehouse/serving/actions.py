@@ -32,7 +32,7 @@ _PATIENCE_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Status(StrEnum):
+class ActionStatus(StrEnum):
     """The state of an action."""
 
     RUNNING = "running"
@@ -57,11 +57,11 @@ class Action:
     result: Mapping[str, Any] | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ActionStatus:
         """Return its state."""
         if self.exit_code is None:
-            return Status.RUNNING
-        return Status.SUCCEEDED if self.exit_code == 0 else Status.FAILED
+            return ActionStatus.RUNNING
+        return ActionStatus.SUCCEEDED if self.exit_code == 0 else ActionStatus.FAILED
 
 
 class Actions:

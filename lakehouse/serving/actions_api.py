@@ -18,7 +18,7 @@ _LETTERS = ("rule", "since", "until", "id")
 _DRY = ("--dry-run", "--format=json")
 
 
-class Wanted(BaseModel):
+class WantedAction(BaseModel):
     """What to run, with the options of the command of the same name."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -68,7 +68,7 @@ def router(actions: Actions) -> APIRouter:
     routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
-    async def start(request: Request, wanted: Wanted) -> Response:
+    async def start(request: Request, wanted: WantedAction) -> Response:
         """Start a command as a process of its own; 409 while another one runs."""
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)

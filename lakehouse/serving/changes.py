@@ -26,7 +26,7 @@ _MOST_LISTENERS = 200
 
 
 @dataclass(frozen=True)
-class Change:
+class NewVersion:
     """A new version of a table within its generation."""
 
     number: int
@@ -46,7 +46,7 @@ class Changes:
         self._heartbeat_s = heartbeat_s
         self._run = secrets.token_hex(4)
         self._versions: dict[str, tuple[int, int]] = {}
-        self._changes = deque[Change](maxlen=_KEPT)
+        self._changes = deque[NewVersion](maxlen=_KEPT)
         self._number = 0
         self._listeners = 0
         self._is_over = False
@@ -121,7 +121,7 @@ class Changes:
             if self._versions.get(table) != (generation, version):
                 self._versions[table] = generation, version
                 self._number += 1
-                self._changes.append(Change(self._number, table, generation, version))
+                self._changes.append(NewVersion(self._number, table, generation, version))
         async with self._changed:
             self._changed.notify_all()
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyspark.sql.types import TimestampType
 
-from lakehouse.messages.layout import Equals, Part, Row
+from lakehouse.messages.layout import Equals, OfColumns, Row
 from lakehouse.serving import delta
 from lakehouse.serving.delta import Order, Snapshot, Table
 from lakehouse.stream import MergedTable
@@ -85,7 +85,7 @@ class Gold:
 def columns_of(table: MergedTable) -> tuple[str, ...]:
     """Return the columns that responses are made of."""
     view, message = table.export.redis, table.export.value
-    parts: list[Part] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
+    parts: list[OfColumns] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
     time = () if table.time_columns is None else table.time_columns[:1]
     named = (name for part in parts for name in part.columns)

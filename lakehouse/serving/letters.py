@@ -23,7 +23,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedLetters:
     """Which letters: those that match everything given; times are in microseconds, UTC."""
 
     stream: str | None = None
@@ -58,7 +58,7 @@ class Letters:
         """Return the table's generation and version by its name in SQL, empty if it cannot be read."""
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
-    def counts(self, wanted: Wanted) -> Found[list[dict[str, Any]]]:
+    def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
         """Return their number by stream, rule and status; one with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Letters:
 
         return delta.read_or(self._table, read, [])
 
-    def newest(self, wanted: Wanted, most: int) -> Found[list[Row]]:
+    def newest(self, wanted: WantedLetters, most: int) -> Found[list[Row]]:
         """Return letters without their raw bytes, the newest first."""
         order = Order(_NEWEST, wanted.after)
         return delta.read_or(

@@ -17,7 +17,7 @@ from lakehouse.serving import parameters
 from lakehouse.serving.access import may
 from lakehouse.serving.answers import answered, answered_rows, camel
 from lakehouse.serving.delta import Found
-from lakehouse.serving.letters import LISTED, Letters, Wanted
+from lakehouse.serving.letters import LISTED, Letters, WantedLetters
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
@@ -46,8 +46,8 @@ async def _wanted(
     status: Status = None,
     since: Since = None,
     until: Until = None,
-) -> Wanted:
-    return Wanted(
+) -> WantedLetters:
+    return WantedLetters(
         stream=stream,
         rule=rule,
         status=status,
@@ -56,7 +56,7 @@ async def _wanted(
     )
 
 
-Filtered = Annotated[Wanted, Depends(_wanted)]
+Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
 def router(lookups: Lookups, letters: Letters) -> APIRouter:

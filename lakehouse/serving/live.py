@@ -36,7 +36,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRows:
     """The requested rows, null for missing ones.
 
     `holds_all`: Redis has lost none, so a missing row has not changed within the time to live.
@@ -64,14 +64,14 @@ class Live:
         """Return a row by its own key; raises RedisAwayError, like the others."""
         return stored(await self._answer(self._client.get(row_key(table, row))))
 
-    async def rows(self, table: str, rows: Sequence[str]) -> Found:
+    async def rows(self, table: str, rows: Sequence[str]) -> StoredRows:
         """Return rows by their own keys."""
         async with self._client.pipeline(transaction=False) as pipeline:
             for row in rows:
                 pipeline.get(row_key(table, row))
             _ask_whether_filled(pipeline, table)
             *values, filled, server = await self._answer(pipeline.execute())
-        return Found(tuple(map(stored, values)), is_place_of(filled, server))
+        return StoredRows(tuple(map(stored, values)), is_place_of(filled, server))
 
     async def latest(self, table: str, group: str, member: str) -> Stored | None:
         """Return the latest row of a group's member."""

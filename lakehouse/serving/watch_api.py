@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from lakehouse.alerts.evaluating import Alert, Status
+from lakehouse.alerts.evaluating import Alert, AlertStatus
 from lakehouse.alerts.rules import load_rules
 from lakehouse.alerts.standing import Standing, standing, threshold_of
 from lakehouse.errors import LakehouseError
@@ -105,7 +105,7 @@ def _alerts(settings: Settings, streams: Sequence[str]) -> Mapping[str, Any]:
     rules = load_rules(settings.alerts, streams).rules
     thresholds = {rule.name: threshold_of(rule) for rule in rules}
     found = standing(settings.kafka_bootstrap_servers, settings.alert_topic, _TOLD)
-    resolved = [one for one in found.told if one["status"] == Status.RESOLVED.value]
+    resolved = [one for one in found.told if one["status"] == AlertStatus.RESOLVED.value]
     messages = [*(_message(one, found) for one in found.firing), *resolved]
     return {"alerts": [_alert(one, thresholds.get(one["rule"])) for one in messages]}
 
@@ -115,7 +115,7 @@ def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
     last = next((one for one in found.told if one["alert_id"] == alert.id), {})
     return {
         "alert_id": alert.id,
-        "status": Status.FIRING.value,
+        "status": AlertStatus.FIRING.value,
         "rule": alert.rule,
         "severity": alert.severity,
         "labels": dict(alert.labels),

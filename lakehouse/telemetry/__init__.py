@@ -12,7 +12,6 @@ from lakehouse.telemetry.lag import Observer, observe
 from lakehouse.telemetry.values import (
     Audit,
     EventTimes,
-    Gate,
     Health,
     LayerLag,
     Observation,
@@ -20,6 +19,7 @@ from lakehouse.telemetry.values import (
     QueryRun,
     QueryState,
     Run,
+    StreamGate,
     StreamState,
     TableState,
     Word,
@@ -28,7 +28,6 @@ from lakehouse.telemetry.values import (
 __all__ = [
     "Audit",
     "EventTimes",
-    "Gate",
     "Health",
     "LayerLag",
     "Observation",
@@ -38,6 +37,7 @@ __all__ = [
     "QueryRun",
     "QueryState",
     "Run",
+    "StreamGate",
     "StreamState",
     "TableState",
     "Word",

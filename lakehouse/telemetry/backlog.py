@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakehouse.tables.entries import total
 from lakehouse.tables.specs import Position
-from lakehouse.telemetry.delta_log import CommitFacts, File, Log
+from lakehouse.telemetry.delta_log import CommitFacts, FileFacts, Log
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _of_commits(log: Log, position: Position, rows_of: _RowsOf) -> Unread:
     return Unread(rows, since, commits)
 
 
-def _of_files(files: Sequence[File]) -> Unread:
+def _of_files(files: Sequence[FileFacts]) -> Unread:
     rows = total([file.records for file in files])
     if rows is None:
         return Unread(None, reason="the table has files whose rows are not known")

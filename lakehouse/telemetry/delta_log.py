@@ -21,7 +21,7 @@ from lakehouse.tables.specs import EPOCH
 
 
 @dataclass(frozen=True)
-class File:
+class FileFacts:
     """A data file: its rows (null without statistics), bytes, time of writing, and newest time."""
 
     records: int | None
@@ -63,12 +63,12 @@ class Log:
         self.table_id: str | None = None
         self.properties: Mapping[str, str] = {}
         self.committed_ms: int | None = None
-        self.files: dict[str, File] = {}
+        self.files: dict[str, FileFacts] = {}
         self.transactions: dict[str, int] = {}
         self.noted_ms: dict[str, int] = {}  # when each of them was, in ms since the epoch
         self._identity: tuple[int, int] | None = None
         self._commits: dict[int, CommitFacts] = {}
-        self._starts: dict[int, tuple[File, ...]] = {}
+        self._starts: dict[int, tuple[FileFacts, ...]] = {}
         self._feed_rows: dict[str, int] = {}
         self._asked: set[int] = set()
 
@@ -123,7 +123,7 @@ class Log:
                 return None
         return self._feed_rows[path]
 
-    def files_at(self, version: int) -> tuple[File, ...] | None:
+    def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
         """Return the files of an earlier version, the oldest first; null if the log does not say."""
         self._asked.add(version)
         if version not in self._starts:
@@ -190,9 +190,9 @@ class Log:
             elif info := action.get("commitInfo"):
                 self.committed_ms = committed_ms_of(info)
 
-    def _data_file(self, add: Mapping[str, Any]) -> File:
+    def _data_file(self, add: Mapping[str, Any]) -> FileFacts:
         newest = (stats_of(add).get("maxValues") or {}).get(self._time_column)
-        return File(rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest))
+        return FileFacts(rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest))
 
 
 def _facts(entry: LogEntry) -> CommitFacts:

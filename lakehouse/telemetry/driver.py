@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from lakehouse.runtime.watch import Watch
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.readers import query_of, readers_of
+from lakehouse.telemetry.queries import queries_of, query_of
 from lakehouse.telemetry.server import Readiness
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class DriverMetrics(Watch):
     ) -> None:
         self.registry = registry or CollectorRegistry()
         self._stream_of = {
-            reader.name: stream.name for stream in streams for reader in readers_of(stream, settings)
+            query.name: stream.name for stream in streams for query in queries_of(stream, settings)
         }
         self._lock = threading.Lock()
         self._failing: dict[str, str] = {}

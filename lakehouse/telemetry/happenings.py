@@ -17,7 +17,7 @@ from lakehouse.telemetry.values import Audit
 _COLUMNS = ["at", "kind", "stream", "details"]
 
 
-class Happenings:
+class AuditsAndStops:
     """Reads the table's files, the newest first, each once."""
 
     def __init__(self, log: Log) -> None:

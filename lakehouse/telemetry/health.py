@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lakehouse.settings import Settings
-from lakehouse.telemetry.values import Gate, Health, LayerLag, PartitionLag, QueryState, Word
+from lakehouse.telemetry.values import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
 
 _ORDER = tuple(Word)
 
@@ -17,7 +17,7 @@ def health_of(
     layers: Sequence[LayerLag],
     queries: Sequence[QueryState],
     *,
-    gate: Gate | None,
+    gate: StreamGate | None,
     newest_event: datetime | None,
     unrun: Mapping[str, datetime | None],
     now: datetime,

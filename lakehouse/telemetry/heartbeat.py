@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.runtime.watch import Watch
-from lakehouse.telemetry.readers import query_of
+from lakehouse.telemetry.queries import query_of
 from lakehouse.telemetry.runs import as_json, draft_of, file_of
 from lakehouse.telemetry.values import QueryRun, Run
 

@@ -27,10 +27,10 @@ from lakehouse.tables.specs import Position
 from lakehouse.telemetry import measures, progress, runs
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log
-from lakehouse.telemetry.happenings import Happenings
+from lakehouse.telemetry.happenings import AuditsAndStops
 from lakehouse.telemetry.health import health_of
-from lakehouse.telemetry.progress import Sent
-from lakehouse.telemetry.readers import Reader, gate_of, readers_of, tables_of
+from lakehouse.telemetry.progress import ExportProgress
+from lakehouse.telemetry.queries import StreamQuery, gate_of, queries_of, tables_of
 from lakehouse.telemetry.small_tables import Gates, OpenLetters
 from lakehouse.telemetry.values import (
     Health,
@@ -67,7 +67,7 @@ class Observer:
         lake = local_path(settings.lake) or Path()
         self._letters = OpenLetters(Log(lake / DEAD_LETTERS.layer / DEAD_LETTERS.name))
         self._gates = Gates(Log(lake / GATES.layer / GATES.name))
-        self._happenings = Happenings(Log(lake / EVENTS.layer / EVENTS.name))
+        self._happenings = AuditsAndStops(Log(lake / EVENTS.layer / EVENTS.name))
 
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams now, UTC."""
@@ -135,7 +135,7 @@ class _Seen:
     broker: Broker
     letters: OpenLetters
     gates: Gates
-    happenings: Happenings
+    happenings: AuditsAndStops
     runs: Sequence[Run]
 
 
@@ -145,14 +145,14 @@ class _Watched:
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
         self._settings = settings
-        self._readers = readers_of(stream, settings)
+        self._queries = queries_of(stream, settings)
         lake = local_path(settings.lake) or Path()
         self._logs = {
             name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)
             for name in tables_of(stream)
         }
         self._sent = {
-            f"export.{kept.name}": Sent(
+            f"export.{kept.name}": ExportProgress(
                 self._logs[f"gold.{kept.name}"],
                 None if kept.export.topic is None else settings.topic(kept.export.topic),
             )
@@ -172,20 +172,20 @@ class _Watched:
         """Return the stream's state."""
         has_lake, name = seen.lake_reason is None, self._stream.name
         partitions = [
-            lag for one in self._readers if one.layer == "bronze" for lag in self._partitions(one, seen, now)
+            lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen, now)
         ]
         layers = [
             lag
-            for one in self._readers
+            for one in self._queries
             if has_lake and one.layer != "bronze"
             for lag in self._layers(one, now)
         ]
-        queries = [self._query(one) for one in self._readers]
+        queries = [self._query(one) for one in self._queries]
         times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
         newest = max((one.newest for one in times), default=None)
         gate = seen.gates.of(name)
         letters = seen.letters.by_stream
-        ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._readers), gate_of(name)])
+        ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._queries), gate_of(name)])
         health = health_of(
             partitions,
             layers,
@@ -221,31 +221,31 @@ class _Watched:
             seen.happenings.audit_of(name) if has_lake else None,
         )
 
-    def _partitions(self, reader: Reader, seen: _Seen, now: datetime) -> list[PartitionLag]:
-        (topic,) = reader.reads
-        offsets = progress.kafka_offsets(self._logs[reader.name], reader.name, topic)
+    def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:
+        (topic,) = query.reads
+        offsets = progress.kafka_offsets(self._logs[query.name], query.name, topic)
         if seen.broker_reason is not None:
             return measures.unknown_partitions(topic, offsets, seen.broker_reason)
         if topic not in seen.ends:
             return measures.unknown_partitions(topic, offsets, f"the broker has no topic {topic}")
         return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
 
-    def _layers(self, reader: Reader, now: datetime) -> list[LayerLag]:
+    def _layers(self, query: StreamQuery, now: datetime) -> list[LayerLag]:
         return [
-            measures.layer_lag(reader, name, self._logs[name], self._position(reader, name), now)
-            for name in reader.reads
+            measures.layer_lag(query, name, self._logs[name], self._position(query, name), now)
+            for name in query.reads
         ]
 
-    def _position(self, reader: Reader, source: str) -> Position | None:
-        if reader.target is None:
-            return self._sent[reader.name].position
-        return progress.position(self._logs[reader.target], reader.name, self._logs[source])
+    def _position(self, query: StreamQuery, source: str) -> Position | None:
+        if query.target is None:
+            return self._sent[query.name].position
+        return progress.position(self._logs[query.target], query.name, self._logs[source])
 
-    def _query(self, reader: Reader) -> QueryState:
-        if reader.target is None:
-            sent = self._sent[reader.name]
+    def _query(self, query: StreamQuery) -> QueryState:
+        if query.target is None:
+            sent = self._sent[query.name]
             done = None if sent.position is None else sent.position.version - 1
-            return QueryState(reader.name, reader.layer, done, None if done is None else sent.at)
-        log = self._logs[reader.target]
-        at = progress.written_at(log, reader.name)
-        return QueryState(reader.name, reader.layer, None if at is None else log.version, at)
+            return QueryState(query.name, query.layer, done, None if done is None else sent.at)
+        log = self._logs[query.target]
+        at = progress.written_at(log, query.name)
+        return QueryState(query.name, query.layer, None if at is None else log.version, at)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.readers import readers_of
+from lakehouse.telemetry.queries import queries_of
 
 if TYPE_CHECKING:
     from lakehouse.runtime.runner import BatchDone
@@ -60,7 +60,7 @@ class JsonLines:
     def __init__(self, streams: Sequence[Stream], settings: Settings, write: Callable[[str], None]) -> None:
         self._write = write
         self._stream_of = {
-            one.name: stream.name for stream in streams for one in readers_of(stream, settings)
+            one.name: stream.name for stream in streams for one in queries_of(stream, settings)
         }
 
     def say(self, text: str) -> None:

@@ -23,7 +23,7 @@ from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry.lines import TextLines
-from lakehouse.telemetry.readers import readers_of
+from lakehouse.telemetry.queries import queries_of
 from lakehouse.telemetry.values import Observation, StreamState
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LiveLines(TextLines):
         self._layers = [layer for layer in LAYERS if layer in layers]
         self._streams = [stream.name for stream in streams]
         self._stream_of = {
-            one.name: stream.name for stream in streams for one in readers_of(stream, settings)
+            one.name: stream.name for stream in streams for one in queries_of(stream, settings)
         }
         self._lock = threading.Lock()
         self._written: dict[tuple[str, str], _Written] = {}

@@ -9,7 +9,7 @@ from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log, from_ms
-from lakehouse.telemetry.readers import Reader
+from lakehouse.telemetry.queries import StreamQuery
 from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, TableState
 
 _LATENESS = "lakehouse.allowed_lateness_s"
@@ -46,23 +46,25 @@ def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> l
     ]
 
 
-def layer_lag(reader: Reader, source: str, log: Log, position: Position | None, now: datetime) -> LayerLag:
+def layer_lag(
+    query: StreamQuery, source: str, log: Log, position: Position | None, now: datetime
+) -> LayerLag:
     """Return what waits before a query in one of the tables that it reads."""
     if log.version < 0:
-        return LayerLag(reader.layer, reader.name, source, 0, 0.0, 0)
+        return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
     if position is not None and position.version > log.version + 1:
         unread = Unread(
             None, reason=f"{source} is older than what was read of it: it was restored or recreated"
         )
-    elif reader.layer == "export":
+    elif query.layer == "export":
         unread = unread_changes(log, position)
     else:
         unread = unread_appends(log, position)
     if unread.rows is None:
-        return LayerLag(reader.layer, reader.name, source, None, None, None, unread.reason)
+        return LayerLag(query.layer, query.name, source, None, None, None, unread.reason)
     seconds = None if unread.since_ms is None else _age_s(unread.since_ms, now)
     return LayerLag(
-        reader.layer, reader.name, source, unread.rows, seconds if unread.rows else 0.0, unread.commits
+        query.layer, query.name, source, unread.rows, seconds if unread.rows else 0.0, unread.commits
     )
 
 

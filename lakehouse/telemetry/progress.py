@@ -33,7 +33,7 @@ def written_at(log: Log, query: str) -> datetime | None:
     return None if at is None else from_ms(at)
 
 
-class Sent:
+class ExportProgress:
     """How far an export has come, by its note in the lake, as of the last `refresh`.
 
     `position` is null before the first micro-batch, and if the note is of another table.

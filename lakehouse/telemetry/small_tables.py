@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from lakehouse.quality.results import GateState, last_of
 from lakehouse.records.dead_letters import OPEN
 from lakehouse.telemetry.delta_log import Log
-from lakehouse.telemetry.values import Gate
+from lakehouse.telemetry.values import StreamGate
 
 FILES_A_LOOK = 200
 """Limits the first look at a table of many files to a moment."""
@@ -59,10 +59,10 @@ class Gates:
         self._read: set[str] = set()
         self._last: dict[str, GateState] = {}
 
-    def of(self, stream: str) -> Gate | None:
+    def of(self, stream: str) -> StreamGate | None:
         """Return a stream's gate, null if none has ever been checked."""
         last = self._last.get(stream)
-        return None if last is None else Gate(last.is_open, last.changed_at, last.reasons)
+        return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
     def refresh(self) -> None:
         """Read the changes since the last look."""

@@ -113,7 +113,7 @@ class EventTimes:
 
 
 @dataclass(frozen=True)
-class Gate:
+class StreamGate:
     """A stream's gate as last noted in ops.gates."""
 
     is_open: bool
@@ -182,7 +182,7 @@ class StreamState:
     queries: tuple[QueryState, ...]
     event_times: tuple[EventTimes, ...]
     open_letters: int | None
-    gate: Gate | None
+    gate: StreamGate | None
     newest_event: datetime | None
     freshness_s: float | None
     runs: tuple[Run, ...] = ()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from lakehouse.alerts.evaluating import (
     Alert,
+    AlertStatus,
     Judged,
     Key,
     Notification,
-    Status,
     as_message,
     evaluate,
     state_as_json,
@@ -48,7 +48,7 @@ def run(line: str, for_s: float, restarts: Sequence[int] = ()) -> list[Notificat
 
 def drawn(told: Sequence[Notification], length: int) -> str:
     at = {
-        int((one.at - START).total_seconds()) // TICK_S: "F" if one.status is Status.FIRING else "R"
+        int((one.at - START).total_seconds()) // TICK_S: "F" if one.status is AlertStatus.FIRING else "R"
         for one in told
     }
     return "".join(at.get(tick, " ") for tick in range(length))
@@ -94,7 +94,7 @@ def test_an_alert_whose_rule_is_gone_resolves() -> None:
     later = START + timedelta(seconds=1)
     after, told = evaluate([rule(name="other")], {"other": []}, state, later)
     assert after == {}
-    assert [(one.status, one.alert.what) for one in told] == [(Status.RESOLVED, "its rule is gone")]
+    assert [(one.status, one.alert.what) for one in told] == [(AlertStatus.RESOLVED, "its rule is gone")]
 
 
 lines = st.text("x.?-!", max_size=30)
@@ -107,7 +107,7 @@ def test_each_firing_resolves_once_and_restarts_change_nothing(
 ) -> None:
     told = run(line + "-", for_s)
     statuses = [one.status for one in told]
-    assert statuses == [Status.FIRING, Status.RESOLVED] * (len(told) // 2)
+    assert statuses == [AlertStatus.FIRING, AlertStatus.RESOLVED] * (len(told) // 2)
     firings, ends = told[::2], told[1::2]
     assert [one.alert.id for one in firings] == [one.alert.id for one in ends]
     assert len({one.alert.id for one in firings}) == len(firings)

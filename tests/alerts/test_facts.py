@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.alerts.facts import Audit, Facts, Landed, Window, find, least_of
+from lakehouse.alerts.facts import Facts, LandedCounts, Window, find, least_of
 from lakehouse.alerts.rules import (
     AuditFailedRule,
     AuditOldRule,
@@ -19,7 +19,16 @@ from lakehouse.alerts.rules import (
     MetricRule,
     Rule,
 )
-from lakehouse.telemetry import Gate, Health, LayerLag, Observation, PartitionLag, StreamState, Word
+from lakehouse.telemetry import (
+    Audit,
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    StreamGate,
+    StreamState,
+    Word,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LAG = LagRule(name="r", kind="lag", layer="bronze", seconds=30)
@@ -36,7 +45,7 @@ def stream(
     *,
     seconds: tuple[float | None, ...] = (0.0,),
     gold: tuple[int | None, ...] = (0,),
-    gate: Gate | None = None,
+    gate: StreamGate | None = None,
     age_s: float | None = 5.0,
 ) -> StreamState:
     return StreamState(
@@ -64,8 +73,8 @@ def verdicts(rule: Rule, known: Facts) -> list[bool | None]:
     return [one.is_so for one in found]
 
 
-CLOSED = Gate(is_open=False, changed_at=NOW, reasons=("too few rows",))
-OPENED = Gate(is_open=True, changed_at=NOW, reasons=())
+CLOSED = StreamGate(is_open=False, changed_at=NOW, reasons=("too few rows",))
+OPENED = StreamGate(is_open=True, changed_at=NOW, reasons=())
 
 
 @pytest.mark.parametrize(
@@ -86,9 +95,9 @@ OPENED = Gate(is_open=True, changed_at=NOW, reasons=())
         (GATE, facts(stream(gate=OPENED)), [False]),
         (GATE, facts(stream(gate=CLOSED)), [True]),
         (LETTERS, facts(stream()), [None]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(0, 0)}}), [False]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(100, 10)}}), [False]),
-        (LETTERS, facts(stream(), landed={"r": {"sales": Landed(100, 11)}}), [True]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(0, 0)}}), [False]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(100, 10)}}), [False]),
+        (LETTERS, facts(stream(), landed={"r": {"sales": LandedCounts(100, 11)}}), [True]),
         (FAILED, facts(stream()), []),
         (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=True)}), [False]),
         (FAILED, facts(stream(), audits={"sales": Audit(NOW, is_clean=False)}), [True]),

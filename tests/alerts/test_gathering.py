@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.alerts.facts import Audit, Landed, Window
+from lakehouse.alerts.facts import LandedCounts, Window
 from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.rules import DeadLetterRule, MetricRule
 from lakehouse.errors import TableError
@@ -22,7 +22,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.streams import STREAMS
 from lakehouse.streams.metrics import METRICS_1M
-from lakehouse.telemetry import Observation
+from lakehouse.telemetry import Audit, Observation
 from tests.serving.lakes import NOON_MS, ServedLake, minute
 from tests.serving.lakes import at as at_ms
 from tests.serving.test_letters_api import letter
@@ -74,16 +74,16 @@ def test_landed_records_and_dead_letters_are_counted_by_stream(lake: str) -> Non
     facts = gather(Observation(NOON, ()), lake, STREAMS, [LETTERS, RECENT], audits=Audits(), warn=said.append)
     assert facts.landed == {
         "letters": {
-            "metrics": Landed(4, 2),
-            "calls": Landed(5, 1),
-            "sales": Landed(0, 0),
-            "transactions": Landed(1, 0),
+            "metrics": LandedCounts(4, 2),
+            "calls": LandedCounts(5, 1),
+            "sales": LandedCounts(0, 0),
+            "transactions": LandedCounts(1, 0),
         },
         "recent": {
-            "metrics": Landed(2, 1),
-            "calls": Landed(2, 0),
-            "sales": Landed(0, 0),
-            "transactions": Landed(0, 0),
+            "metrics": LandedCounts(2, 1),
+            "calls": LandedCounts(2, 0),
+            "sales": LandedCounts(0, 0),
+            "transactions": LandedCounts(0, 0),
         },
     }
     assert said == []

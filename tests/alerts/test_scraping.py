@@ -17,14 +17,14 @@ from prometheus_client import CollectorRegistry, start_http_server
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import load_rules
 from lakehouse.streams import STREAMS
-from lakehouse.telemetry import Gate, Health, Observation, ObservationCollector, StreamState, Word
+from lakehouse.telemetry import Health, Observation, ObservationCollector, StreamGate, StreamState, Word
 from tests.pipeline import await_
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def closed(name: str, age_s: float) -> StreamState:
-    gate = Gate(is_open=False, changed_at=NOW, reasons=("too few rows",))
+    gate = StreamGate(is_open=False, changed_at=NOW, reasons=("too few rows",))
     return StreamState(name, Health(Word.BLOCKED, ""), (), (), (), (), (), 0, gate, NOW, age_s)
 
 

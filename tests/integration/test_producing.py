@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
-from lakehouse.sandbox.producing import Progress, bursts, produce
+from lakehouse.sandbox.producing import SendingProgress, bursts, produce
 from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.samples.mixing import Shares
@@ -202,7 +202,7 @@ def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Service
 def test_a_paced_run_sends_its_total_of_endless_samples_and_reports_progress(
     services: Services, topic: str
 ) -> None:
-    seen: list[Progress] = []
+    seen: list[SendingProgress] = []
     endless = (Sample(b"k", b"%d" % number, "valid") for number in count())
 
     summary = produce(services.kafka, topic, endless, rate=1000, total=700, on_progress=seen.append)
@@ -220,7 +220,7 @@ def test_more_than_the_clients_queue_holds_is_sent_whole(services: Services, top
 
 
 def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Services, topic: str) -> None:
-    seen: list[Progress] = []
+    seen: list[SendingProgress] = []
     endless = (Sample(b"k", b"x", "valid") for _ in count())
 
     summary = produce(

@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from lakehouse.serving.access import Access
-from lakehouse.serving.actions import Actions, Status
-from lakehouse.serving.actions_api import Wanted
+from lakehouse.serving.actions import Actions, ActionStatus
+from lakehouse.serving.actions_api import WantedAction
 from lakehouse.serving.app import make_app
 from lakehouse.serving.problems import Problem
 from lakehouse.streams import STREAMS
@@ -40,7 +40,7 @@ SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600
     ],
 )
 def test_an_action_is_a_command_of_the_command_line(wanted: Any, command: list[str]) -> None:
-    assert Wanted(**wanted).command() == command
+    assert WantedAction(**wanted).command() == command
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,12 @@ def test_what_no_command_has_is_refused(client: TestClient, body: Any, parameter
 def test_an_action_ends_as_its_command_does() -> None:
     async def scenario() -> None:
         actions = Actions(ECHO)
-        for command, code, status in ((["audit"], 0, Status.SUCCEEDED), (["a", "b"], 1, Status.FAILED)):
+        for command, code, status in (
+            (["audit"], 0, ActionStatus.SUCCEEDED),
+            (["a", "b"], 1, ActionStatus.FAILED),
+        ):
             action = await actions.start(command, "ada")
-            while action.status is Status.RUNNING:
+            while action.status is ActionStatus.RUNNING:
                 await asyncio.sleep(0.01)
             assert (action.exit_code, action.status, list(action.lines)) == (
                 code,
@@ -104,6 +107,6 @@ def test_one_action_runs_at_a_time_and_leaves_with_the_server() -> None:
         while not action.lines:
             await asyncio.sleep(0.01)
         await actions.close()
-        assert (action.exit_code, action.status) == (-15, Status.FAILED)
+        assert (action.exit_code, action.status) == (-15, ActionStatus.FAILED)
 
     asyncio.run(scenario())

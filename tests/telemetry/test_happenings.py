@@ -11,7 +11,7 @@ from lakehouse.events import Event, Kind
 from lakehouse.ops.event_table import append, compact
 from lakehouse.telemetry import Audit
 from lakehouse.telemetry.delta_log import Log
-from lakehouse.telemetry.happenings import Happenings
+from lakehouse.telemetry.happenings import AuditsAndStops
 from tests import pipeline
 
 AT = pipeline.utc("2026-11-22T09:00:00")
@@ -25,7 +25,7 @@ def event(kind: Kind, stream: str | None, at: datetime, **details: object) -> Ev
 
 def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp_path: Path) -> None:
     lake, later = str(tmp_path), AT + timedelta(hours=1)
-    found = Happenings(Log(tmp_path / "ops" / "events"))
+    found = AuditsAndStops(Log(tmp_path / "ops" / "events"))
     found.refresh()
     assert found.audit_of("sales") is None
 
@@ -43,7 +43,7 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
 def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_compaction(
     tmp_path: Path,
 ) -> None:
-    lake, found = str(tmp_path), Happenings(Log(tmp_path / "ops" / "events"))
+    lake, found = str(tmp_path), AuditsAndStops(Log(tmp_path / "ops" / "events"))
     for number in range(30):
         at = AT + timedelta(minutes=number)
         append(lake, [event(Kind.STOP, "sales", at, layers=["gold"] if number else ["silver", "gold"])])
@@ -55,6 +55,6 @@ def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_co
 
     assert compact(lake) is not None
     found.refresh()
-    fresh = Happenings(Log(tmp_path / "ops" / "events"))
+    fresh = AuditsAndStops(Log(tmp_path / "ops" / "events"))
     fresh.refresh()
     assert (found.stops_of("sales"), fresh.stops_of("sales")) == (expected, expected)

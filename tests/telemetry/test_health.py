@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from lakehouse.settings import load_settings
-from lakehouse.telemetry import Gate, Health, LayerLag, PartitionLag, QueryState, Word
+from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
 from lakehouse.telemetry.health import health_of
 from tests import pipeline
 
@@ -23,7 +23,7 @@ def health(
     reason: str | None = None,
     export: tuple[int, float] = (0, 0.0),
     newest: datetime | None = NOW,
-    gate: Gate | None = None,
+    gate: StreamGate | None = None,
 ) -> Health:
     """Return what is said of a stream with so many records waiting, for so many seconds."""
     layers = [
@@ -81,6 +81,6 @@ def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() 
 
 
 def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:
-    closed = Gate(is_open=False, changed_at=AGO, reasons=("too few rows",))
+    closed = StreamGate(is_open=False, changed_at=AGO, reasons=("too few rows",))
     assert health(unrun={"export": None}, export=(4, 300.0), gate=closed).word is Word.BLOCKED
     assert health(unrun={"export": None}, export=(4, 300.0)).word is Word.STOPPED

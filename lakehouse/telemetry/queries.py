@@ -10,7 +10,7 @@ from lakehouse.stream import Stream
 
 
 @dataclass(frozen=True)
-class Reader:
+class StreamQuery:
     """A query by its name. It reads qualified names of tables; a bronze query reads its topic.
 
     `target` is the table that it fills, which says how far it has come; null for an export.
@@ -22,19 +22,25 @@ class Reader:
     target: str | None
 
 
-def readers_of(stream: Stream, settings: Settings) -> tuple[Reader, ...]:
-    """Return every query of a stream, readers after those whose tables they read."""
+def queries_of(stream: Stream, settings: Settings) -> tuple[StreamQuery, ...]:
+    """Return every query of a stream, each after those whose tables it reads."""
     topics = {source.table: settings.topic(source.topic) for source in stream.sources}
     return (
-        *(Reader("bronze", f"bronze.{name}", (topic,), f"bronze.{name}") for name, topic in topics.items()),
-        *(Reader("silver", f"silver.{name}", (f"bronze.{name}",), f"silver.{name}") for name in topics),
         *(
-            Reader(
+            StreamQuery("bronze", f"bronze.{name}", (topic,), f"bronze.{name}")
+            for name, topic in topics.items()
+        ),
+        *(StreamQuery("silver", f"silver.{name}", (f"bronze.{name}",), f"silver.{name}") for name in topics),
+        *(
+            StreamQuery(
                 "gold", f"gold.{table.name}", tuple(f"silver.{n}" for n in table.reads), f"gold.{table.name}"
             )
             for table in stream.gold
         ),
-        *(Reader("export", f"export.{kept.name}", (f"gold.{kept.name}",), None) for kept in stream.tables),
+        *(
+            StreamQuery("export", f"export.{kept.name}", (f"gold.{kept.name}",), None)
+            for kept in stream.tables
+        ),
     )
 
 
