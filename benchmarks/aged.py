@@ -22,7 +22,6 @@ from lakehouse import tables
 from lakehouse.layers import bronze, gold, silver
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, METRICS, SERVICES
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, TableSpec
 from lakehouse.tables import delta_internals as delta
@@ -60,30 +59,28 @@ class _Row:
         return F.element_at(F.array(*map(F.lit, values)), place.cast("int"))
 
 
-def add_rows(
-    lake: Lake, streams: Sequence[Stream], settings: Settings, *, days: int, until: datetime
-) -> None:
+def add_rows(lake: Lake, streams: Sequence[Stream], *, days: int, until: datetime) -> None:
     """Give the streams' tables the rows of the days before a time (UTC); a second call adds them again.
 
     No two of them have the same key. Rows that are in the tables already must be newer.
     """
-    for spec in _specs(streams, settings):
+    for spec in _specs(streams):
         if spec.cluster_by is not None:
             _add_rows(lake, spec, days=days, until=until)
 
 
-def lengthen_logs(lake: Lake, streams: Sequence[Stream], settings: Settings) -> None:
+def lengthen_logs(lake: Lake, streams: Sequence[Stream]) -> None:
     """Give each of these tables a log of `COMMITS` commits; a rerun changes nothing."""
-    for spec in _specs(streams, settings):
+    for spec in _specs(streams):
         _lengthen_log(lake, lake.path(spec.layer, spec.name))
 
 
-def _specs(streams: Sequence[Stream], settings: Settings) -> list[TableSpec]:
+def _specs(streams: Sequence[Stream]) -> list[TableSpec]:
     specs = [DEAD_LETTERS]
     for stream in streams:
         specs += [bronze.spec(source) for source in stream.sources]
-        specs += [silver.spec(source, settings) for source in stream.sources]
-        specs += [gold.spec(table, settings) for table in stream.tables]
+        specs += [silver.spec(source) for source in stream.sources]
+        specs += [gold.spec(table) for table in stream.tables]
     return specs
 
 

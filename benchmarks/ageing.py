@@ -37,9 +37,9 @@ from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS, choose
+from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
 
 _LATE_SPAN_S = 6.9 * 24 * 3600
@@ -110,7 +110,8 @@ def ageing(
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this PNG.")] = None,
 ) -> None:
     """Measure micro-batches and starts of all layers on lakes of several ages, by turns."""
-    plan, ages = Plan(choose(stream or []), events, late, by_layer, jobs), [0, *sorted(days or [10, 30, 90])]
+    streams = choose(stream or [], load_settings())
+    plan, ages = Plan(streams, events, late, by_layer, jobs), [0, *sorted(days or [10, 30, 90])]
     found: list[Cost] = []
     with _lakes(ages, plan) as lakes, suppress(KeyboardInterrupt):  # then it tells what it has measured
         for number in range(warmup + rounds):
@@ -134,11 +135,11 @@ def _lakes(ages: Sequence[int], plan: Plan) -> Iterator[list[Aged]]:
             run(one.lake, streams, LAYERS, one.settings, RunOptions(AVAILABLE_NOW))
             began, keeper = time.monotonic(), Keeper(one.lake, one.settings)
             if one.days:
-                aged.add_rows(one.lake, streams, one.settings, days=one.days, until=_last_hour())
+                aged.add_rows(one.lake, streams, days=one.days, until=_last_hour())
             for task in tasks(streams, one.settings):
                 keeper.keep(task, utc_now())
             if one.days:
-                aged.lengthen_logs(one.lake, streams, one.settings)
+                aged.lengthen_logs(one.lake, streams)
             console.print(f"a lake of {one.days} days, made and kept in {time.monotonic() - began:.0f} s")
         yield found
 
@@ -150,7 +151,7 @@ def _last_hour() -> datetime:
 
 def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
     """Return the lake of an age, with topics and a Redis database of its own."""
-    topics = [topic for stream in STREAMS for topic in stream.topics]
+    topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
     base = settings.redis_url.get_secret_value().rpartition("/")[0]
     own = {
         "lake": f"{settings.lake}-{days}",

@@ -37,14 +37,14 @@ from lakehouse.sandbox.samples import Sample
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS, choose
+from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 _FILE_WIDTH = 160  # columns of a table where there is no terminal; by default 80, which cut figures off
 console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
-METRICS = choose(["metrics"])
+METRICS = BY_DEFAULT[:1]
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def bench_services() -> Iterator[Settings]:
         with local_services(settings) as endpoints:
             update = {"kafka_bootstrap_servers": endpoints.kafka, "redis_url": SecretStr(endpoints.redis)}
             settings = settings.model_copy(update=update)
-            topics = [topic for stream in STREAMS for topic in stream.topics]
+            topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
             create_topics(endpoints.kafka, dict.fromkeys(topics, settings.topic_partitions))
             yield settings
 
@@ -74,7 +74,7 @@ def backlog(
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
     """Catch up with a backlog, all layers together, or one after the other with the cost of each."""
-    streams = choose(stream or ["metrics"])
+    streams = choose(stream or ["metrics"], load_settings())
     names = [one.name for one in streams]
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
@@ -127,7 +127,7 @@ def hot(
     repeat: Annotated[int, typer.Option(min=1, help="How often each of the two is measured.")] = 2,
 ) -> None:
     """Compare silver and gold of transactions with and without one user who has half of the traffic."""
-    streams = choose(["transactions"])
+    streams = choose(["transactions"], load_settings())
     table = Table(title=f"{events:,} transactions, with one user's share of them")
     for heading in ("share of one user", "gold seconds", "gold CPU-s", "silver seconds", "silver CPU-s"):
         table.add_column(heading, justify="right")
@@ -178,7 +178,7 @@ def closing(
                 lags.setdefault(row.user1, now - row.closed_at.timestamp())
 
         options = RunOptions(trigger, stop=stop, on_batch=on_batch)
-        args = (lake, choose(["calls"]), LAYERS[:3], settings, options)
+        args = (lake, choose(["calls"], settings), LAYERS[:3], settings, options)
         runner = threading.Thread(target=run, args=args)
         runner.start()
         try:

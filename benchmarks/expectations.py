@@ -21,13 +21,13 @@ from lakehouse.layers import gold, silver
 from lakehouse.quality.checking import check, make_context, suite_of
 from lakehouse.quality.subjects import PinnedTables, subjects
 from lakehouse.runtime.runner import utc_now
-from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import choose
-from lakehouse.streams.metrics import METRICS, METRICS_1M
+from lakehouse.settings import load_settings
+from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
 
 app = typer.Typer(add_completion=False)
 
+METRICS = BY_DEFAULT[0]
 SERVICES = 1_000
 
 
@@ -38,8 +38,8 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
     with tempfile.TemporaryDirectory() as directory:
         settings = load_settings().model_copy(update={"home": Path(directory), "lake": f"{directory}/lake"})
         with open_lake(settings, "expectations", brief=False) as lake:
-            _fill(lake, settings, rows)
-            every = subjects(choose(["metrics"]), settings)
+            _fill(lake, rows)
+            every = subjects(choose(["metrics"], settings))
             pinned = PinnedTables(lake, every, settings, utc_now())
             context = make_context(directory)
             for subject in every:
@@ -55,7 +55,7 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
                 )
 
 
-def _fill(lake: Lake, settings: Settings, rows: int) -> None:
+def _fill(lake: Lake, rows: int) -> None:
     """One event a window: its service, its minute, its value."""
     events = lake.spark.range(rows).selectExpr(
         f"concat('service ', id % {SERVICES}) AS service_id",
@@ -77,8 +77,8 @@ def _fill(lake: Lake, settings: Settings, rows: int) -> None:
         "event_time AS last_event_time",
         "true AS is_final",
     )
-    _append(events, lake.ensure(silver.spec(METRICS.sources[0], settings)))
-    _append(windows, lake.ensure(gold.spec(METRICS_1M, settings)))
+    _append(events, lake.ensure(silver.spec(METRICS.sources[0])))
+    _append(windows, lake.ensure(gold.spec(METRICS.gold[0])))
 
 
 def _append(rows: DataFrame, path: str) -> None:

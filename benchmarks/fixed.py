@@ -33,19 +33,18 @@ from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse import tables
 from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.step import Permitted
 from lakehouse.progress import parts
 from lakehouse.progress.reading import InMemory
 from lakehouse.records.validation import judge
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.execution import executing_for
-from lakehouse.streams import STREAMS, choose
+from lakehouse.streams import BY_DEFAULT
 from lakehouse.tables import Lake, Move, Position, TableSpec, open_lake
 from tests.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-METRICS = choose(["metrics"])[0]
+METRICS = BY_DEFAULT[0]
 ROOT = Path(__file__).parents[1]
 
 
@@ -125,7 +124,7 @@ def operations(
         steps = [
             maker.make()
             for layer in (silver, gold)
-            for maker in layer.steps(lake, METRICS, settings, Permitted())
+            for maker in layer.steps(lake, METRICS, settings.bytes_per_batch)
         ]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
         numbers, costs = lake.ensure(spec), _Costs(spark)
@@ -163,15 +162,15 @@ def crossing(rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] =
         lake.ensure(bronze.spec(METRICS.sources[0]))
         for number, events in enumerate((1_000, 5_000, 20_000, 60_000)):
             landed = _landed(lake, settings, events, number)
-            clean = judge(landed, METRICS.sources[0], None, settings).drop("raw", "reasons").persist()
+            clean = judge(landed, METRICS.sources[0], None).drop("raw", "reasons").persist()
             clean.count()
             watermark = datetime(2020, 1, 1, tzinfo=UTC)
 
             def judged(landed: DataFrame = landed, watermark: datetime = watermark) -> DataFrame:
-                return judge(landed, METRICS.sources[0], watermark, settings)
+                return judge(landed, METRICS.sources[0], watermark)
 
             def partial(clean: DataFrame = clean) -> DataFrame:
-                return METRICS.gold[0].preaggregate(clean, settings)
+                return METRICS.gold[0].preaggregate(clean)
 
             figures = [
                 _median_s(lake.spark, step, rounds, few=few)
@@ -220,7 +219,7 @@ def starts(
 
 def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
     with bench_services() as settings:
-        for stream in STREAMS:
+        for stream in BY_DEFAULT:
             send(Load(stream.name, events), settings)
         environment = {
             **os.environ,

@@ -37,11 +37,11 @@ from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, Span, as_stored, 
 from lakehouse.sinks.kafka import partition_of
 from lakehouse.sinks.redis import PIPELINE_ROWS
 from lakehouse.spark.session import start_session
-from lakehouse.streams import choose
+from lakehouse.streams import BY_DEFAULT
 from lakehouse.tables import Commit, Lake, Move
 
 app = typer.Typer(add_completion=False)
-STREAMS = choose(["metrics", "transactions"])
+STREAMS = [one for one in BY_DEFAULT if one.name in ("metrics", "transactions")]
 
 
 @contextmanager

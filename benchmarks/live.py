@@ -37,7 +37,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.step import LAYERS
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import choose
 from lakehouse.topics import create_topics
@@ -110,7 +110,7 @@ def live(
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
 ) -> None:
     """Measure the age of events in freshly started applications, after a warm-up."""
-    names = [one.name for one in choose(stream or ["metrics"])]
+    names = [one.name for one in choose(stream or ["metrics"], load_settings())]
     if with_peer and (len(names) > 1 or kill_after is not None):
         raise typer.BadParameter("the peer runs one stream, and is not killed")
     plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after)
@@ -259,7 +259,7 @@ def _ages_in_lake(
 ) -> dict[str, Ages]:
     """Return ages in gold and, with the lines of the pipeline, in what it has sent."""
     lake, found = Path(settings.lake), {}
-    for stream in choose(streams):
+    for stream in choose(streams, settings):
         table = stream.gold[0]
         prefix = f"{stream.name}: " if len(streams) > 1 else ""
         if "last_event_time" in table.schema.names:

@@ -28,7 +28,8 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
-from lakehouse.streams.calls import CALLS
+from lakehouse.streams import choose
+from lakehouse.streams.calls import SOURCES
 from lakehouse.tables import Lake
 
 app = typer.Typer(add_completion=False)
@@ -48,10 +49,11 @@ def orders(
             settings.model_copy(update={"lake": f"{settings.lake}-{name}", **batches})
             for name in ("interleaved", "one-first")
         )
-        _read(spark, CALLS, ["bronze", "silver", "gold"], interleaved, now)
-        for source in CALLS.sources:
-            _read(spark, replace(CALLS, sources=(source,), gold=()), ["bronze", "silver"], one_first, now)
-            _read(spark, CALLS, ["gold"], one_first, now)
+        (calls,) = choose(["calls"], settings)
+        _read(spark, calls, ["bronze", "silver", "gold"], interleaved, now)
+        for source in calls.sources:
+            _read(spark, replace(calls, sources=(source,), gold=()), ["bronze", "silver"], one_first, now)
+            _read(spark, calls, ["gold"], one_first, now)
         same = _compare(spark, interleaved, one_first)
     if not same:
         raise typer.Exit(1)
@@ -81,7 +83,7 @@ def _compare(spark: SparkSession, *lakes: Settings) -> bool:
     one, other = (
         Lake(spark, settings.lake).read("gold", "call_records").drop("was_closed") for settings in lakes
     )
-    silver = sum(Lake(spark, lakes[0].lake).read("silver", source.table).count() for source in CALLS.sources)
+    silver = sum(Lake(spark, lakes[0].lake).read("silver", source.table).count() for source in SOURCES)
     counted = one.agg(F.sum(F.col("analytics_events") + F.col("metrics_events"))).collect()[0][0]
     different = one.exceptAll(other).count() + other.exceptAll(one).count()
     console.print(

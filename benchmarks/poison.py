@@ -26,7 +26,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from lakehouse.streams import BY_DEFAULT, load
 from lakehouse.tables import open_lake
 from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
 from tests.poison import KINDS, Bytes, Kind, endless, valid
@@ -34,7 +34,7 @@ from tests.poison import KINDS, Bytes, Kind, endless, valid
 GOOD_SHARE = 0.2
 _IN_FLIGHT = 500
 _MAX_BYTES = 1_048_588  # what a broker takes by default
-TOPICS = {source.table: source.topic for stream in STREAMS for source in stream.sources}
+TOPICS = {source.table: source.topic for stream in BY_DEFAULT for source in stream.sources}
 
 app = typer.Typer(add_completion=False)
 
@@ -59,7 +59,13 @@ def poison(
         size = sum(len(one.bytes.value or b"") for one in sent.values())
         console.print(f"{len(sent):,} records sent, {size / 1e6:,.0f} MB, {records:,} of them malformed")
         began, done = time.monotonic(), list[BatchDone]()
-        run(lake, STREAMS, ["bronze", "silver"], settings, RunOptions(AVAILABLE_NOW, on_batch=done.append))
+        run(
+            lake,
+            load(settings),
+            ["bronze", "silver"],
+            settings,
+            RunOptions(AVAILABLE_NOW, on_batch=done.append),
+        )
         console.print(f"caught up in {time.monotonic() - began:.1f} s and {len(done)} micro-batches")
         differences = list(_differences(settings, sent))
     _report(sent.values())

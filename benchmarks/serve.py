@@ -40,8 +40,9 @@ from rich.console import Console
 from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks import Change, RedisSink
-from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.streams import BY_DEFAULT
 
+METRICS_1M = BY_DEFAULT[0].gold[0]
 _SERVICES = 20
 _FILE_ROWS = 100_000
 _REDIS_PORT, _NOWHERE = 16_399, "redis://127.0.0.1:1/0"

@@ -201,7 +201,7 @@ class _Comparison:
     def _catch_up(self, who: str, number: int, events: int) -> Measured:
         with sampled(application if who == PIPELINE else lambda: [self._other.process]) as used:
             if who == PIPELINE:
-                streams = choose([self._stream])
+                streams = choose([self._stream], self._settings)
                 run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW))
             else:
                 self._other.resume()

@@ -40,7 +40,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.cluster import Cluster
 from lakehouse.sandbox.loads import Load
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS, choose
+from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
 
 _STANDING = 20_000
@@ -107,7 +107,7 @@ def backlog(
     """Catch up with uneven backlogs; each has a lake, topics and an empty Redis of its own."""
     found, wrong = list[Measured](), list[str]()
     with bench_services() as settings, logged(settings.home / "heap"):
-        for name in [one.name for one in choose(stream or [])]:
+        for name in [one.name for one in choose(stream or [], settings)]:
             with open_lake(settings, "bench skew", brief=False) as lake:
                 _catch_up(lake, _apart(settings, "warmup"), name, [Load(name, warmup, seed=1)])
                 for number in range(1, rounds + 1):
@@ -154,7 +154,7 @@ def cluster(
     """Submit jobs/pipeline.py to a standalone cluster with two executors of a core each, for each case."""
     found, wrong = list[Measured](), list[str]()
     with bench_services() as settings, Cluster(settings.home / "cluster", cores=1) as standalone:
-        for name in [one.name for one in choose(stream or ["transactions"])]:
+        for name in [one.name for one in choose(stream or ["transactions"], settings)]:
             for number, (one, loads) in enumerate(_chosen(cases(name, events, seed=1), case).items()):
                 own = _apart(settings, f"{number}")
                 with Sender(name, own) as sender:
@@ -179,8 +179,8 @@ def _chosen(all_: dict[str, list[Load]], names: Sequence[str] | None) -> dict[st
 def _apart(settings: Settings, name: str) -> Settings:
     """Return settings with a lake and topics of their own."""
     word = "".join(letter if letter.isalnum() else "-" for letter in name)
-    ins = [topic for stream in STREAMS for topic in stream.topics]
-    outs = [table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic]
+    ins = [topic for stream in BY_DEFAULT for topic in stream.topics]
+    outs = [table.export.topic for stream in BY_DEFAULT for table in stream.tables if table.export.topic]
     topics = {topic: f"{topic}-{word}" for topic in (*ins, *outs)}
     with redis.Redis.from_url(settings.redis_url.get_secret_value()) as client:
         client.flushdb(asynchronous=True)  # a million keys take it seconds
@@ -189,7 +189,7 @@ def _apart(settings: Settings, name: str) -> Settings:
 
 def _catch_up(lake: Lake, settings: Settings, stream: str, loads: Sequence[Load]) -> Found:
     """Catch up with loads, after a few even events that make the tables and give them a watermark."""
-    own, streams, done = Lake(lake.spark, settings.lake), choose([stream]), list[BatchDone]()
+    own, streams, done = Lake(lake.spark, settings.lake), choose([stream], settings), list[BatchDone]()
     with Sender(stream, settings) as sender:
         sender.send([Load(stream, _STANDING, seed=9)])
         run(own, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))

@@ -191,7 +191,7 @@ def _send(loads: Sequence[Load], settings: Settings) -> Tally:
 
 def differences(stream: str, sent: Tally, settings: Settings) -> list[str]:
     """Return what of the lake, or of Redis, is not what was sent."""
-    (one,) = choose([stream])
+    (one,) = choose([stream], settings)
     table = one.gold[0]
     gold = DeltaTable(f"{settings.lake}/gold/{table.name}").to_pyarrow_table(
         columns=[*{*_COUNTS[stream], _SUMS[stream]}, *(["was_closed"] if stream == "calls" else [])]

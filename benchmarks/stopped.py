@@ -140,7 +140,7 @@ def _watch(
         [LAKEHOUSE, "alert", "--prometheus"], env=environment, capture_output=True, check=True
     )
     prometheus = stack.enter_context(_prometheus(home / "prometheus", ports, rules.stdout))
-    observer = Observer(choose([STREAM]), settings)
+    observer = Observer(choose([STREAM], settings), settings)
     stack.callback(observer.close)
 
     def found(query: str, label: str) -> Callable[[], tuple[str, str]]:

@@ -30,7 +30,7 @@ from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark.query_errors import error_line
 from lakehouse.spark.session import is_small
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS, choose, read_settings
+from lakehouse.streams import choose, load, read_settings
 from lakehouse.tables import Lake, open_lake
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.consumer_groups import committing
@@ -80,7 +80,7 @@ def run_layers(
     a line and retried while others continue. Raises LakehouseError for what still fails at the end, and for
     what a user can mend. Starts, stops and failures are kept in ops.events.
     """
-    streams, trigger, named = choose(stream_names), options.trigger, _named(layers)
+    streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
     check_trigger(trigger)
     with recorded(settings, f"lakehouse {named}"), ExitStack() as run_:
         _require_services(settings, layers, streams)
@@ -231,7 +231,7 @@ def _upkeep(
 def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
     from lakehouse.quality.gate import SuiteGate  # noqa: PLC0415 - takes seconds, which others need not wait
 
-    return SuiteGate(lake, STREAMS, settings, on_notice)
+    return SuiteGate(lake, load(settings), settings, on_notice)
 
 
 def job(layer: LayerName | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -17,10 +17,8 @@ from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import QueryResult
-from lakehouse.settings import Settings
 from lakehouse.spark import internals
-from lakehouse.stream import GoldTable
-from lakehouse.streams import STREAMS
+from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake, TableSpec
 
 _SET_ASIDE = "keys_set_aside"
@@ -51,15 +49,15 @@ _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
 """Nodes that are not commands, but run others."""
 
 
-def specs(settings: Settings) -> tuple[TableSpec, ...]:
+def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
     """Return every table of the lake, whether it exists yet or not."""
-    sources = [source for stream in STREAMS for source in stream.sources]
-    merged = [table for stream in STREAMS for table in stream.tables]
+    sources = [source for stream in streams for source in stream.sources]
+    merged = [table for stream in streams for table in stream.tables]
     return (
         *(bronze.spec(source) for source in sources),
-        *(silver.spec(source, settings) for source in sources),
+        *(silver.spec(source) for source in sources),
         DEAD_LETTERS,
-        *(gold.spec(table, settings) for table in merged),
+        *(gold.spec(table) for table in merged),
         DATA_LOSSES,
         UNSENT_ROWS,
         RESULTS,
@@ -68,14 +66,14 @@ def specs(settings: Settings) -> tuple[TableSpec, ...]:
     )
 
 
-def register(lake: Lake, settings: Settings, *, statement: str = "") -> list[str]:
+def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 
     Only those that the statement names are registered: each takes a moment. Rows that are set aside (a total
     that its type does not hold) are a view over their tables, ops.keys_set_aside.
     """
     statement = statement.lower()
-    all_specs = specs(settings)
+    all_specs = specs(streams)
     named = [spec for spec in all_specs if spec.name in statement]
     if named and _SET_ASIDE in statement:
         named = list(all_specs)
@@ -85,12 +83,12 @@ def register(lake: Lake, settings: Settings, *, statement: str = "") -> list[str
             tables.register(lake.spark, spec, lake.path(spec.layer, spec.name))
             found.append(spec.qualified_name)
     if not named or _SET_ASIDE in statement:
-        _view_set_aside(lake.spark, found)
+        _view_set_aside(lake.spark, streams, found)
     return found
 
 
-def _view_set_aside(spark: SparkSession, known: Collection[str]) -> None:
-    kept = [table for stream in STREAMS for table in stream.gold if f"gold.{table.name}" in known]
+def _view_set_aside(spark: SparkSession, streams: Sequence[Stream], known: Collection[str]) -> None:
+    kept = [table for stream in streams for table in stream.gold if f"gold.{table.name}" in known]
     totals = [_rows_set_aside(table, table.total) for table in kept if table.total is not None]
     if totals:
         spark.sql("CREATE DATABASE IF NOT EXISTS ops")

@@ -1,8 +1,9 @@
 """What a stream is: values that the layers' engines read, without any engine code.
 
-A Stream is one frozen value in one file of `lakehouse/streams/`. It has one or more sources (a topic with the
-contract of its records) and one or more gold tables (how clean rows become merged rows, and how those are
-exported). A difference between two streams is a function on these values, never a branch in an engine.
+A Stream is one frozen value, made in one file of `lakehouse/streams/`. It has one or more sources (a topic
+with the contract of its records) and one or more gold tables (how clean rows become merged rows, and how
+those are exported). A difference between two streams is a function on these values, never a branch in an
+engine. Settings that a stream depends on are part of it: `lakehouse.streams.load` puts them in.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
@@ -23,7 +24,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
-from lakehouse.settings import Settings
 
 
 class FieldType(Enum):
@@ -83,12 +83,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Source:
-    """A topic and the tables for its records: bronze.`table` as they came, silver.`table` clean."""
+    """A topic and the tables for its records: bronze.`table` as they came, silver.`table` clean.
+
+    A record is late if its event time is further than `allowed_lateness_s` behind the greatest one accepted.
+    It is invalid if its event time is further than `future_tolerance_s` ahead of its landing.
+    """
 
     topic: str
     table: str
     contract: Contract
     rules: Callable[[], tuple[Rule, ...]] = tuple
+    allowed_lateness_s: int = 7 * 24 * 3600
+    future_tolerance_s: int = 300
 
 
 @dataclass(frozen=True)
@@ -107,14 +113,14 @@ class EventTimeProgress:
 class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
-    `due(progress, settings)` is the condition on current rows that time alone may change. In such rows
-    `due_column` lies between the two ends of `due_span(progress, settings)`; null: no lower end.
+    `due(progress)` is the condition on current rows that time alone may change. In such rows `due_column`
+    lies between the two ends of `due_span(progress)`; null: no lower end.
     """
 
     column: str
-    due: Callable[[EventTimeProgress, Settings], Column]
+    due: Callable[[EventTimeProgress], Column]
     due_column: str
-    due_span: Callable[[EventTimeProgress, Settings], tuple[datetime | None, datetime]]
+    due_span: Callable[[EventTimeProgress], tuple[datetime | None, datetime]]
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,8 @@ class WallClock:
 
     waits: Equals
     column: str
-    after: Callable[[Settings], timedelta]
-    set_columns: Callable[[Settings], Mapping[str, Column]]
+    after: timedelta
+    set_columns: Callable[[], Mapping[str, Column]]
 
 
 @dataclass(frozen=True)
@@ -175,24 +181,19 @@ class Export:
     tombstone_when: Callable[[], Column] = lambda: F.lit(True)
 
 
-def no_settings(_settings: Settings) -> Mapping[str, str]:
-    """Return no settings: the table's content depends on none."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Quantiles:
     """Columns that are estimated quantiles of `value`, each with its rank.
 
-    `keyed` gives clean rows the table's key. Quantiles are exact for groups of up to `exact_to(settings)`
-    values; beyond that, their rank error is at most `limit(settings)`.
+    `keyed` gives clean rows the table's key. Quantiles are exact for groups of up to `exact_to` values;
+    beyond that, their rank error is at most `limit`.
     """
 
     value: str
     ranks: Mapping[str, float]
     keyed: Callable[[DataFrame], DataFrame]
-    exact_to: Callable[[Settings], int]
-    limit: Callable[[Settings], float]
+    exact_to: int
+    limit: float
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,8 @@ class MergedTable:
     schema           all of its columns
     time_columns     the columns of a row's first and last time, by which files are skipped; null: none
     window_s         the length of its rows' windows, in seconds; null: they are not windows
-    pinned_settings  settings that the content depends on; under others, and under other keys or windows, the
-                     table is refused
+    pinned_settings  settings that the content depends on, as text; under others, and under other keys or
+                     windows, the table is refused
     stats            further columns whose minima and maxima let files be skipped
     comparison       how a row is compared with a recomputed one
     final            true for a row that time no longer changes; null: rows do not say so
@@ -230,7 +231,7 @@ class MergedTable:
     schema: StructType
     time_columns: tuple[str, str] | None = None
     window_s: int | None = None
-    pinned_settings: Callable[[Settings], Mapping[str, str]] = no_settings
+    pinned_settings: Mapping[str, str] = field(default_factory=dict)
     stats: tuple[str, ...] = ()
     comparison: Comparison = Comparison()
     final: Equals | None = None
@@ -261,13 +262,13 @@ class FoldState:
     columns         their names
     until           a time column: records with this event time or a later one do not change the row
     settled         whether time alone no longer changes the row; only settled rows are cleared
-    unsettled_from  of progress and settings: rows that begin later are not cleared; null: there are none
+    unsettled_from  of the progress: rows that begin later are not cleared; null: there are none
     """
 
     columns: tuple[str, ...]
     until: str
     settled: Callable[[], Column]
-    unsettled_from: Callable[[EventTimeProgress, Settings], datetime | None]
+    unsettled_from: Callable[[EventTimeProgress], datetime | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +279,8 @@ class GoldTable(MergedTable):
     combine          their rows as one frame
     preaggregate     a micro-batch's clean rows, reduced as far as possible without the table
     counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
-    fold             of that result, the current rows, progress and settings: new, changed and deleted rows,
-                     one per key, the deleted ones marked by `tables.DELETED`
+    fold             of that result, the current rows and the progress: new, changed and deleted rows, one per
+                     key, the deleted ones marked by `tables.DELETED`
     clock            what time alone changes; null: nothing
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  the keys of rows that a fold cannot maintain: they are recomputed from all rows of silver
@@ -292,12 +293,12 @@ class GoldTable(MergedTable):
     """
 
     reads: tuple[str, ...]
-    preaggregate: Callable[[DataFrame, Settings], DataFrame]
-    fold: Callable[[DataFrame, DataFrame, EventTimeProgress, Settings], DataFrame]
+    preaggregate: Callable[[DataFrame], DataFrame]
+    fold: Callable[[DataFrame, DataFrame, EventTimeProgress], DataFrame]
     combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
     counted: Callable[[], Column] = lambda: F.sum("count")
     clock: EventClock | WallClock | None = None
-    merge_radius: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
+    merge_radius: timedelta = timedelta(0)
     needs_recompute: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     total: str | None = None
     sides: tuple[SideTable, ...] = ()

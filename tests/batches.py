@@ -16,6 +16,7 @@ from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.pipeline import STREAM
+from tests.streams import under
 
 
 def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
@@ -42,16 +43,20 @@ def write(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
         return passed.result
 
 
-def bronze_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
-    return bronze.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
+def bronze_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return bronze.steps(Lake(spark, settings.lake), stream or STREAM, settings, Permitted())[0].make()
 
 
-def silver_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
-    return silver.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
+def silver_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return silver.steps(
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch
+    )[0].make()
 
 
-def gold_of(spark: SparkSession, settings: Settings, stream: Stream = STREAM) -> Step:
-    return gold.steps(Lake(spark, settings.lake), stream, settings, Permitted())[0].make()
+def gold_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return gold.steps(
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch
+    )[0].make()
 
 
 def rows_between(

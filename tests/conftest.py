@@ -19,8 +19,8 @@ import __main__
 from lakehouse.sandbox.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
-from lakehouse.streams import STREAMS
 from lakehouse.tables import Lake
+from tests.streams import STREAMS
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]

@@ -35,15 +35,19 @@ from lakehouse.tables import DELETED
 from tests import pipeline
 from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.streams import under
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Folding:
-    """A stream that has taken some micro-batches; `changed` is what the last fold of each table returned."""
+    """A stream that has taken some micro-batches; `changed` is what the last fold of each table returned.
+
+    The settings go over those with which the stream was made.
+    """
 
     def __init__(self, spark: SparkSession, stream: Stream, settings: Settings) -> None:
-        self.stream = stream
+        self.stream = stream = under(settings, stream)
         self.settings = settings
         self.changed: dict[str, DataFrame] = {}
         self._spark = spark
@@ -73,7 +77,7 @@ class Folding:
         for table in self.stream.gold:
             if isinstance(table.clock, WallClock):
                 rows, due = self._gold[table.name], self._due(table, EventTimeProgress(None, now))
-                becomes = table.clock.set_columns(self.settings)
+                becomes = table.clock.set_columns()
                 self._gold[table.name] = rows.select(
                     *(
                         F.when(due, becomes[name]).otherwise(F.col(name)).alias(name)
@@ -104,9 +108,9 @@ class Folding:
         if not rows:
             return self._clean[source.table][0]
         reached = self._accepted.get(source.table)
-        watermark = watermark_of(reached, self.settings.allowed_lateness_s)
+        watermark = watermark_of(reached, source.allowed_lateness_s)
         frame = local_frame(self._spark, rows, bronze.SCHEMA)
-        judged = judge(frame, source, watermark, self.settings).localCheckpoint()
+        judged = judge(frame, source, watermark).localCheckpoint()
         clean = filter_clean(judged)
         self._dead.append(filter_dead(judged))
         self._clean[source.table].append(clean)
@@ -114,7 +118,7 @@ class Folding:
         return clean
 
     def _merge(self, table: GoldTable, clean: DataFrame, now: datetime) -> None:
-        partials = table.preaggregate(clean, self.settings).localCheckpoint()
+        partials = table.preaggregate(clean).localCheckpoint()
         if partials.isEmpty():
             return
         progress = EventTimeProgress(None, now)
@@ -134,11 +138,11 @@ class Folding:
         to_recompute = to_recompute.localCheckpoint()
         if not to_recompute.isEmpty():
             history = table.combine({name: self._frame(f"silver.{name}") for name in table.reads})
-            anew = table.preaggregate(history, self.settings).withColumn("recomputed", F.lit(True))
+            anew = table.preaggregate(history).withColumn("recomputed", F.lit(True))
             whole = anew.join(to_recompute, keys, "left_semi")
             partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
             current = current.join(to_recompute, keys, "left_anti")
-        folded = table.fold(partials, current, progress, self.settings).localCheckpoint()
+        folded = table.fold(partials, current, progress).localCheckpoint()
         self._put(table, folded)
         for side in table.sides:
             self._gold[side.name] = self._gold[side.name].join(to_recompute, keys, "left_anti")
@@ -148,7 +152,7 @@ class Folding:
         if table.time_columns is None:
             return F.lit(True)
         start, end = table.time_columns
-        reach = table.merge_radius(self.settings)
+        reach = table.merge_radius
         first, last = _greatest(partials, F.min(start)), _greatest(partials, F.max(end))
         assert first is not None
         assert last is not None
@@ -157,9 +161,9 @@ class Folding:
     def _due(self, table: GoldTable, progress: EventTimeProgress) -> Column:
         clock = table.clock
         if isinstance(clock, EventClock):
-            return clock.due(progress, self.settings)
+            return clock.due(progress)
         if isinstance(clock, WallClock):
-            return clock.waits() & (F.col(clock.column) <= F.lit(progress.now - clock.after(self.settings)))
+            return clock.waits() & (F.col(clock.column) <= F.lit(progress.now - clock.after))
         return F.lit(False)
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:

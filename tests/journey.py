@@ -22,7 +22,7 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
@@ -30,6 +30,7 @@ from tests.chaos.checks import Books, differences
 from tests.chaos.files import TABLES
 from tests.crashing import CrashError
 from tests.pipeline import await_
+from tests.streams import STREAMS
 
 EVENTS = 300
 MALFORMED = 45
@@ -107,7 +108,7 @@ class Journey:
 
         run(
             Lake(self.spark, self.settings.lake),
-            STREAMS,
+            load(self.settings),
             layers,
             self.settings,
             RunOptions(AVAILABLE_NOW, on_batch=on_batch, on_notice=self.notices.append),

@@ -1,7 +1,7 @@
 """Helpers of the tests that run the pipeline for real: send, land, run, read back, go back in time.
 
 A table is named as users name it, `gold.metrics_1m`; a query, too.
-Where a test does not say which stream or source, it is about metrics_1m.
+Where a test does not say which stream or source, it is about metrics_1m, under its settings.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
-from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests.frames import local_frame
+from tests.streams import METRICS, METRICS_1M, under
 
 SOURCE = METRICS.sources[0]
 STREAM = replace(METRICS, gold=(METRICS_1M,))
@@ -152,7 +152,7 @@ def run_layers(
     spark: SparkSession,
     settings: Settings,
     *layers: LayerName,
-    stream: Stream = STREAM,
+    stream: Stream | None = None,
     now: datetime | None = None,
 ) -> list[BatchDone]:
     """Run the layers until caught up and return the micro-batches that were written.
@@ -163,7 +163,7 @@ def run_layers(
     clock: dict[str, Any] = {} if now is None else {"clock": lambda: now}
     run(
         Lake(spark, settings.lake),
-        [stream],
+        [stream or under(settings, STREAM)],
         layers,
         settings,
         RunOptions(AVAILABLE_NOW, on_batch=done.append, **clock),

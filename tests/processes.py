@@ -25,9 +25,9 @@ from pydantic import SecretStr
 
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics
 from tests import redis_databases
+from tests.streams import STREAMS
 
 ROOT = Path(__file__).parents[1]
 BIN = ROOT / ".venv" / "bin"

@@ -22,9 +22,9 @@ from lakehouse.errors import QueryError
 from lakehouse.layers import gold, silver
 from lakehouse.render import QueryResult, as_csv, as_json, plain_rows
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
 from tests.frames import local_frame
+from tests.streams import METRICS, METRICS_1M, STREAMS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -40,14 +40,14 @@ def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Set
     """A lake with two of its tables, in a directory whose name is hard to quote."""
     settings = lake_settings.model_copy(update={"lake": str(tmp_path / "it's a lake")})
     source = METRICS.sources[0]
-    path = Lake(nameless, settings.lake).ensure(silver.spec(source, settings))
+    path = Lake(nameless, settings.lake).ensure(silver.spec(source))
     rows = [
         ("api", "latency", 12.5, None, NOON, "metrics-events", 0, 0),
         ("Zürich", "errors", 1.0, "prod", NOON, "metrics-events", 0, 1),
     ]
-    clean = local_frame(nameless, rows, silver.spec(source, settings).schema)
+    clean = local_frame(nameless, rows, silver.spec(source).schema)
     tables.append(clean, path)
-    Lake(nameless, settings.lake).ensure(gold.spec(METRICS_1M, settings))
+    Lake(nameless, settings.lake).ensure(gold.spec(METRICS_1M))
     return settings
 
 
@@ -56,8 +56,8 @@ def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_l
 ) -> None:
     files = sorted(Path(lake.lake).rglob("*"))
 
-    assert register(Lake(spark, lake.lake), lake) == ["silver.metrics_events", "gold.metrics_1m"]
-    assert register(Lake(spark, lake.lake), lake) == ["silver.metrics_events", "gold.metrics_1m"]
+    assert register(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
+    assert register(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
 
     assert sorted(Path(lake.lake).rglob("*")) == files
     found = ask(spark, "SELECT service_id, value FROM silver.metrics_events ORDER BY offset", limit=10)
@@ -68,13 +68,13 @@ def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_l
 
 
 def test_an_empty_lake_has_no_tables(spark: SparkSession, lake_settings: Settings) -> None:
-    assert register(Lake(spark, lake_settings.lake), lake_settings) == []
+    assert register(Lake(spark, lake_settings.lake), STREAMS) == []
 
 
-def test_every_table_of_the_lake_has_a_spec(lake_settings: Settings) -> None:
+def test_every_table_of_the_lake_has_a_spec() -> None:
     sources = ("metrics_events", "call_analytics", "call_metrics", "sales_events", "transactions")
 
-    assert sorted(spec.qualified_name for spec in specs(lake_settings)) == sorted(
+    assert sorted(spec.qualified_name for spec in specs(STREAMS)) == sorted(
         [
             *(f"bronze.{name}" for name in sources),
             *(f"silver.{name}" for name in sources),
@@ -151,7 +151,7 @@ def test_a_statement_that_fails_is_refused_in_sparks_words_without_a_stack(
 def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
     spark: SparkSession, lake: Settings, statement: str
 ) -> None:
-    register(Lake(spark, lake.lake), lake)
+    register(Lake(spark, lake.lake), STREAMS)
     path = tables.path_of(lake.lake, "silver", "metrics_events")
     version = tables.version_of(spark, path)
 
@@ -175,7 +175,7 @@ def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
     ],
 )
 def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, statement: str) -> None:
-    register(Lake(spark, lake.lake), lake)
+    register(Lake(spark, lake.lake), STREAMS)
     assert ask(spark, statement, limit=10).rows
 
 
@@ -184,7 +184,7 @@ def test_corrections_beside_other_writers_are_made_again_until_each_has_been_mad
     spark: SparkSession, lake: Settings
 ) -> None:
     """Three by each of two: none can be overtaken more often than a statement is tried."""
-    register(Lake(spark, lake.lake), lake)
+    register(Lake(spark, lake.lake), STREAMS)
     together = Barrier(2)
 
     def correct() -> None:

@@ -28,11 +28,10 @@ from lakehouse.ops.event_table import EVENTS, newest, recorded
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Failure, Troubles
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS
-from lakehouse.streams.sales import SALES
 from lakehouse.tables import TableSpec, direct
 from tests.commands import run_command
 from tests.pipeline import await_
+from tests.streams import METRICS, SALES
 
 PROCESSES = 4
 EACH = 40

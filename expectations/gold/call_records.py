@@ -5,9 +5,8 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
-from lakehouse.streams.calls import CALL_RECORDS, SIDES
+from lakehouse.streams.calls import KEYS, SIDES
 
-KEY = CALL_RECORDS.keys
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 
@@ -19,22 +18,22 @@ def suite() -> ExpectationSuite:
     query = f"SELECT user1, user2, ts FROM {{batch}} LEFT ANTI JOIN ({events}) USING (user1, user2, ts)"
     return make_suite(
         "gold.call_records",
-        unique(KEY),
-        required(KEY, (*KEY, *COUNTS, "last_event_time", "status", "was_closed")),
-        rows(KEY, "calls are open or closed", "status IN ('open', 'closed')"),
-        rows(KEY, "open calls and only these have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
-        rows(KEY, "calls close after their last event", "closed_at > last_event_time"),
+        unique(KEYS),
+        required(KEYS, (*KEYS, *COUNTS, "last_event_time", "status", "was_closed")),
+        rows(KEYS, "calls are open or closed", "status IN ('open', 'closed')"),
+        rows(KEYS, "open calls and only these have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
+        rows(KEYS, "calls close after their last event", "closed_at > last_event_time"),
         rows(
-            KEY,
+            KEYS,
             "every call has an event",
             f"{' + '.join(COUNTS)} >= 1 AND {' AND '.join(f'{count} >= 0' for count in COUNTS)}",
         ),
         rows(
-            KEY,
+            KEYS,
             "payloads come from events of their side",
             " AND ".join(f"({side} IS NULL OR {side}_events > 0)" for side in SIDES.values()),
         ),
-        rows(KEY, "calls begin before they end", "ts <= last_event_time"),
+        rows(KEYS, "calls begin before they end", "ts <= last_event_time"),
         no_rows(
             "every call begins with an event in silver",
             query,

@@ -6,9 +6,9 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
 from lakehouse.quality.expectations import fresh, make_suite, unique
-from lakehouse.streams.metrics import METRICS_1M
+from lakehouse.streams.metrics import MINUTES
 
-KEY = METRICS_1M.keys
+KEY = MINUTES.keys
 
 
 def suite() -> ExpectationSuite:

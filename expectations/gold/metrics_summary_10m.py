@@ -6,9 +6,9 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
 from lakehouse.quality.expectations import fresh, make_suite, unique
-from lakehouse.streams.metrics import METRICS_SUMMARY_10M, NO_ENVIRONMENT
+from lakehouse.streams.metrics import NO_ENVIRONMENT, TEN_MINUTES
 
-KEY = METRICS_SUMMARY_10M.keys
+KEY = TEN_MINUTES.keys
 
 
 def suite() -> ExpectationSuite:

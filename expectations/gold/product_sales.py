@@ -10,9 +10,7 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
-from lakehouse.streams.sales import PRODUCT_SALES
-
-KEY = PRODUCT_SALES.keys
+from lakehouse.streams.sales import KEYS
 
 _FALLEN_FOR_NO_REASON = """
     SELECT fallen.product, fallen._commit_version, fallen.before, fallen.total
@@ -62,15 +60,15 @@ def suite() -> ExpectationSuite:
     """Return the suite of gold.product_sales."""
     return make_suite(
         "gold.product_sales",
-        unique(KEY),
-        required(KEY, (*KEY, "count", "partitions", "recomputed")),
-        rows(KEY, "sales are counted from 0", "count >= 0"),
+        unique(KEYS),
+        required(KEYS, (*KEYS, "count", "partitions", "recomputed")),
+        rows(KEYS, "sales are counted from 0", "count >= 0"),
         rows(
-            KEY,
+            KEYS,
             "products without a sale and only these have no last event",
             "(last_event_time IS NULL) = (count = 0)",
         ),
-        rows(KEY, "without a sale there is no total", "count <> 0 OR total = 0"),
+        rows(KEYS, "without a sale there is no total", "count <> 0 OR total = 0"),
         no_rows(
             "every product has an event in silver",
             _IN_SILVER,

@@ -9,9 +9,7 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
-from lakehouse.streams.sales import SALES_NOTIFICATIONS
-
-KEY = SALES_NOTIFICATIONS.keys
+from lakehouse.streams.sales import NOTIFICATION_KEYS as KEYS
 
 _MERGED = """
     SELECT partition, max(state.last_offset) AS last_offset
@@ -21,7 +19,7 @@ _MERGED = """
 
 def suite() -> ExpectationSuite:
     """Return the suite of gold.sales_notifications."""
-    names = ", ".join(KEY)
+    names = ", ".join(KEYS)
     below = f"SELECT {names}, value FROM {{batch}} WHERE value < (SELECT sales_threshold FROM limits)"
     unsold = (
         f"SELECT {names} FROM {{batch}} "
@@ -29,9 +27,9 @@ def suite() -> ExpectationSuite:
     )
     return make_suite(
         "gold.sales_notifications",
-        unique(KEY),
-        required(KEY, (*KEY, "value", "crossing", "event_time")),
-        rows(KEY, "crossings count from 1", "crossing >= 1"),
+        unique(KEYS),
+        required(KEYS, (*KEYS, "value", "crossing", "event_time")),
+        rows(KEYS, "crossings count from 1", "crossing >= 1"),
         no_rows("totals have reached the threshold", below, step=below),
         no_rows(
             "every notification has its sale in silver",

@@ -6,9 +6,9 @@ from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
 from lakehouse.quality.expectations import make_suite
-from lakehouse.streams.calls import CALLS
+from lakehouse.streams.calls import SOURCES
 
 
 def suite() -> ExpectationSuite:
     """Return the suite of silver.call_metrics."""
-    return make_suite("silver.call_metrics", *accepted(CALLS.sources[1]))
+    return make_suite("silver.call_metrics", *accepted(SOURCES[1]))

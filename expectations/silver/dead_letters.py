@@ -13,7 +13,7 @@ from great_expectations import ExpectationSuite
 from lakehouse.layers.silver import STAGE
 from lakehouse.quality.expectations import make_suite, no_rows, required, rows, unique
 from lakehouse.records.dead_letters import OPEN, STATUSES
-from lakehouse.streams import STREAMS
+from lakehouse.streams import BY_DEFAULT
 
 KEY = ("id",)
 REQUIRED = (
@@ -33,7 +33,7 @@ def suite() -> ExpectationSuite:
         rows(
             KEY, "ids are the SHA-256 of topic, partition, offset and stage", f"id = sha2({_IDENTITY}, 256)"
         ),
-        rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in STREAMS)})"),
+        rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in BY_DEFAULT)})"),
         rows(KEY, "stages are known", f"stage IN ({_texts([STAGE])})"),
         rows(KEY, "statuses are known", f"status IN ({_texts(STATUSES)})"),
         rows(KEY, "there has been an attempt", "attempts >= 1"),
@@ -48,7 +48,7 @@ def _open_rate() -> str:
     """Return the query for topics of which more records wait than may; one without bronze rows is one."""
     landed = " UNION ALL ".join(
         f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
-        for stream in STREAMS
+        for stream in BY_DEFAULT
         for source in stream.sources
     )
     return (

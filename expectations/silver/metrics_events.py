@@ -7,13 +7,13 @@ from great_expectations import ExpectationSuite
 from expectations.silver.common import accepted
 from lakehouse.quality.expectations import make_suite, rows
 from lakehouse.records.validation import COORDINATES
-from lakehouse.streams.metrics import METRICS
+from lakehouse.streams.metrics import SOURCE
 
 
 def suite() -> ExpectationSuite:
     """Return the suite of silver.metrics_events."""
     return make_suite(
         "silver.metrics_events",
-        *accepted(METRICS.sources[0]),
+        *accepted(SOURCE),
         rows(COORDINATES, "values are finite", "NOT isnan(value) AND abs(value) < double('infinity')"),
     )

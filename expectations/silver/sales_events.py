@@ -9,9 +9,9 @@ from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
 from lakehouse.quality.expectations import make_suite
-from lakehouse.streams.sales import SALES
+from lakehouse.streams.sales import SOURCE
 
 
 def suite() -> ExpectationSuite:
     """Return the suite of silver.sales_events."""
-    return make_suite("silver.sales_events", *accepted(SALES.sources[0]))
+    return make_suite("silver.sales_events", *accepted(SOURCE))

@@ -80,22 +80,25 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
     def about(name: str, subject: str) -> Compared:
         return Compared(stream.name, name, subject)
 
+    servers = settings.kafka_bootstrap_servers
     yield about("files", "every table"), partial(check_files, lake, stream)
     for source in stream.sources:
         name = source.table
         if lake.exists("bronze", name):
-            yield about("landed", f"bronze.{name}"), partial(check_landing, lake, stream, source, settings)
+            topic = settings.topic(source.topic)
+            look = partial(check_landing, lake, stream, source, topic, servers)
+            yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
                 yield about("books", f"silver.{name}"), partial(check_books, lake, stream, source)
     for table in stream.gold:
         kept = (table, *table.sides)
         if not all(lake.exists("gold", one.name) for one in kept):
             continue
-        yield about("gold", f"gold.{table.name}"), partial(check_gold, lake, stream, table, settings)
+        yield about("gold", f"gold.{table.name}"), partial(check_gold, lake, stream, table)
         for one in kept:
             if one.export.topic is not None:
                 topic = settings.topic(one.export.topic)
-                look = partial(check_topic, lake, stream, one, topic, settings)
+                look = partial(check_topic, lake, stream, one, topic, servers)
                 yield about("exported", f"gold.{one.name}"), look
             yield about("redis", f"gold.{one.name}"), partial(check_redis, lake, stream, one, settings, now)
 

@@ -15,12 +15,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.landing import read_records
 from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.layers.export import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
-from lakehouse.settings import Settings
+from lakehouse.records.kafka_source import read_between
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
@@ -48,17 +47,17 @@ class _Sent:
 
 
 def check_topic(
-    lake: Lake, stream: Stream, table: MergedTable, topic: str, settings: Settings
+    lake: Lake, stream: Stream, table: MergedTable, topic: str, bootstrap_servers: str
 ) -> list[Check]:
     """Compare a gold table with the topic that it is exported to."""
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     group = progress_group(table.name, topic)
-    progress = read_progress(settings.kafka_bootstrap_servers, group, topic)
+    progress = read_progress(bootstrap_servers, group, topic)
     progress = progress or sent.noted(lake.spark, lake.path("gold", table.name), topic)
-    unknown = _unknown_progress(lake, table, topic, progress, settings)
+    unknown = _unknown_progress(lake, table, topic, progress, bootstrap_servers)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
-    found = None if progress is None else _sent(lake, table, topic, progress.position, settings)
+    found = None if progress is None else _sent(lake, table, topic, progress.position, bootstrap_servers)
     if found is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     gold = found.gold.persist()
@@ -92,26 +91,28 @@ def exported_version(lake: Lake, table: MergedTable, position: Position | None) 
 
 
 def _unknown_progress(
-    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, settings: Settings
+    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, bootstrap_servers: str
 ) -> str | None:
     """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
     if progress is not None:
         is_ours = progress.table == tables.table_id(lake.spark, lake.path("gold", table.name))
         return None if is_ours else f"rows were sent of another table, with id {progress.table}"
-    if any(end for _, end in offset_ranges(settings.kafka_bootstrap_servers, topic).values()):
+    if any(end for _, end in offset_ranges(bootstrap_servers, topic).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 
 
-def _sent(lake: Lake, table: MergedTable, topic: str, position: Position, settings: Settings) -> _Sent | None:
+def _sent(
+    lake: Lake, table: MergedTable, topic: str, position: Position, bootstrap_servers: str
+) -> _Sent | None:
     spark, path = lake.spark, lake.path("gold", table.name)
     version = exported_version(lake, table, position)
     if version is None:
         return None
-    ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
+    ranges = offset_ranges(bootstrap_servers, topic)
     # Messages up to here came from versions that the table has by now.
     newest = tables.version_of(spark, path)
-    messages = read_records(spark, settings, topic, ranges).select(
+    messages = read_between(spark, bootstrap_servers, topic, ranges).select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
         "partition",

@@ -8,23 +8,22 @@ from pyspark.sql import functions as F
 from lakehouse.audit.report import Check, Compared
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import GoldCut
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake
 
 
-def check_gold(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> list[Check]:
+def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
     """Compare a gold table and its side tables with a recomputation, row by row."""
-    cut = recompute.cut_of(lake, table, settings)
-    anew = recompute.made_anew(cut, settings)
+    cut = recompute.cut_of(lake, table)
+    anew = recompute.made_anew(cut)
     checks = []
     for kept in (table, *table.sides):
         found = cut.found[kept.name]
-        different = [recompute.differences(found, anew[kept.name], kept, settings)]
+        different = [recompute.differences(found, anew[kept.name], kept)]
         quantiles = kept.comparison.quantiles
         if quantiles is not None:
             merged = table.combine(cut.merged)
-            different.append(recompute.rank_errors(found, merged, kept, quantiles, settings))
+            different.append(recompute.rank_errors(found, merged, kept, quantiles))
         subject = Compared(
             stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
         )

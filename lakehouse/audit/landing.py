@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -14,7 +14,6 @@ from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import offsets_in, sources_in
 from lakehouse.records.kafka_source import read_between
 from lakehouse.records.unknown_fields import unknown_fields
-from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
 from lakehouse.topics import offset_ranges
@@ -22,12 +21,14 @@ from lakehouse.topics import offset_ranges
 Ranges = Mapping[int, tuple[int, int]]
 
 
-def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings) -> list[Check]:
+def check_landing(
+    lake: Lake, stream: Stream, source: Source, topic: str, bootstrap_servers: str
+) -> list[Check]:
     """Compare the topic with bronze, record by record."""
-    topic, query = settings.topic(source.topic), f"bronze.{source.table}"
+    query = f"bronze.{source.table}"
     subject = Compared(stream.name, "landed", f"{topic} → {query}")
     read = _read_up_to(lake, query, topic)
-    ranges = offset_ranges(settings.kafka_bootstrap_servers, topic)
+    ranges = offset_ranges(bootstrap_servers, topic)
     beyond = [
         Difference(
             {"topic": topic, "partition": partition},
@@ -47,7 +48,7 @@ def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings
     explained = [*taken.notes(), *_losses(lake, topic), *_unknown(bronze, source)]
     if not due:
         return [subject.compared(landed.count(), notes=explained)]
-    sent = read_records(lake.spark, settings, topic, due).select(
+    sent = read_between(lake.spark, bootstrap_servers, topic, due).select(
         "partition", "offset", _content().alias("sent")
     )
     both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
@@ -62,11 +63,6 @@ def check_landing(lake: Lake, stream: Stream, source: Source, settings: Settings
         return [subject.compared(landed.count(), [different.where("what IS NOT NULL")], notes)]
     finally:
         both.unpersist()
-
-
-def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Ranges) -> DataFrame:
-    """Return the committed records in a range of offsets of each partition of a topic, the end excluded."""
-    return read_between(spark, settings, topic, ranges)
 
 
 def _read_up_to(lake: Lake, query: str, topic: str) -> dict[int, int]:

@@ -21,7 +21,7 @@ from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.runtime.signals import stopping_here
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS, read_settings
+from lakehouse.streams import load, read_settings
 from lakehouse.telemetry import ObservationCollector
 from lakehouse.telemetry.server import serving
 
@@ -55,7 +55,7 @@ def alert(
     that metric rules use.
     """
     settings = read_settings()
-    rules = load_rules(settings.alerts, [stream.name for stream in STREAMS])
+    rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
     if prometheus:
         typer.echo(rules_file(rules), nl=False)
         return
@@ -78,7 +78,7 @@ def _watch(
 
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        watched = stack.enter_context(closing(Watcher(settings, STREAMS, rules, _warn)))
+        watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, _warn)))
         watched.start()
         for url in settings.alert_webhooks:
             webhook = Webhook(

@@ -31,7 +31,8 @@ def audit_command(
 
     Can run alongside the streams; writes nothing but an event. Exits with 1 if anything differs.
     """
-    settings, streams, console = read_settings(), choose(stream or []), Console()
+    settings, console = read_settings(), Console()
+    streams = choose(stream or [], settings)
     progress = Console(stderr=True)
 
     def on_check(check: Check) -> None:

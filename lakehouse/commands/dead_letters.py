@@ -73,11 +73,11 @@ class _Filters:
     offset: Offset = None
     id_: Id = None
 
-    def selection(self) -> Selection:
-        """Return the selection; raises SettingsError for an unknown stream or an invalid time."""
+    def selection(self, streams: Sequence[Stream]) -> Selection:
+        """Return the selection of letters of these streams; raises SettingsError for an invalid time."""
         now = datetime.now(UTC)
         return Selection(
-            streams=tuple(one.name for one in choose(self.stream)) if self.stream else (),
+            streams=tuple(one.name for one in streams) if self.stream else (),
             rule=self.rule,
             since=None if self.since is None else parse_moment(self.since, now),
             until=None if self.until is None else parse_moment(self.until, now),
@@ -87,9 +87,9 @@ class _Filters:
             id=self.id_,
         )
 
-    def chosen(self, *, everything: bool) -> Selection:
+    def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
         """Return the same; raises SettingsError if --all and filters are both given or both missing."""
-        selection = self.selection()
+        selection = self.selection(streams)
         if not everything and selection.is_everything:
             raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
         if everything and not selection.is_everything:
@@ -112,8 +112,8 @@ def list_(
 
     Raw values are cut, and unprintable characters are escaped; values that are not UTF-8 are shown in hex.
     """
-    selection = filters.selection()
     settings = read_settings()
+    selection = filters.selection(choose(filters.stream or [], settings))
     with open_lake(settings, "lakehouse dead-letters list") as lake:
         letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
         chosen = letters if status is LetterStatus.ALL else letters.where(F.col("status") == status.value)
@@ -159,12 +159,13 @@ def replay(
     Letters that still fail stay open, with today's reasons. You can run this at any time, beside the layers
     too, and repeat it: silver has each record once. It does not run beside a rebuild of silver.
     """
-    selection = filters.chosen(everything=all_)
-    settings, streams = read_settings(), choose(filters.stream or [])
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
     name = "lakehouse dead-letters replay"
     if dry_run:
         with open_lake(settings, name) as lake:
-            tried = try_replay(lake, streams, settings, selection, datetime.now(UTC), allow_late=allow_late)
+            tried = try_replay(lake, streams, selection, datetime.now(UTC), allow_late=allow_late)
         if format_ is Format.JSON:
             typer.echo(report.as_json(tried))
         else:
@@ -172,7 +173,7 @@ def replay(
         return
     with recorded(settings, name), open_lake(settings, name) as lake:
         now = datetime.now(UTC)
-        done = replay_letters(lake, streams, settings, selection, now, allow_late=allow_late)
+        done = replay_letters(lake, streams, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
         _note(Kind.REPLAY, told, streams, selection, asdict(done))
         if format_ is Format.JSON:
@@ -189,11 +190,12 @@ def discard(
     all_: All = False,
 ) -> None:
     """Give up open letters: they stay in the table as discarded, and are not replayed."""
-    selection = filters.chosen(everything=all_)
-    settings, streams = read_settings(), choose(filters.stream or [])
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
     name = "lakehouse dead-letters discard"
     with recorded(settings, name), open_lake(settings, name) as lake:
-        done = discard_letters(lake, streams, settings, selection, datetime.now(UTC))
+        done = discard_letters(lake, streams, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())
 

@@ -45,7 +45,7 @@ def events(
         limit=limit,
         since=None if since is None else parse_moment(since, utc_now()),
         kinds=kind or (),
-        streams=[one.name for one in choose(stream)] if stream else (),
+        streams=[one.name for one in choose(stream, settings)] if stream else (),
     )
     if format_ is Format.JSON:
         typer.echo(json.dumps([_plain(event) for event in found], ensure_ascii=False, indent=1))

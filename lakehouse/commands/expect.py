@@ -25,7 +25,7 @@ from lakehouse.quality.report import Finding, TableReport, summary
 from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS, read_settings
+from lakehouse.streams import load, read_settings
 from lakehouse.tables import Lake, open_lake
 
 app = typer.Typer(add_completion=False)
@@ -63,7 +63,7 @@ def expect(
     settings, console = read_settings(), Console()
     now = utc_now()
     moment = None if since is None else parse_moment(since, now)
-    every = subjects(STREAMS, settings)
+    every = subjects(load(settings))
     wanted = list(chosen(every, names or []))
     if version is not None and len(wanted) != 1:
         raise TableError("--version is a version of one table: name that table")

@@ -39,18 +39,19 @@ def maintain(
     read. What a layer has not read yet stays, however old it is. May run at any time, beside the layers too;
     a rerun finds nothing to do. A live run does the same by itself, every LAKEHOUSE_MAINTAIN_EVERY.
     """
-    settings, streams, console = read_settings(), choose(stream or []), Console()
+    settings, console = read_settings(), Console()
+    streams = choose(stream or [], settings)
     with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
         if not dry_run:
-            _clear(lake, streams, settings, console)
+            _clear(lake, streams, console)
         console.print(_table(_keep(lake, streams, settings, console, dry_run=dry_run), dry_run=dry_run))
         if not dry_run and (told := event_table.compact(lake.root)):
             note(Kind.MAINTENANCE, told, layer="ops", table=event_table.EVENTS.qualified_name)
             console.print(told, highlight=False)
 
 
-def _clear(lake: Lake, streams: Sequence[Stream], settings: Settings, console: Console) -> None:
-    for cleared in clear_state(lake, streams, settings):
+def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
+    for cleared in clear_state(lake, streams):
         when = "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
         what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
         note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})

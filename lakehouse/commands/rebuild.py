@@ -18,7 +18,6 @@ from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import recorded
 from lakehouse.repair import rebuild_gold, rebuild_silver
 from lakehouse.runtime.runner import utc_now
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import Lake, open_lake
@@ -68,7 +67,8 @@ def rebuild(
     Correct rows are not touched. Silver judges every record again under today's rules and settings, and gold
     follows where silver has changed. If a rebuild is killed, completed commits remain; rerun it to finish.
     """
-    settings, streams, console = read_settings(), choose(stream or []), Console()
+    settings, console = read_settings(), Console()
+    streams = choose(stream or [], settings)
     now = utc_now()
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
     with (
@@ -76,17 +76,15 @@ def rebuild(
         open_lake(settings, "lakehouse rebuild") as lake,
     ):
         if layer is Layer.GOLD:
-            _rebuild_gold(
-                lake, streams, settings, rebuild_gold.WindowSpan(since, until), console, force=force
-            )
+            _rebuild_gold(lake, streams, rebuild_gold.WindowSpan(since, until), console, force=force)
             return
         landed = rebuild_silver.Landed(since, until)
         for one in streams:
-            done = rebuild_silver.rebuild_silver(lake, one, settings, landed, now, allow_late=allow_late)
+            done = rebuild_silver.rebuild_silver(lake, one, landed, now, allow_late=allow_late)
             _say(done, one, console)
             if done.inserted or done.changed or done.removed:
                 _await_gold(lake, one)
-                _rebuild_gold(lake, [one], settings, rebuild_gold.WindowSpan(), console, force=force)
+                _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
 
 
 def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -> None:
@@ -116,7 +114,6 @@ def _await_gold(lake: Lake, stream: Stream) -> None:
 def _rebuild_gold(
     lake: Lake,
     streams: Sequence[Stream],
-    settings: Settings,
     span: rebuild_gold.WindowSpan,
     console: Console,
     *,
@@ -124,7 +121,7 @@ def _rebuild_gold(
 ) -> None:
     for stream in streams:
         for table in stream.gold:
-            for done in rebuild_gold.rebuild_gold(lake, table, settings, span, force=force):
+            for done in rebuild_gold.rebuild_gold(lake, table, span, force=force):
                 name = f"gold.{done.table}"
                 told = (
                     f"{name}: {done.rows:,} rows recomputed from silver; {done.changed:,} "

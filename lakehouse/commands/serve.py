@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lakehouse.errors import SettingsError
-from lakehouse.streams import STREAMS, read_settings
+from lakehouse.streams import load, read_settings
 
 _LEAVE_AFTER_S = 10  # requests that take longer are aborted
 
@@ -69,7 +69,7 @@ def serve(
                 else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
             )
     hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
-    api = make_app(settings, STREAMS, Access(tokens, frozenset(hosts)), produces=enable_produce)
+    api = make_app(settings, load(settings), Access(tokens, frozenset(hosts)), produces=enable_produce)
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:

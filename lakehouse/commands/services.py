@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lakehouse.sandbox import services
-from lakehouse.streams import STREAMS, read_settings
+from lakehouse.streams import load, read_settings
 from lakehouse.topics import create_topics
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def up() -> None:
     began = time.monotonic()
     with console.status("starting the local services"):
         endpoints = services.start(settings, on_progress=lambda message: _say(console, message))
-        topics = [settings.topic(name) for stream in STREAMS for name in stream.topics]
+        topics = [settings.topic(name) for stream in load(settings) for name in stream.topics]
         made = create_topics(endpoints.kafka, dict.fromkeys(topics, settings.topic_partitions))
     if made:
         _say(console, f"topics made: {', '.join(made)}")

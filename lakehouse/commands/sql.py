@@ -11,7 +11,7 @@ from rich.console import Console
 from lakehouse.catalog import WriteRefusedError, ask, register
 from lakehouse.errors import QueryError
 from lakehouse.render import QueryResult, as_csv, as_json, as_table
-from lakehouse.streams import read_settings
+from lakehouse.streams import load, read_settings
 from lakehouse.tables import open_lake
 
 app = typer.Typer()
@@ -39,14 +39,15 @@ def sql(
     --write. It is retried if a running layer has written to the table in the meantime.
     """
     settings = read_settings()
+    streams = load(settings)
     with open_lake(settings, "lakehouse sql") as lake:
-        register(lake, settings, statement=statement)
+        register(lake, streams, statement=statement)
         try:
             answer = ask(lake.spark, statement, limit=limit, write=write)
         except WriteRefusedError:
             raise
         except QueryError as error:
-            known = register(lake, settings)
+            known = register(lake, streams)
             hint = f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake.root} yet"
             raise QueryError(f"{error} ({hint})") from None
         _print(answer, format_)

@@ -35,7 +35,7 @@ def status(
     terminal gets fewer columns.
     """
     settings, console = read_settings(), Console()
-    observer = Observer(choose(stream or []), settings)
+    observer = Observer(choose(stream or [], settings), settings)
     try:
         if format_ is Format.JSON:
             text = json.dumps(observer.observe(datetime.now(UTC)).as_json(), ensure_ascii=False, indent=1)

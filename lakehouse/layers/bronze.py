@@ -93,10 +93,11 @@ class _Landing(Step):
             self.name,
             self._path,
             settings.topic(source.topic),
-            settings=settings,
+            bootstrap_servers=settings.kafka_bootstrap_servers,
+            max_records=settings.max_records_per_batch,
             permitted=permitted,
         )
-        self._settings = settings
+        self._files = settings.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
         """Choose the next records of each partition; null if none waits."""
@@ -111,7 +112,7 @@ class _Landing(Step):
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
         # One file per partition of the topic would be many small files in each micro-batch.
-        records = batch.rows.coalesce(1 if few else self._settings.shuffle_partitions)
+        records = batch.rows.coalesce(1 if few else self._files)
         landed = to_bronze(records, now)
         if self.passes_on:
             landed.persist()

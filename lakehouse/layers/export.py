@@ -156,7 +156,7 @@ class _Export(Step):
         self._lake = lake
         self._table = table
         self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
-        self._path = lake.ensure_source(gold.spec(table, settings))
+        self._path = lake.ensure_source(gold.spec(table))
         self._servers = settings.kafka_bootstrap_servers
         self._max_bytes = settings.bytes_per_batch
         self._kafka = _kafka_sink(table, settings)

@@ -13,16 +13,15 @@ from pyspark.sql.types import TimestampType
 from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
-from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, StepMaker, TableStep
+from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
 from lakehouse.progress.reading import Filled, Reading
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
 
 _LOOK_EVERY = timedelta(seconds=30)
 
 
-def spec(table: MergedTable, settings: Settings) -> TableSpec:
+def spec(table: MergedTable) -> TableSpec:
     """Return the Delta table of a gold table."""
     times = [column.name for column in table.schema if isinstance(column.dataType, TimestampType)]
     return TableSpec(
@@ -31,17 +30,19 @@ def spec(table: MergedTable, settings: Settings) -> TableSpec:
         table.schema,
         stats=tuple(dict.fromkeys((*table.keys, *times, *table.stats))),
         change_feed=True,
-        pinned_settings=table.pinned_settings(settings),
+        pinned_settings=table.pinned_settings,
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
         cluster_by=None if table.time_columns is None else table.time_columns[0],
     )
 
 
-def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's gold tables."""
+def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's gold tables, so many bytes at a time."""
     return [
-        StepMaker(stream.name, "gold", f"gold.{table.name}", partial(_Merging, lake, stream, table, settings))
+        StepMaker(
+            stream.name, "gold", f"gold.{table.name}", partial(_Merging, lake, stream, table, max_bytes)
+        )
         for table in stream.gold
     ]
 
@@ -49,19 +50,17 @@ def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted)
 class _Merging(TableStep):
     """Merges micro-batches of clean rows into a gold table and its side tables."""
 
-    def __init__(self, lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> None:
+    def __init__(self, lake: Lake, stream: Stream, table: GoldTable, max_bytes: int) -> None:
         by_name = {source.table: source for source in stream.sources}
-        sources = {
-            f"silver.{name}": lake.ensure_source(silver.spec(by_name[name], settings)) for name in table.reads
-        }
-        beside = tuple(Filled(f"gold.{side.name}", lake.ensure(spec(side, settings))) for side in table.sides)
-        path, name = lake.ensure(spec(table, settings)), f"gold.{table.name}"
-        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, settings.bytes_per_batch)
+        sources = {f"silver.{name}": lake.ensure_source(silver.spec(by_name[name])) for name in table.reads}
+        beside = tuple(Filled(f"gold.{side.name}", lake.ensure(spec(side))) for side in table.sides)
+        path, name = lake.ensure(spec(table)), f"gold.{table.name}"
+        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, max_bytes)
         super().__init__("gold", reading, table.combine)
         self.merge_every_s = table.merge_every_s
         self._lake = lake
         self._path = path
-        self._merge = Merge(lake, table, settings)
+        self._merge = Merge(lake, table)
         if isinstance(table.clock, WallClock):
             self.ticker = _Ticker(lake.spark, self._merge, path, table.clock)
 

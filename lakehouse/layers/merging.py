@@ -21,7 +21,6 @@ from lakehouse import tables
 from lakehouse.layers.step import Batch, BatchResult
 from lakehouse.messages.layout import Equals
 from lakehouse.progress import cuts
-from lakehouse.settings import Settings
 from lakehouse.spark import internals
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.stream import (
@@ -85,11 +84,10 @@ class Merge:
     Ticker has looked, and every write keeps it up to date.
     """
 
-    def __init__(self, lake: Lake, table: GoldTable, settings: Settings) -> None:
+    def __init__(self, lake: Lake, table: GoldTable) -> None:
         self._lake = lake
         self._table = table
         self._path = lake.path("gold", table.name)
-        self._settings = settings
         self._merged = (
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
@@ -103,7 +101,7 @@ class Merge:
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
         execute_for(spark, few=few)
-        partials = table.preaggregate(gathered(rows, few=few), self._settings).persist()
+        partials = table.preaggregate(gathered(rows, few=few)).persist()
         beside = dict(zip((side.name for side in table.sides), batch.beside, strict=False))
         try:
             facts = self._facts(partials)
@@ -139,7 +137,7 @@ class Merge:
             if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
                 partials, current = self._made_anew(partials, current, to_recompute, given.batch)
-            folded = self._table.fold(partials, current, progress, self._settings).persist()
+            folded = self._table.fold(partials, current, progress).persist()
             try:
                 return self._write(_Folded(folded, partials, to_recompute), commit, near, given)
             finally:
@@ -155,10 +153,8 @@ class Merge:
             waiting = commit.rows(near).where(clock.waits())
             rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:
-            tables.update(
-                spark, self._path, due, clock.set_columns(self._settings), within=self._near_due(now, clock)
-            )
-        self.next_due = None if micros is None else shifted(from_micros(micros), clock.after(self._settings))
+            tables.update(spark, self._path, due, clock.set_columns(), within=self._near_due(now, clock))
+        self.next_due = None if micros is None else shifted(from_micros(micros), clock.after)
         return BatchResult(rows, {self._table.name: rows})
 
     def _facts(self, partials: DataFrame) -> _Facts:
@@ -191,7 +187,7 @@ class Merge:
         between are skipped. Unless it has to be exact, times are rounded outward to hours, so that
         micro-batches of the same hour share generated code.
         """
-        extent, reach = self._table.time_columns, self._table.merge_radius(self._settings)
+        extent, reach = self._table.time_columns, self._table.merge_radius
         if extent is None or facts.first is None or facts.last is None:
             return None
         first, last = shifted(facts.first, -reach), shifted(facts.last, reach)
@@ -210,7 +206,7 @@ class Merge:
         """Return where the rows lie that time alone may change."""
         clock = self._table.clock
         if isinstance(clock, EventClock):
-            return Near(((Between(clock.due_column, *clock.due_span(progress, self._settings)),),))
+            return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
         if isinstance(clock, WallClock):
             return self._near_due(progress.now, clock)
         return Near(())
@@ -220,7 +216,7 @@ class Merge:
         return Near(((Between(*_only(clock.waits)), latest),))
 
     def _latest_due(self, now: datetime, clock: WallClock) -> datetime:
-        return shifted(now, -clock.after(self._settings))
+        return shifted(now, -clock.after)
 
     def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
         """Tell, without reading the table, whether there may be rows that partials alone cannot keep up."""
@@ -228,7 +224,7 @@ class Merge:
             return False
         if self._table.state is None or facts.first is None:
             return True
-        unsettled_from = self._table.state.unsettled_from(progress, self._settings)
+        unsettled_from = self._table.state.unsettled_from(progress)
         return unsettled_from is not None and facts.first <= unsettled_from
 
     def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
@@ -253,9 +249,7 @@ class Merge:
             }
         )
         # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
-        anew = self._table.preaggregate(history, self._settings).join(
-            F.broadcast(to_recompute), keys, "left_semi"
-        )
+        anew = self._table.preaggregate(history).join(F.broadcast(to_recompute), keys, "left_semi")
         others = partials.join(to_recompute, keys, "left_anti")
         whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))
         return whole, current.join(to_recompute, keys, "left_anti")
@@ -309,7 +303,7 @@ class Merge:
         least = rows.where(clock.waits()).agg(F.unix_micros(F.min(clock.column)).alias("micros")).first()
         if least is None or least.micros is None:
             return None
-        return shifted(from_micros(least.micros), clock.after(self._settings))
+        return shifted(from_micros(least.micros), clock.after)
 
     def _advance_due(self, due: datetime | None) -> None:
         known = [moment for moment in (self.next_due, due) if moment is not None]

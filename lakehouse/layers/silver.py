@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import bronze
-from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, StepMaker, TableStep
+from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
 from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
 from lakehouse.records.offsets import ranges_of, within
@@ -37,7 +37,6 @@ from lakehouse.records.validation import (
     judge,
     watermark_of,
 )
-from lakehouse.settings import Settings
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import HighWaterMark, Lake, TableSpec, from_micros
@@ -47,14 +46,14 @@ _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
 _ONE_TASK_BYTES = 128 << 10  # files of bronze; a second task and file would cost more than it saves
 
 
-def spec(source: Source, settings: Settings) -> TableSpec:
+def spec(source: Source) -> TableSpec:
     """Return the silver table of a source."""
     return TableSpec(
         "silver",
         source.table,
         clean_schema(source.contract),
         stats=("event_time", "partition", "offset"),
-        pinned_settings={"allowed_lateness_s": str(settings.allowed_lateness_s)},
+        pinned_settings={"allowed_lateness_s": str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )
 
@@ -68,11 +67,11 @@ class Paths:
     dead: str
 
 
-def ensure(lake: Lake, source: Source, settings: Settings) -> Paths:
+def ensure(lake: Lake, source: Source) -> Paths:
     """Create the tables of a source where they are missing, and return their paths."""
     return Paths(
         lake.ensure_source(bronze.spec(source)),
-        lake.ensure(spec(source, settings)),
+        lake.ensure(spec(source)),
         lake.ensure(DEAD_LETTERS),
     )
 
@@ -97,11 +96,11 @@ def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's silver tables."""
+def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's silver tables, so many bytes at a time."""
     return [
         StepMaker(
-            stream.name, "silver", query_name(source), partial(_Cleaning, lake, stream, source, settings)
+            stream.name, "silver", query_name(source), partial(_Cleaning, lake, stream, source, max_bytes)
         )
         for source in stream.sources
     ]
@@ -110,8 +109,8 @@ def steps(lake: Lake, stream: Stream, settings: Settings, _permitted: Permitted)
 class _Cleaning(TableStep):
     """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
-    def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings) -> None:
-        paths, name = ensure(lake, source, settings), query_name(source)
+    def __init__(self, lake: Lake, stream: Stream, source: Source, max_bytes: int) -> None:
+        paths, name = ensure(lake, source), query_name(source)
         super().__init__(
             "silver",
             Reading(
@@ -120,13 +119,12 @@ class _Cleaning(TableStep):
                 {f"bronze.{source.table}": paths.bronze},
                 Filled(name, paths.clean),
                 (Filled(DEAD_LETTERS.qualified_name, paths.dead, f"job = '{name}'"),),
-                settings.bytes_per_batch,
+                max_bytes,
             ),
         )
         self._stream = stream
         self._source = source
         self._paths = paths
-        self._settings = settings
         self._reached = HighWaterMark(paths.clean, "event_time")
 
     @contextmanager
@@ -134,12 +132,12 @@ class _Cleaning(TableStep):
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
         rows_in, paths, table = batch.rows, self._paths, self._source.table
         spark = rows_in.sparkSession
-        watermark = watermark_of(self._reached.value(spark), self._settings.allowed_lateness_s)
+        watermark = watermark_of(self._reached.value(spark), self._source.allowed_lateness_s)
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
         undecided = filter_without_letter(rows_in, paths.dead) if batch.is_resumed else rows_in
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
-        judged = judge(undecided, self._source, watermark, self._settings).persist()
+        judged = judge(undecided, self._source, watermark).persist()
         try:
             rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
             if refused:

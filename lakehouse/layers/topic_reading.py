@@ -21,7 +21,6 @@ from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import read_between
-from lakehouse.settings import Settings
 from lakehouse.tables import Lake, Move
 from lakehouse.topics import OffsetLooker, describe_topic
 
@@ -49,21 +48,23 @@ class TopicReading:
         path: str,
         topic: str,
         *,
-        settings: Settings,
+        bootstrap_servers: str,
+        max_records: int,
         permitted: Permitted,
     ) -> None:
         self._lake = lake
         self._query = query
         self._path = path
         self._topic = topic
-        self._settings = settings
+        self._servers = bootstrap_servers
+        self._max_records = max_records
         self._permitted = permitted
         self._until: Offsets | None = None
-        self._looker = OffsetLooker(settings.kafka_bootstrap_servers, topic)
+        self._looker = OffsetLooker(bootstrap_servers, topic)
         self._source = self._identified()
 
     def next(self) -> TakenRecords | None:
-        """Return the next records, about as many as the settings allow; null if none waits.
+        """Return the next records, about `max_records`; null if none waits.
 
         Raises PositionError where the topic does not fit what was read of it, and ServiceError where the
         broker does not answer.
@@ -80,10 +81,10 @@ class TopicReading:
         waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n]}
         if not waiting:
             return None
-        ranges = capped(waiting, self._settings.max_records_per_batch)
+        ranges = capped(waiting, self._max_records)
         reached = {n: end for n, (_, end) in ranges.items()}
         return TakenRecords(
-            read_between(self._lake.spark, self._settings, self._topic, ranges),
+            read_between(self._lake.spark, self._servers, self._topic, ranges),
             sum(end - start for start, end in ranges.values()),
             tables.version_in(snapshot) + 1,
             offset_moves(self._query, self._source, noted, reached),
@@ -103,7 +104,7 @@ class TopicReading:
 
         Raises PositionError if it is not the one that was read.
         """
-        known = describe_topic(self._settings.kafka_bootstrap_servers, self._topic)
+        known = describe_topic(self._servers, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
         self._refuse_other_topic(source, is_there=known is not None)
         return None if known is None else source

@@ -18,7 +18,6 @@ from lakehouse import tables
 from lakehouse.layers import gold, silver
 from lakehouse.progress import cuts
 from lakehouse.records.validation import watermark_of
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake, from_micros
 
@@ -32,34 +31,31 @@ class Cleared:
     before: datetime | None
 
 
-def clear_state(lake: Lake, streams: Sequence[Stream], settings: Settings) -> list[Cleared]:
+def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
     """Clear the fold state of rows that are too old to be updated; a rerun finds nothing to clear."""
     return [
-        _clear(lake, stream, table, settings)
-        for stream in streams
-        for table in stream.gold
-        if table.state is not None
+        _clear(lake, stream, table) for stream in streams for table in stream.gold if table.state is not None
     ]
 
 
-def _clear(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> Cleared:
+def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
     name = f"gold.{table.name}"
-    before = out_of_reach(lake, stream, table, settings)
+    before = out_of_reach(lake, stream, table)
     if before is None or table.state is None:
         return Cleared(name, 0, None)
-    path = lake.ensure(gold.spec(table, settings))
+    path = lake.ensure(gold.spec(table))
     ended = table.state.settled() & (F.col(table.state.until) <= F.lit(before))
     return Cleared(name, tables.clear(lake.spark, path, table.state.columns, ended), before)
 
 
-def out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Settings) -> datetime | None:
+def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
     """Return the time (UTC) before which no record that is still to be merged can lie; null: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []
     for name in table.reads:
         source = next(source for source in stream.sources if source.table == name)
-        path = lake.ensure(silver.spec(source, settings))
+        path = lake.ensure(silver.spec(source))
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
@@ -71,5 +67,5 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable, settings: Setting
         greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
         if greatest is None or greatest.micros is None:
             return None
-        watermarks.append(watermark_of(from_micros(greatest.micros), settings.allowed_lateness_s))
+        watermarks.append(watermark_of(from_micros(greatest.micros), source.allowed_lateness_s))
     return min((moment for moment in watermarks if moment is not None), default=None)

@@ -32,7 +32,6 @@ from lakehouse.ops import retained
 from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED
 from lakehouse.records.offsets import OffsetRange, within
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
 from lakehouse.tables import Lake, TableSpec
 
@@ -76,13 +75,13 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
     return make
 
 
-def silver_cut(stream: Stream, source: Source, settings: Settings, days: int) -> CutMaker:
+def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
     """Cut by event time, among rows whose record has left bronze."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         gone = retained.taken_of(lake, "bronze", source.table).gone
         reading = [table for table in stream.gold if source.table in table.reads]
-        before = _cut_for(lake, stream, reading, settings, now - timedelta(days=days))
+        before = _cut_for(lake, stream, reading, now - timedelta(days=days))
         if before is None or not gone:
             return None
         return Cut((F.col("event_time") < F.lit(before)) & within(gone), TakenRows(before))
@@ -90,13 +89,11 @@ def silver_cut(stream: Stream, source: Source, settings: Settings, days: int) ->
     return make
 
 
-def gold_cut(
-    stream: Stream, table: MergedTable, made_by: GoldTable, settings: Settings, days: int
-) -> CutMaker:
+def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
     """Cut by the row's last time."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
-        before = _cut_for(lake, stream, [made_by], settings, now - timedelta(days=days))
+        before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
         if before is None or table.time_columns is None:
             return None
         is_final = F.lit(True) if table.final is None else table.final()
@@ -127,16 +124,14 @@ def ops_cut(column: str, days: int) -> CutMaker:
     return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))), None)
 
 
-def _cut_for(
-    lake: Lake, stream: Stream, made: Iterable[GoldTable], settings: Settings, oldest: datetime
-) -> datetime | None:
+def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
     """Return the last midnight before `oldest` that no row which may still change reaches back to."""
     bounds = [oldest]
     for table in made:
-        reached = out_of_reach(lake, stream, table, settings)
+        reached = out_of_reach(lake, stream, table)
         if reached is None:
             return None
-        bounds.append(reached - table.merge_radius(settings))
+        bounds.append(reached - table.merge_radius)
     return _midnight(min(bounds))
 
 

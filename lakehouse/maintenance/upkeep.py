@@ -117,19 +117,19 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
     days, found = settings.kept_days.get, []
     for source in stream.sources:
         merging = [table.name for table in stream.gold if source.table in table.reads]
-        raw, clean = bronze.spec(source), silver.spec(source, settings)
+        raw, clean = bronze.spec(source), silver.spec(source)
         kept = days(raw.qualified_name)
         cut = None if kept is None else retention.bronze_cut(source, kept)
         found.append(Task(raw, (Reader(silver.query_name(source), ("silver", source.table)),), cut=cut))
         kept = days(clean.qualified_name)
-        cut = None if kept is None else retention.silver_cut(stream, source, settings, kept)
+        cut = None if kept is None else retention.silver_cut(stream, source, kept)
         readers = tuple(Reader(f"gold.{name}", ("gold", name)) for name in merging)
         found.append(Task(clean, readers, cut=cut))
     for made_by in stream.gold:
         for table in (made_by, *made_by.sides):
-            spec = gold.spec(table, settings)
+            spec = gold.spec(table)
             kept = days(spec.qualified_name)
-            cut = None if kept is None else retention.gold_cut(stream, table, made_by, settings, kept)
+            cut = None if kept is None else retention.gold_cut(stream, table, made_by, kept)
             topic = None if table.export.topic is None else settings.topic(table.export.topic)
             readers = (Reader(f"export.{table.name}", topic=topic),)
             found.append(Task(spec, readers, is_merged=True, cut=cut))

@@ -18,7 +18,6 @@ from pyspark.sql.types import ArrayType, StructType
 
 from lakehouse import tables
 from lakehouse.records.offsets import OffsetRange, within
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
 from lakehouse.tables import Lake, TableSpec
 
@@ -72,18 +71,17 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
     tables.replace(rows, path, ("table_id",), within=F.lit(True))
 
 
-def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable, settings: Settings) -> datetime | None:
+def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time from which a gold table's rows are still there, with all that they were made of.
 
     It refers to the row's first time. `made_by` is the table that it is beside, or itself. Null: nothing has
     been taken.
     """
-    reach = made_by.merge_radius(settings)
-    cuts = [_later(taken_of(lake, "silver", name).before, reach) for name in made_by.reads]
+    cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
 
 
-def closed_before(lake: Lake, stream: Stream, source: Source, settings: Settings) -> datetime | None:
+def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
     """Return the time before which no record of the source can be accepted any more, even if late ones are.
 
     A row that such a record belongs to has been taken, or records that it would be counted with. Null:
@@ -91,9 +89,9 @@ def closed_before(lake: Lake, stream: Stream, source: Source, settings: Settings
     """
     cuts = list[datetime | None]()
     for table in (one for one in stream.gold if source.table in one.reads):
-        reach = table.merge_radius(settings)
         cuts += [taken_of(lake, "silver", name).before for name in table.reads]
-        cuts += [_later(taken_of(lake, "gold", one.name).before, reach) for one in (table, *table.sides)]
+        kept = (taken_of(lake, "gold", one.name).before for one in (table, *table.sides))
+        cuts += [_later(before, table.merge_radius) for before in kept]
     return latest(cuts)
 
 

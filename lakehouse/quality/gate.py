@@ -48,7 +48,7 @@ class SuiteGate:
         self._lake = lake
         self._settings = settings
         self._on_notice = on_notice
-        self._every = subjects(streams, settings)
+        self._every = subjects(streams)
         self._kept = {table.name: table for stream in streams for table in stream.tables}
         self._context: AbstractDataContext | None = None
         self._known = dict(gates(lake))

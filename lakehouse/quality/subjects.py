@@ -57,15 +57,15 @@ class Subject:
         return f"{self.spec.layer}_{self.spec.name}"
 
 
-def subjects(streams: Sequence[Stream], settings: Settings) -> list[Subject]:
+def subjects(streams: Sequence[Stream]) -> list[Subject]:
     """Return the tables of these streams, and the dead letters, in the order of the data flow."""
     sources = [source for stream in streams for source in stream.sources]
     kept = [table for stream in streams for table in stream.tables]
     return [
         *(Subject(bronze.spec(source), "ingested_at") for source in sources),
-        *(Subject(silver.spec(source, settings), "event_time") for source in sources),
+        *(Subject(silver.spec(source), "event_time") for source in sources),
         Subject(DEAD_LETTERS, "last_attempt"),
-        *(Subject(gold.spec(table, settings), _time_of(table)) for table in kept),
+        *(Subject(gold.spec(table), _time_of(table)) for table in kept),
     ]
 
 

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.settings import Settings
-
 _GROUP = "lakehouse"
 
 
 def read_between(
-    spark: SparkSession, settings: Settings, topic: str, ranges: Mapping[int, tuple[int, int]]
+    spark: SparkSession, bootstrap_servers: str, topic: str, ranges: Mapping[int, tuple[int, int]]
 ) -> DataFrame:
     """Return a topic's records from the first offset of each partition on and before the second."""
     first, end = (
@@ -21,7 +19,7 @@ def read_between(
         for side in (0, 1)
     )
     options = {
-        "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
+        "kafka.bootstrap.servers": bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
         # broker has answered that, by default after 500 ms, it answers no other request of the consumer.

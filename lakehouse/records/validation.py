@@ -38,7 +38,6 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 from lakehouse.records import fields
 from lakehouse.records.fields import json_name, reason, type_column
-from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Contract, FieldType, Source
@@ -92,7 +91,7 @@ def clean_schema(contract: Contract) -> StructType:
     )
 
 
-def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings: Settings) -> DataFrame:
+def judge(rows: DataFrame, source: Source, watermark: datetime | None) -> DataFrame:
     """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
 
     `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
@@ -102,7 +101,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | None, settings:
     marked = rows.withColumnsRenamed(_RAW).withColumn(
         "_watermark", by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
     )
-    verdict = _verdict(source, settings.future_tolerance_s)
+    verdict = _verdict(source)
     judged = reduce(lambda frame, step: step.added_to(frame), verdict.steps, marked)
     return verdict.result.of(judged)
 
@@ -116,10 +115,10 @@ class _Verdict:
 
 
 @cache
-def _verdict(source: Source, future_tolerance_s: int) -> _Verdict:
+def _verdict(source: Source) -> _Verdict:
     contract = source.contract
     in_time = (
-        _future_reason(future_tolerance_s),
+        _future_reason(source.future_tolerance_s),
         late_reason(F.col("_watermark")),
         *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
     )

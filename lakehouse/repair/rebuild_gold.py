@@ -21,7 +21,6 @@ from lakehouse.layers import gold
 from lakehouse.progress import cuts
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
-from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import DELETED, Lake, leases
 
@@ -58,9 +57,7 @@ class GoldRebuilt:
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
-def rebuild_gold(
-    lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool = False
-) -> list[GoldRebuilt]:
+def rebuild_gold(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool = False) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
     Rows whose records retention has taken from silver stay as they are.
@@ -74,25 +71,23 @@ def rebuild_gold(
             f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
         )
     for one in kept:
-        lake.ensure(gold.spec(one, settings))
+        lake.ensure(gold.spec(one))
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
     with leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"):
         for _ in range(_ROUNDS):
-            once = _put_right(lake, table, settings, span, force=force)
+            once = _put_right(lake, table, span, force=force)
             done = {name: done[name].and_then(more) for name, more in once.items()}
             if not any(more.changed or more.deleted for more in once.values()):
                 return list(done.values())
     raise TableError(f"gold.{table.name} kept changing while it was rebuilt: does a second job write it?")
 
 
-def _put_right(
-    lake: Lake, table: GoldTable, settings: Settings, span: WindowSpan, *, force: bool
-) -> dict[str, GoldRebuilt]:
+def _put_right(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool) -> dict[str, GoldRebuilt]:
     """Write what differs, to side tables first, as micro-batches do."""
-    cut = recompute.cut_of(lake, table, settings)
-    anew = recompute.made_anew(cut, settings)
+    cut = recompute.cut_of(lake, table)
+    anew = recompute.made_anew(cut)
     kept = (*table.sides, table)
-    looks = [_Look(cut.found[one.name], anew[one.name], one, settings, span) for one in kept]
+    looks = [_Look(cut.found[one.name], anew[one.name], one, span) for one in kept]
     try:
         if not force:
             for look in looks:
@@ -106,15 +101,12 @@ def _put_right(
 class _Look:
     """What differs between a table's rows and the recomputed ones in a span; `wrong`: its keys, persisted."""
 
-    def __init__(
-        self, found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings, span: WindowSpan
-    ) -> None:
+    def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
         self.table = table
-        self._settings = settings
         self._standing = found
         self._found, self._anew = found.where(within), anew.where(within)
-        self.wrong = recompute.differences(self._found, self._anew, table, settings).persist()
+        self.wrong = recompute.differences(self._found, self._anew, table).persist()
         counts = (F.count_if(F.col("what") == what) for what in (NO_SUCH_ROW, DOUBLED))
         found_wrong: Sequence[int] = self.wrong.agg(F.count("*"), *counts).first() or (0, 0, 0)
         every, self._invented, self._doubled = found_wrong
@@ -136,7 +128,7 @@ class _Look:
         if self._changed or deleted:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
             gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
-            right = recompute.settled(self._found, self._anew, self.table, self._settings)
+            right = recompute.settled(self._found, self._anew, self.table)
             right = right.join(self.wrong.where(~leaves), keys, "left_semi")
             rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)
             rows.persist()

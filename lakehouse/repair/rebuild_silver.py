@@ -34,7 +34,6 @@ from lakehouse.records.validation import (
     late_reason,
     watermark_of,
 )
-from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import DELETED, HighWaterMark, Lake, from_micros, leases
 
@@ -93,7 +92,6 @@ class SilverRebuilt:
 def rebuild_silver(
     lake: Lake,
     stream: Stream,
-    settings: Settings,
     span: Landed,
     now: datetime,
     *,
@@ -107,7 +105,7 @@ def rebuild_silver(
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
-    places = (_SourceRebuild(lake, stream, source, settings, now) for source in stream.sources)
+    places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late) for place in places)
     return reduce(SilverRebuilt.__add__, done, SilverRebuilt())
 
@@ -115,16 +113,15 @@ def rebuild_silver(
 class _SourceRebuild:
     """The records of one source, and their tables."""
 
-    def __init__(self, lake: Lake, stream: Stream, source: Source, settings: Settings, now: datetime) -> None:
+    def __init__(self, lake: Lake, stream: Stream, source: Source, now: datetime) -> None:
         self._lake = lake
         self._stream = stream
         self._source = source
-        self._settings = settings
         self._now = now
         self._origin = LetterOrigin(
             stream.name, silver.STAGE, silver.query_name(source), None, version("lakehouse"), now
         )
-        self._paths = silver.ensure(lake, source, settings)
+        self._paths = silver.ensure(lake, source)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         what = f"rebuild of {self._origin.job}"
@@ -171,7 +168,7 @@ class _SourceRebuild:
         )
         is_lost = F.col("_done") & F.col("status").isNull()
         finished = F.col("standing").isNotNull() | (F.col("status") != DISCARDED) | is_lost
-        judged = judge(landed, self._source, None, self._settings)
+        judged = judge(landed, self._source, None)
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
@@ -187,12 +184,12 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver."""
         reasons = F.col("reasons")
-        watermark = retained.closed_before(self._lake, self._stream, self._source, self._settings)
+        watermark = retained.closed_before(self._lake, self._stream, self._source)
         if allow_late and watermark is None:
             return reasons
         if not allow_late:
             front = HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
-            in_time = watermark_of(front, self._settings.allowed_lateness_s)
+            in_time = watermark_of(front, self._source.allowed_lateness_s)
             watermark = retained.latest((in_time, watermark))
         was_late = F.filter("said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))

@@ -18,7 +18,6 @@ from pyspark.sql.types import DataType, DoubleType, MapType
 from lakehouse import tables
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
-from lakehouse.settings import Settings
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
 from lakehouse.tables import Lake, Position
 
@@ -44,7 +43,7 @@ class GoldCut:
     since: Mapping[str, datetime | None]
 
 
-def cut_of(lake: Lake, table: GoldTable, settings: Settings) -> GoldCut:
+def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return the table as it is now, and what belongs to it.
 
     Side tables are written first, so one may be a micro-batch ahead: then its earlier version is taken.
@@ -62,18 +61,18 @@ def cut_of(lake: Lake, table: GoldTable, settings: Settings) -> GoldCut:
         versions[side.name] = cuts.not_ahead(spark, query, side_path, tables.id_of(snapshot), read)
     found, since = {}, {}
     for one in (table, *table.sides):
-        since[one.name] = retained.whole_from(lake, one, table, settings)
+        since[one.name] = retained.whole_from(lake, one, table)
         standing = tables.read_version(spark, lake.path("gold", one.name), versions[one.name])
         found[one.name] = _filter_since(tables.as_declared(standing, one.schema), one, since[one.name])
     return GoldCut(table, found, versions, merged, since)
 
 
-def made_anew(cut: GoldCut, settings: Settings) -> dict[str, DataFrame]:
+def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
     """Return the rows that the cut's tables must hold, by table; the wall clock closes nothing."""
     table = cut.table
-    partials = table.preaggregate(table.combine(cut.merged), settings)
+    partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].where(F.lit(False))
-    folded = table.fold(partials, nothing, _front(partials, table), settings)
+    folded = table.fold(partials, nothing, _front(partials, table))
     rows = {table.name: folded.select(*table.schema.names)}
     rows |= {side.name: side.rows(folded) for side in table.sides}
     return {
@@ -87,7 +86,7 @@ def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -
     return rows.where(F.col(table.time_columns[0]) >= F.lit(since))
 
 
-def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
+def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
     """Return the keys of rows that differ from what silver makes of them, each with `what`; one row per key.
 
     Estimated quantiles are left to `rank_errors`.
@@ -102,13 +101,13 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable, settings:
         *keys,
         F.struct(*anew.columns).alias("e"),
         _struct(table.comparison.slack()).alias("slack"),
-        _struct({} if clock is None else clock.set_columns(settings)).alias("becomes"),
+        _struct({} if clock is None else clock.set_columns()).alias("becomes"),
     )
     both = counted.join(expected, keys, "full_outer")
-    return both.select(*keys, _what(table, settings).alias("what")).where(F.col("what").isNotNull())
+    return both.select(*keys, _what(table).alias("what")).where(F.col("what").isNotNull())
 
 
-def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Settings) -> DataFrame:
+def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
     """Return recomputed rows as they must stand: what the wall clock has closed stays closed."""
     clock = _wall_clock(table)
     if clock is None:
@@ -117,17 +116,15 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable, settings: Set
     closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()
     becomes = {
         name: F.when(F.col("_closed"), column).otherwise(F.col(name))
-        for name, column in clock.set_columns(settings).items()
+        for name, column in clock.set_columns().items()
     }
     return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
 
 
-def rank_errors(
-    found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles, settings: Settings
-) -> DataFrame:
+def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
     """Return the keys of rows whose quantiles exceed the stated rank error, each with `what`."""
     keys, value = list(table.keys), F.col(quantiles.value)
-    estimated = found.where(F.col("count") > quantiles.exact_to(settings)).select(*keys, *quantiles.ranks)
+    estimated = found.where(F.col("count") > quantiles.exact_to).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
     counts = {"_rows": F.count(F.lit(1))}
     for name in quantiles.ranks:
@@ -135,8 +132,7 @@ def rank_errors(
         counts[f"_up_to_{name}"] = F.count_if(F.col("_value") <= F.col(name))
     ranked = rows.join(estimated, keys)
     ranked = ranked.groupBy(*keys).agg(*(count.alias(name) for name, count in counts.items()))
-    limit = quantiles.limit(settings)
-    errors = (_rank_error(name, rank, limit) for name, rank in quantiles.ranks.items())
+    errors = (_rank_error(name, rank, quantiles.limit) for name, rank in quantiles.ranks.items())
     wrong = F.array_compact(F.array(*errors))
     return ranked.select(*keys, F.array_join(wrong, ", ").alias("what")).where(F.size(wrong) > 0)
 
@@ -159,8 +155,8 @@ def _struct(columns: Mapping[str, Column]) -> Column:
     return F.struct(F.lit(0).alias("_"), *(column.alias(name) for name, column in columns.items()))
 
 
-def _what(table: MergedTable, settings: Settings) -> Column:
-    wrong = F.array_compact(F.array(*_wrong_columns(table, settings)))
+def _what(table: MergedTable) -> Column:
+    wrong = F.array_compact(F.array(*_wrong_columns(table)))
     return (
         F.when(F.col("f").isNull(), F.lit(MISSING))
         .when(F.col("e").isNull(), F.lit(NO_SUCH_ROW))
@@ -169,9 +165,9 @@ def _what(table: MergedTable, settings: Settings) -> Column:
     )
 
 
-def _wrong_columns(table: MergedTable, settings: Settings) -> list[Column]:
+def _wrong_columns(table: MergedTable) -> list[Column]:
     clock, comparison = _wall_clock(table), table.comparison
-    becomes = {} if clock is None else clock.set_columns(settings)
+    becomes = {} if clock is None else clock.set_columns()
     slack, quantiles = comparison.slack(), comparison.quantiles
     cleared = table.state.columns if isinstance(table, GoldTable) and table.state else ()  # by maintenance
     wrong = []
@@ -185,7 +181,7 @@ def _wrong_columns(table: MergedTable, settings: Settings) -> list[Column]:
         more = F.col(f"slack.{name}") if name in slack else F.lit(0.0)
         different = _different(found, expected, column.dataType, more)
         if quantiles is not None and name in quantiles.ranks:
-            different &= F.col("f.count") <= quantiles.exact_to(settings)
+            different &= F.col("f.count") <= quantiles.exact_to
         if name in cleared:
             different &= found.isNotNull()
         says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", silver makes it "), _text(expected))

@@ -35,7 +35,6 @@ from lakehouse.records.dead_letters import (
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
-from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import HighWaterMark, Lake, leases
 
@@ -98,7 +97,6 @@ class Discarded(_Counted):
 def replay(
     lake: Lake,
     streams: Sequence[Stream],
-    settings: Settings,
     selection: Selection,
     now: datetime,
     *,
@@ -110,43 +108,40 @@ def replay(
     only those that still fail. Raises TableError while a rebuild of silver judges letters of one of the
     sources.
     """
-    places = _places(lake, streams, settings, selection, now)
+    places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
 
 
 def try_replay(
     lake: Lake,
     streams: Sequence[Stream],
-    settings: Settings,
     selection: Selection,
     now: datetime,
     *,
     allow_late: bool = False,
 ) -> Tried:
     """Judge the selected open letters as `replay` would now, and write nothing."""
-    places = _places(lake, streams, settings, selection, now)
+    places = _places(lake, streams, selection, now)
     return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
 
 
-def discard(
-    lake: Lake, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
-) -> Discarded:
+def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
     """Give up the selected open letters; a rerun finds none.
 
     Raises TableError while a rebuild of silver judges letters of one of the sources.
     """
-    places = _places(lake, streams, settings, selection, now)
+    places = _places(lake, streams, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
 
 
 def _places(
-    lake: Lake, streams: Sequence[Stream], settings: Settings, selection: Selection, now: datetime
+    lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
     """Return the sources that have selected letters."""
     letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & (F.col("status") != REPLAYED))
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
-        _SelectedLetters(lake, stream, source, settings, selection=selection, now=now)
+        _SelectedLetters(lake, stream, source, selection=selection, now=now)
         for stream in streams
         for source in stream.sources
         if silver.query_name(source) in jobs
@@ -161,7 +156,6 @@ class _SelectedLetters:
         lake: Lake,
         stream: Stream,
         source: Source,
-        settings: Settings,
         *,
         selection: Selection,
         now: datetime,
@@ -169,7 +163,6 @@ class _SelectedLetters:
         self._lake = lake
         self._stream = stream
         self._source = source
-        self._settings = settings
         self._selected = (
             selection.condition()
             & (F.col("job") == silver.query_name(source))
@@ -209,7 +202,7 @@ class _SelectedLetters:
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
         """Bring the source's tables up to date, and keep rebuilds of silver off its letters."""
-        silver.ensure(self._lake, self._source, self._settings)
+        silver.ensure(self._lake, self._source)
         name = silver.query_name(self._source)
         return leases.held_part(
             self._lake.spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
@@ -277,10 +270,10 @@ class _SelectedLetters:
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
         front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
-        closed = retained.closed_before(self._lake, self._stream, self._source, self._settings)
-        watermark = retained.latest((watermark_of(front, self._settings.allowed_lateness_s), closed))
+        closed = retained.closed_before(self._lake, self._stream, self._source)
+        watermark = retained.latest((watermark_of(front, self._source.allowed_lateness_s), closed))
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
-        judged = judge(chosen, self._source, watermark, self._settings)
+        judged = judge(chosen, self._source, watermark)
         return judged.join(waiting.select("id", *_KEYS), _KEYS)
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:

@@ -203,8 +203,8 @@ def _makers(
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
-        "silver": silver.steps(lake, stream, settings, permitted),
-        "gold": gold.steps(lake, stream, settings, permitted),
+        "silver": silver.steps(lake, stream, settings.bytes_per_batch),
+        "gold": gold.steps(lake, stream, settings.bytes_per_batch),
         "export": export.steps(lake, stream, settings, permitted),
     }
     yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])

@@ -24,7 +24,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.internals import stop_with_jvm
 from lakehouse.spark.jars import class_archive
 from lakehouse.spark.session import build_session
-from lakehouse.streams import STREAMS, read_settings
+from lakehouse.streams import BY_DEFAULT, load, read_settings
 from lakehouse.tables import Lake
 
 _EVENTS = 200
@@ -38,15 +38,15 @@ def make_archive(archive: Path) -> None:
         spark = build_session(settings, "lakehouse classes", options=options)
         lake = Lake(spark, settings.lake)
         _land(lake, settings)
-        run(lake, STREAMS, ["silver", "gold"], settings, RunOptions(AVAILABLE_NOW))
-        register(lake, settings)
+        run(lake, load(settings), ["silver", "gold"], settings, RunOptions(AVAILABLE_NOW))
+        register(lake, load(settings))
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
         stop_with_jvm(spark)
 
 
 def _land(lake: Lake, settings: Settings) -> None:
     now = datetime.now(UTC)
-    for stream in STREAMS:
+    for stream in BY_DEFAULT:
         samples = list(Load(stream.name, _EVENTS, malformed=0.05).samples(settings))
         for place, source in enumerate(stream.sources):
             path = lake.ensure(bronze.spec(source))

@@ -29,7 +29,7 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.services import local_services
 from lakehouse.sandbox.services import stop as stop_services
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
 
@@ -72,7 +72,8 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     ) as at:
         update = {"kafka_bootstrap_servers": at.kafka, "redis_url": SecretStr(at.redis)}
         settings = settings.model_copy(update=update)
-        topics = (topic for stream in STREAMS for topic in stream.topics)
+        streams = load(settings)
+        topics = (topic for stream in streams for topic in stream.topics)
         create_topics(at.kafka, dict.fromkeys(topics, settings.topic_partitions))
         done = Done()
         _produce(settings, done, console)
@@ -82,7 +83,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
             open_lake(settings, "lakehouse demo") as lake,
             stopping_on_signals(lake.spark) as stop,
         ):
-            with noted_run(STREAMS, LAYERS, AVAILABLE_NOW, stop):
+            with noted_run(streams, LAYERS, AVAILABLE_NOW, stop):
                 _run_layers(lake, settings, done, console, stop)
             if stop.requested:
                 console.print("stopped; the demo can be run again")
@@ -124,7 +125,7 @@ def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, st
             began, before = time.monotonic(), len(done.batches)
             run(
                 lake,
-                STREAMS,
+                load(settings),
                 [layer],
                 settings,
                 RunOptions(AVAILABLE_NOW, on_batch=partial(_advance, progress, task, done), stop=stop),

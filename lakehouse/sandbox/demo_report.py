@@ -22,7 +22,7 @@ from lakehouse.runtime.runner import BatchDone
 from lakehouse.sandbox.producing import Summary
 from lakehouse.settings import Settings
 from lakehouse.sinks import latest_key, row_key
-from lakehouse.streams import STREAMS
+from lakehouse.streams import BY_DEFAULT, load
 from lakehouse.tables import Lake
 
 _KAFKA_TIMEOUT_MS = 10_000
@@ -114,7 +114,7 @@ _BY_REASON = """
 def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> None:
     """Print the result of a demo run; raises LakehouseError if the books do not balance."""
     spark = lake.spark
-    register(lake, settings)
+    register(lake, load(settings))
     console.print()
     table, checked = _books(spark, done)
     console.print(table)
@@ -161,7 +161,7 @@ def _books(spark: SparkSession, done: Done) -> tuple[Table, list[str]]:
     for heading in ("stream", "produced", "bronze", "silver", "dead letters", "gold", "exported"):
         table.add_column(heading, justify="left" if heading == "stream" else "right")
     checked = []
-    for stream in STREAMS:
+    for stream in BY_DEFAULT:
         sources = [source.table for source in stream.sources]
         bronze = sum(_count(spark, f"bronze.{name}") for name in sources)
         silver = sum(_count(spark, f"silver.{name}") for name in sources)
@@ -194,7 +194,7 @@ def _redis_text(settings: Settings) -> str:
     with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         lines = [
             f"{sum(1 for _ in client.scan_iter(row_key(kept.name, '*'), count=1000)):>6,} rows of {kept.name}"
-            for stream in STREAMS
+            for stream in BY_DEFAULT
             for kept in stream.tables
         ]
         key = latest_key("metrics_1m", "cpu_usage")
@@ -212,7 +212,7 @@ def _redis_text(settings: Settings) -> str:
 
 
 def _kafka_text(settings: Settings) -> str:
-    topics = [kept.export.topic for stream in STREAMS for kept in stream.tables if kept.export.topic]
+    topics = [kept.export.topic for stream in BY_DEFAULT for kept in stream.tables if kept.export.topic]
     return "\n".join(_one_record(settings, topic) for topic in topics)
 
 

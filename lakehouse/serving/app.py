@@ -79,7 +79,7 @@ def make_app(
     problems.install(app)
     if (table := lookups.tables.get(metrics_api.TABLE)) is not None:
         app.include_router(metrics_api.router(lookups, table))
-    app.include_router(tables_api.router(lookups, streams, settings))
+    app.include_router(tables_api.router(lookups, streams))
     app.include_router(letters_api.router(lookups, letters))
     app.include_router(ops_api.router(lookups, ops))
     app.include_router(watch_api.router(lookups, settings, streams, observer))

@@ -20,7 +20,6 @@ from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.gold import RowSelection, is_time, sorted_by
 from lakehouse.serving.lookups import Lookups, Said
-from lakehouse.settings import Settings
 from lakehouse.stream import MergedTable, Stream
 
 MOST_ROWS = 1_000
@@ -39,10 +38,10 @@ Cursor = Annotated[
 ]
 
 
-def router(lookups: Lookups, streams: Sequence[Stream], settings: Settings) -> APIRouter:
+def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
     """Return the routes over the gold tables of the streams."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
-    described = [_described(stream, settings) for stream in streams]
+    described = [_described(stream) for stream in streams]
 
     @routes.get("/streams")
     async def list_streams() -> Response:
@@ -194,12 +193,12 @@ def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) ->
     endpoint.__signature__ = Signature([request, *named], return_annotation=Response)  # type: ignore[attr-defined]
 
 
-def _described(stream: Stream, settings: Settings) -> dict[str, Any]:
-    tables = [_described_table(table, settings) for table in stream.tables]
+def _described(stream: Stream) -> dict[str, Any]:
+    tables = [_described_table(table) for table in stream.tables]
     return {"name": stream.name, "tables": tables}
 
 
-def _described_table(table: MergedTable, settings: Settings) -> dict[str, Any]:
+def _described_table(table: MergedTable) -> dict[str, Any]:
     view = table.export.redis
     return {
         "name": table.name,
@@ -208,7 +207,7 @@ def _described_table(table: MergedTable, settings: Settings) -> dict[str, Any]:
         "time": None if table.time_columns is None else table.time_columns[0],
         "windowSeconds": table.window_s,
         "fields": list(table.export.value.values),
-        "settings": dict(table.pinned_settings(settings)),
+        "settings": dict(table.pinned_settings),
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
 

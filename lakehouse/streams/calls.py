@@ -19,6 +19,7 @@ last event. A later event corrects it, and can join two calls into one: then the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, Window
@@ -26,7 +27,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Equals, Message, Millis, Payload, Plain, joined_key, key
-from lakehouse.settings import Settings
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import (
     Comparison,
@@ -45,6 +45,7 @@ from lakehouse.tables import DELETED
 from lakehouse.transforms.timestamps import shifted
 
 PAIR = ("user1", "user2")
+KEYS = (*PAIR, "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
 
 _PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
@@ -70,6 +71,10 @@ analytics, metrics: the earliest non-null payload of each side (ties: least part
 in `messages.json_text`; null for none. closed_at: when it was due to close; null while open. was_closed: a
 row under this key has been closed before, so it has been sent; *_place: where a payload comes from."""
 
+_PAIR_KEY = joined_key(*PAIR, separator="-")
+_CALL_KEY = _PAIR_KEY + key(":", Millis("ts"))
+_CLOSED = Equals("status", "closed")
+
 
 def contract(payload: str) -> Contract:
     """Return the contract of a topic whose records carry this payload."""
@@ -80,6 +85,61 @@ def contract(payload: str) -> Contract:
             Field(payload, payload, FieldType.JSON, required=False),
         )
     )
+
+
+SOURCES = (
+    Source("analyticsTopic", "call_analytics", contract("analytics")),
+    Source("metricsTopic", "call_metrics", contract("metrics")),
+)
+
+
+def make(gap_s: int, grace_s: int) -> Stream:
+    """Return the stream: events at most `gap_s` apart are one call, which closes `grace_s` after that."""
+    joining = Joining(gap_s, grace_s)
+    records = GoldTable(
+        name="call_records",
+        reads=tuple(SIDES),
+        keys=KEYS,
+        schema=SCHEMA,
+        time_columns=("ts", "last_event_time"),
+        stats=("status",),
+        combine=events,
+        preaggregate=joining.pieces,
+        counted=lambda: F.sum(F.col("analytics_events") + F.col("metrics_events")),
+        fold=joining.fold,
+        merge_radius=timedelta(seconds=gap_s),
+        clock=WallClock(
+            waits=Equals("status", "open"),
+            column="last_event_time",
+            after=joining.closes_after,
+            set_columns=joining.closed_by_now,
+        ),
+        pinned_settings={"call_gap_s": str(gap_s), "call_grace_s": str(grace_s)},
+        comparison=Comparison(ignored=("was_closed",)),
+        final=_CLOSED,
+        export=Export(
+            topic="outputTopic",
+            key=_CALL_KEY,
+            value=Message(
+                {
+                    **{name: Plain(name) for name in PAIR},
+                    "ts": Millis("ts"),
+                    **{side: Payload(side) for side in SIDES.values()},
+                }
+            ),
+            partition_by=_PAIR_KEY,
+            export_when=_CLOSED,
+            tombstone_when=lambda: F.col("was_closed"),
+            redis=RedisView(
+                row_key=_CALL_KEY,
+                group=key(Plain("user1")),
+                member=key(Plain("user2")),
+                order=Millis("ts"),
+                rows_move=True,
+            ),
+        ),
+    )
+    return Stream("calls", SOURCES, (records,))
 
 
 def events(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -101,52 +161,53 @@ def events(frames: Mapping[str, DataFrame]) -> DataFrame:
     return analytics.unionByName(metrics)
 
 
-def pieces(clean: DataFrame, settings: Settings) -> DataFrame:
-    """Return the calls that the rows of a micro-batch form among themselves."""
-    return _joined(clean, settings)
+@dataclass(frozen=True)
+class Joining:
+    """How events are joined into calls: the gap T, and the grace after it."""
 
+    gap_s: int
+    grace_s: int
 
-def fold_calls(
-    partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
-) -> DataFrame:
-    """Return the calls that have new events or are due to close, and the keys that are gone."""
-    due = by_reference(F.lit(shifted(progress.now, -_closes_after(settings))), F.col("last_event_time"))
-    pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()
-    standing = current.join(pairs, list(PAIR), "left").where(
-        F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
-    )
-    olds = standing.select(
-        *PAIR,
-        "ts",
-        "last_event_time",
-        *(_kept(side) for side in SIDES.values()),
-        *(f"{side}_events" for side in SIDES.values()),
-        F.struct("ts", "status", "was_closed").alias("old"),
-    )
-    calls = _joined(olds.unionByName(partials, allowMissingColumns=True), settings)
-    closed = F.col("last_event_time") <= due
-    old_open = F.exists("olds", lambda old: old["status"] == "open")
-    changed = calls.where(F.col("has_new") | (closed & old_open))
-    gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), _gone)
-    return changed.select(*PAIR, F.inline(F.concat(F.array(_standing(closed, settings)), gone)))
+    @property
+    def closes_after(self) -> timedelta:
+        """How long after its last event a call closes."""
+        return timedelta(seconds=self.gap_s + self.grace_s + 1)
 
+    def pieces(self, clean: DataFrame) -> DataFrame:
+        """Return the calls that the rows of a micro-batch form among themselves."""
+        return _joined(clean, self.gap_s)
 
-def fixed_settings(settings: Settings) -> Mapping[str, str]:
-    """Return the settings that call records depend on."""
-    return {"call_gap_s": str(settings.call_gap_s), "call_grace_s": str(settings.call_grace_s)}
+    def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
+        """Return the calls that have new events or are due to close, and the keys that are gone."""
+        due = by_reference(F.lit(shifted(progress.now, -self.closes_after)), F.col("last_event_time"))
+        pairs = partials.select(*PAIR, F.lit(True).alias("touched")).distinct()
+        standing = current.join(pairs, list(PAIR), "left").where(
+            F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
+        )
+        olds = standing.select(
+            *PAIR,
+            "ts",
+            "last_event_time",
+            *(_kept(side) for side in SIDES.values()),
+            *(f"{side}_events" for side in SIDES.values()),
+            F.struct("ts", "status", "was_closed").alias("old"),
+        )
+        calls = _joined(olds.unionByName(partials, allowMissingColumns=True), self.gap_s)
+        closed = F.col("last_event_time") <= due
+        old_open = F.exists("olds", lambda old: old["status"] == "open")
+        changed = calls.where(F.col("has_new") | (closed & old_open))
+        gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), _gone)
+        return changed.select(
+            *PAIR, F.inline(F.concat(F.array(_standing(closed, self.closed_by_now())), gone))
+        )
 
-
-def closed_by_now(settings: Settings) -> Mapping[str, Column]:
-    """Return the columns of an open call that is due to close and has no new event."""
-    return {
-        "status": F.lit("closed"),
-        "closed_at": F.col("last_event_time") + F.lit(_closes_after(settings)),
-        "was_closed": F.lit(True),
-    }
-
-
-def _closes_after(settings: Settings) -> timedelta:
-    return timedelta(seconds=settings.call_gap_s + settings.call_grace_s + 1)
+    def closed_by_now(self) -> Mapping[str, Column]:
+        """Return the columns of an open call that is due to close and has no new event."""
+        return {
+            "status": F.lit("closed"),
+            "closed_at": F.col("last_event_time") + F.lit(self.closes_after),
+            "was_closed": F.lit(True),
+        }
 
 
 # A payload in transit: its coordinates, in the order that selects the earliest, and the payload.
@@ -165,17 +226,15 @@ def _kept(side: str) -> Column:
     return F.when(F.col(side).isNotNull(), kept).cast(_FOUND).alias(side)
 
 
-def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
+def _joined(parts: DataFrame, gap_s: int) -> DataFrame:
     """Join parts of calls, each from `ts` to `last_event_time`, into calls.
 
-    A part begins a new call if it begins more than T after the end of everything before it. Parts that are in
-    the table have their `old` key and status; the call gets a list of these.
+    A part begins a new call if it begins more than the gap after the end of everything before it. Parts that
+    are in the table have their `old` key and status; the call gets a list of these.
     """
     before = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
     up_to = Window.partitionBy(*PAIR).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
-    apart = F.col("ts") > F.max("last_event_time").over(before) + F.expr(
-        f"INTERVAL {settings.call_gap_s} SECONDS"
-    )
+    apart = F.col("ts") > F.max("last_event_time").over(before) + F.expr(f"INTERVAL {gap_s} SECONDS")
     numbered = parts.withColumn("apart", apart.cast("int")).withColumn("call", F.sum("apart").over(up_to))
     folding = "old" in parts.columns
     olds = (
@@ -195,9 +254,8 @@ def _joined(parts: DataFrame, settings: Settings) -> DataFrame:
     )
 
 
-def _standing(closed: Column, settings: Settings) -> Column:
-    """Return a joined call as a row of the table, without its pair."""
-    becomes = closed_by_now(settings)
+def _standing(closed: Column, becomes: Mapping[str, Column]) -> Column:
+    """Return a joined call as a row of the table, without its pair; a closed one `becomes` this."""
     was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
     values = {
         "ts": F.col("ts"),
@@ -224,62 +282,3 @@ def _row(values: Mapping[str, Column]) -> Column:
         *(values.get(name, F.lit(None)).cast(type_).alias(name) for name, type_ in types.items()),
         values[DELETED].alias(DELETED),
     )
-
-
-_PAIR_KEY = joined_key(*PAIR, separator="-")
-_CALL_KEY = _PAIR_KEY + key(":", Millis("ts"))
-_CLOSED = Equals("status", "closed")
-
-
-CALL_RECORDS = GoldTable(
-    name="call_records",
-    reads=tuple(SIDES),
-    keys=(*PAIR, "ts"),
-    schema=SCHEMA,
-    time_columns=("ts", "last_event_time"),
-    stats=("status",),
-    combine=events,
-    preaggregate=pieces,
-    counted=lambda: F.sum(F.col("analytics_events") + F.col("metrics_events")),
-    fold=fold_calls,
-    merge_radius=lambda settings: timedelta(seconds=settings.call_gap_s),
-    clock=WallClock(
-        waits=Equals("status", "open"),
-        column="last_event_time",
-        after=_closes_after,
-        set_columns=closed_by_now,
-    ),
-    pinned_settings=fixed_settings,
-    comparison=Comparison(ignored=("was_closed",)),
-    final=_CLOSED,
-    export=Export(
-        topic="outputTopic",
-        key=_CALL_KEY,
-        value=Message(
-            {
-                **{name: Plain(name) for name in PAIR},
-                "ts": Millis("ts"),
-                **{side: Payload(side) for side in SIDES.values()},
-            }
-        ),
-        partition_by=_PAIR_KEY,
-        export_when=_CLOSED,
-        tombstone_when=lambda: F.col("was_closed"),
-        redis=RedisView(
-            row_key=_CALL_KEY,
-            group=key(Plain("user1")),
-            member=key(Plain("user2")),
-            order=Millis("ts"),
-            rows_move=True,
-        ),
-    ),
-)
-
-CALLS = Stream(
-    name="calls",
-    sources=(
-        Source("analyticsTopic", "call_analytics", contract("analytics")),
-        Source("metricsTopic", "call_metrics", contract("metrics")),
-    ),
-    gold=(CALL_RECORDS,),
-)

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.messages.layout import Equals, Key, Millis, Name, Plain, joined_key, key
-from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
     Contract,
@@ -29,16 +28,10 @@ from lakehouse.stream import (
     RedisView,
     Source,
     Stream,
+    only,
 )
 from lakehouse.transforms import statistics
-from lakehouse.transforms.windows import (
-    StatisticsWindows,
-    Tumbling,
-    due_ends,
-    due_windows,
-    fixed_settings,
-    statistics_message,
-)
+from lakehouse.transforms.windows import StatisticsWindows, Tumbling, statistics_message
 
 CONTRACT = Contract(
     fields=(
@@ -48,20 +41,44 @@ CONTRACT = Contract(
         Field("environment", "environment", FieldType.STRING, required=False),
     )
 )
+SOURCE = Source("metrics-events", "metrics_events", CONTRACT)
 NO_ENVIRONMENT = "default"
 
-_MINUTES = StatisticsWindows(Tumbling(by=("service_id", "metric_name"), length_s=60))
-_SUMMARIES = StatisticsWindows(Tumbling(by=("environment", "metric_name"), length_s=600))
+MINUTES = Tumbling(by=("service_id", "metric_name"), length_s=60)
+TEN_MINUTES = Tumbling(by=("environment", "metric_name"), length_s=600)
 
 
-def named(clean: DataFrame) -> DataFrame:
-    """Give records without an environment the default one."""
-    return clean.withColumn("environment", F.coalesce("environment", F.lit(NO_ENVIRONMENT)))
+def make(grace_s: int, quantile_k: int) -> Stream:
+    """Return the stream; windows become final `grace_s` past their end, `quantile_k` is the sketches' size.
+
+    gold.metrics_1m has one row per (service_id, metric_name, window_start), a minute of event time.
+    gold.metrics_summary_10m has one row per (environment, metric_name, window_start), ten minutes of event
+    time over all services; environment is "default" for records that name none.
+    """
+    minutes = _kept(
+        "metrics_1m",
+        StatisticsWindows(MINUTES, grace_s, quantile_k),
+        topic="metrics-aggregated-1m",
+        series=joined_key("service_id", "metric_name"),
+        names={"serviceId": "service_id", "metricName": "metric_name"},
+        member="service_id",
+    )
+    summaries = _kept(
+        "metrics_summary_10m",
+        StatisticsWindows(TEN_MINUTES, grace_s, quantile_k),
+        topic="metrics-summary-10m",
+        series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
+        names={"environment": "environment", "metricName": "metric_name"},
+        member="environment",
+        combine=with_environment,
+        merge_every_s=10,
+    )
+    return Stream("metrics", (SOURCE,), (minutes, summaries))
 
 
-def partial_summaries(clean: DataFrame, settings: Settings) -> DataFrame:
-    """Return the state of each ten-minute summary over all services of an environment; one row per key."""
-    return _SUMMARIES.preaggregate(named(clean), settings)
+def with_environment(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of silver; those without an environment get the default one."""
+    return only(frames).withColumn("environment", F.coalesce("environment", F.lit(NO_ENVIRONMENT)))
 
 
 def _kept(
@@ -72,32 +89,32 @@ def _kept(
     series: Key,
     names: Mapping[str, str],
     member: str,
-    preaggregate: Callable[[DataFrame, Settings], DataFrame],
-    keyed: Callable[[DataFrame], DataFrame],
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only,
     merge_every_s: int = 0,
 ) -> GoldTable:
     """Return a table of windows; `names` are its group columns by JSON name, `member` is one of them."""
     return GoldTable(
         name=name,
-        reads=("metrics_events",),
+        reads=(SOURCE.table,),
+        combine=combine,
         keys=kept.windows.keys,
         schema=kept.schema,
         time_columns=("window_start", "window_start"),
         window_s=kept.windows.length_s,
         merge_every_s=merge_every_s,
-        preaggregate=preaggregate,
+        preaggregate=kept.preaggregate,
         fold=kept.fold,
-        clock=EventClock("last_event_time", due_windows, "window_end", due_ends),
-        pinned_settings=fixed_settings,
+        clock=EventClock("last_event_time", kept.due, "window_end", kept.due_ends),
+        pinned_settings=kept.pinned_settings,
         comparison=Comparison(
             ignored=("sketch",),
             slack=statistics.slack,
             quantiles=Quantiles(
                 value="value",
                 ranks=statistics.PERCENTILES,
-                keyed=keyed,
-                exact_to=lambda settings: settings.quantile_k,
-                limit=lambda settings: statistics.rank_error_limit(settings.quantile_k),
+                keyed=kept.keyed,
+                exact_to=kept.quantile_k,
+                limit=statistics.rank_error_limit(kept.quantile_k),
             ),
         ),
         needs_recompute=kept.needs_recompute,
@@ -121,36 +138,3 @@ def _kept(
             ),
         ),
     )
-
-
-METRICS_1M = _kept(
-    "metrics_1m",
-    _MINUTES,
-    topic="metrics-aggregated-1m",
-    series=joined_key("service_id", "metric_name"),
-    names={"serviceId": "service_id", "metricName": "metric_name"},
-    member="service_id",
-    preaggregate=_MINUTES.preaggregate,
-    keyed=_MINUTES.keyed,
-)
-"""One row per (service_id, metric_name, window_start), a minute of event time."""
-
-METRICS_SUMMARY_10M = _kept(
-    "metrics_summary_10m",
-    _SUMMARIES,
-    topic="metrics-summary-10m",
-    series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
-    names={"environment": "environment", "metricName": "metric_name"},
-    member="environment",
-    preaggregate=partial_summaries,
-    keyed=lambda clean: _SUMMARIES.keyed(named(clean)),
-    merge_every_s=10,
-)
-"""One row per (environment, metric_name, window_start), ten minutes of event time over all services;
-environment is "default" for records that name none."""
-
-METRICS = Stream(
-    name="metrics",
-    sources=(Source("metrics-events", "metrics_events", CONTRACT),),
-    gold=(METRICS_1M, METRICS_SUMMARY_10M),
-)

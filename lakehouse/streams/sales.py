@@ -13,14 +13,15 @@ product_sales adds the totals up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Literal
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
 from lakehouse.messages.layout import Constant, Exact, Message, Millis, Plain, joined_key, key
-from lakehouse.settings import Settings
 from lakehouse.stream import (
     Comparison,
     Contract,
@@ -43,6 +44,11 @@ CONTRACT = Contract(
     ),
     tombstone="product",
 )
+SOURCE = Source("sales-events-v1", "sales_events", CONTRACT)
+
+Notify = Literal["crossing", "every_update"]
+KEYS = ("product",)
+NOTIFICATION_KEYS = ("product", "partition", "offset")
 
 _STATE = (
     StructType()
@@ -83,7 +89,68 @@ NOTIFICATIONS_SCHEMA = (
 value: the total after it; crossing: how many times the total had reached the threshold by then, from 1."""
 
 
-def events(clean: DataFrame, _settings: Settings) -> DataFrame:
+def make(threshold: Decimal, notify: Notify) -> Stream:
+    """Return the stream: each time a total reaches the threshold there is a notification.
+
+    Or with every sale at or above it, if `notify` is "every_update".
+    """
+    pinned = {"sales_threshold": f"{threshold.normalize():f}", "sales_notify": notify}
+    notified = SideTable(
+        name="sales_notifications",
+        keys=NOTIFICATION_KEYS,
+        schema=NOTIFICATIONS_SCHEMA,
+        time_columns=("event_time", "event_time"),
+        rows=notifications,
+        pinned_settings=pinned,
+        export=Export(
+            topic="notifications-events-v1",
+            key=key(Plain("product")),
+            identity=None,
+            value=Message({"product": Plain("product"), "value": Exact("value")}),
+            redis=RedisView(
+                row_key=joined_key("product", Plain("partition"), Plain("offset")),
+                group=key("products"),
+                member=key(Plain("product")),
+                order=Plain("offset"),
+            ),
+        ),
+    )
+    sold = GoldTable(
+        name="product_sales",
+        reads=(SOURCE.table,),
+        keys=KEYS,
+        schema=SALES_SCHEMA,
+        preaggregate=events,
+        counted=lambda: F.count(F.lit(1)),
+        fold=partial(fold_sales, threshold=threshold, notify=notify),
+        needs_recompute=not_to_be_added_to,
+        total="total",
+        sides=(notified,),
+        comparison=Comparison(ignored=("recomputed", "made_anew")),
+        pinned_settings=pinned,
+        export=Export(
+            topic=None,
+            key=key(Plain("product")),
+            value=Message(
+                {
+                    "product": Plain("product"),
+                    "total": Exact("total"),
+                    "count": Plain("count"),
+                    "lastEventTime": Millis("last_event_time"),
+                }
+            ),
+            redis=RedisView(
+                row_key=key(Plain("product")),
+                group=key("products"),
+                member=key(Plain("product")),
+                order=Constant(0),
+            ),
+        ),
+    )
+    return Stream("sales", (SOURCE,), (sold,))
+
+
+def events(clean: DataFrame) -> DataFrame:
     """Return the rows unchanged: crossings only show in the order of single records."""
     columns = "product", "value", "event_time", "partition", "offset"
     return clean.select(*columns, F.lit(False).alias("recomputed"))
@@ -102,7 +169,12 @@ def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
 
 
 def fold_sales(
-    partials: DataFrame, current: DataFrame, _progress: EventTimeProgress, settings: Settings
+    partials: DataFrame,
+    current: DataFrame,
+    _progress: EventTimeProgress,
+    *,
+    threshold: Decimal,
+    notify: Notify,
 ) -> DataFrame:
     """Return the products that have new records, each with the list of notifications that these cause.
 
@@ -133,21 +205,13 @@ def fold_sales(
         F.lit(True).alias("is_new"),
         F.col("recomputed").alias("made_anew"),
     )
-    sequence = _with_crossings(_with_totals(standing.unionByName(coming)), settings)
+    sequence = _with_crossings(_with_totals(standing.unionByName(coming)), threshold, notify)
     return _products(_partitions(sequence)).select(*SALES_SCHEMA.names, "notifications")
 
 
 def notifications(folded: DataFrame) -> DataFrame:
     """Return the notifications from the lists of folded products."""
     return folded.select("product", F.inline("notifications")).select(*NOTIFICATIONS_SCHEMA.names)
-
-
-def fixed_notifications(settings: Settings) -> Mapping[str, str]:
-    """Return the settings that notifications depend on."""
-    return {
-        "sales_threshold": f"{settings.sales_threshold.normalize():f}",
-        "sales_notify": settings.sales_notify,
-    }
 
 
 def _with_totals(sequence: DataFrame) -> DataFrame:
@@ -164,22 +228,22 @@ def _with_totals(sequence: DataFrame) -> DataFrame:
     )
 
 
-def _with_crossings(sequence: DataFrame, settings: Settings) -> DataFrame:
+def _with_crossings(sequence: DataFrame, threshold: Decimal, notify: Notify) -> DataFrame:
     """Add `crossing`, the number of crossings so far, and `notified`: the record causes a notification.
 
     An unknown total, one that does not fit, neither reaches the threshold nor is below it.
     """
     in_order = Window.partitionBy("product", "partition").orderBy("offset")
-    threshold = F.lit(settings.sales_threshold)
+    limit = F.lit(threshold)
     is_sale = F.col("is_new") & (F.col("sales") == 1)
     # Before the first record the total is zero.
-    known = F.coalesce(F.lag("total").over(in_order) < threshold, F.lit(False))
-    before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < threshold).otherwise(known)
-    above = is_sale & F.coalesce(F.col("total") >= threshold, F.lit(False))
+    known = F.coalesce(F.lag("total").over(in_order) < limit, F.lit(False))
+    before = F.when(F.row_number().over(in_order) == 1, F.lit(0) < limit).otherwise(known)
+    above = is_sale & F.coalesce(F.col("total") >= limit, F.lit(False))
     crosses = above & before
     number = F.sum(F.col("crossings") + F.col("crosses").cast("long")).over(in_order)
     numbered = sequence.withColumn("crosses", crosses).withColumn("crossing", number)
-    return numbered.withColumn("notified", crosses if settings.sales_notify == "crossing" else above)
+    return numbered.withColumn("notified", crosses if notify == "crossing" else above)
 
 
 def _partitions(sequence: DataFrame) -> DataFrame:
@@ -219,64 +283,3 @@ def _products(partitions: DataFrame) -> DataFrame:
         F.bool_or("made_anew").alias("made_anew"),
         F.flatten(F.collect_list("notifications")).alias("notifications"),
     )
-
-
-SALES_NOTIFICATIONS = SideTable(
-    name="sales_notifications",
-    keys=("product", "partition", "offset"),
-    schema=NOTIFICATIONS_SCHEMA,
-    time_columns=("event_time", "event_time"),
-    rows=notifications,
-    pinned_settings=fixed_notifications,
-    export=Export(
-        topic="notifications-events-v1",
-        key=key(Plain("product")),
-        identity=None,
-        value=Message({"product": Plain("product"), "value": Exact("value")}),
-        redis=RedisView(
-            row_key=joined_key("product", Plain("partition"), Plain("offset")),
-            group=key("products"),
-            member=key(Plain("product")),
-            order=Plain("offset"),
-        ),
-    ),
-)
-
-PRODUCT_SALES = GoldTable(
-    name="product_sales",
-    reads=("sales_events",),
-    keys=("product",),
-    schema=SALES_SCHEMA,
-    preaggregate=events,
-    counted=lambda: F.count(F.lit(1)),
-    fold=fold_sales,
-    needs_recompute=not_to_be_added_to,
-    total="total",
-    sides=(SALES_NOTIFICATIONS,),
-    comparison=Comparison(ignored=("recomputed", "made_anew")),
-    pinned_settings=fixed_notifications,
-    export=Export(
-        topic=None,
-        key=key(Plain("product")),
-        value=Message(
-            {
-                "product": Plain("product"),
-                "total": Exact("total"),
-                "count": Plain("count"),
-                "lastEventTime": Millis("last_event_time"),
-            }
-        ),
-        redis=RedisView(
-            row_key=key(Plain("product")),
-            group=key("products"),
-            member=key(Plain("product")),
-            order=Constant(0),
-        ),
-    ),
-)
-
-SALES = Stream(
-    name="sales",
-    sources=(Source("sales-events-v1", "sales_events", CONTRACT),),
-    gold=(PRODUCT_SALES,),
-)

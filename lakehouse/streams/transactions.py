@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Exact, Message, Millis, Plain, joined_key, key
-from lakehouse.settings import Settings
 from lakehouse.stream import (
     Contract,
     EventTimeProgress,
@@ -58,7 +57,10 @@ def rules() -> tuple[Rule, ...]:
     return (Rule("not_positive", "amount", amount <= 0, message),)
 
 
-def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
+SOURCE = Source("transactions-topic", "transactions", CONTRACT, rules)
+
+
+def partial_windows(clean: DataFrame) -> DataFrame:
     """Return the total and count of each window over a micro-batch's clean rows, one row per key.
 
     Each task adds up its own rows before the shuffle. So a user with half of the traffic is as many rows as
@@ -69,9 +71,7 @@ def partial_windows(clean: DataFrame, _settings: Settings) -> DataFrame:
     )
 
 
-def fold_windows(
-    partials: DataFrame, current: DataFrame, _progress: EventTimeProgress, _settings: Settings
-) -> DataFrame:
+def fold_windows(partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
     """Return the windows that have new transactions, with these added."""
     columns = [*WINDOWS.keys, "total_amount", "count"]
     standing = current.select(*columns, F.lit(False).alias("more"))
@@ -127,6 +127,6 @@ USER_TRANSACTIONS_5M = GoldTable(
 
 TRANSACTIONS = Stream(
     name="transactions",
-    sources=(Source("transactions-topic", "transactions", CONTRACT, rules),),
+    sources=(SOURCE,),
     gold=(USER_TRANSACTIONS_5M,),
 )

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Message, Millis, Plain
-from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import EventTimeProgress
@@ -49,9 +48,14 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations of a table with `lakehouse.transforms.statistics` of `value` in windows."""
+    """The transformations of a table with `lakehouse.transforms.statistics` of `value` in windows.
+
+    `grace_s` is how far past its end, in event time, a window becomes final; `quantile_k` the sketches' size.
+    """
 
     windows: Tumbling
+    grace_s: int
+    quantile_k: int
 
     @property
     def schema(self) -> StructType:
@@ -68,9 +72,14 @@ class StatisticsWindows:
             ]
         )
 
-    def preaggregate(self, clean: DataFrame, settings: Settings) -> DataFrame:
+    @property
+    def pinned_settings(self) -> Mapping[str, str]:
+        """The settings that the rows depend on."""
+        return {"quantile_k": str(self.quantile_k), "grace_s": str(self.grace_s)}
+
+    def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the state of each window over a micro-batch's clean rows, one row per key."""
-        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(settings.quantile_k))
+        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(self.quantile_k))
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
@@ -82,24 +91,35 @@ class StatisticsWindows:
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
 
-    def unsettled_from(self, progress: EventTimeProgress, settings: Settings) -> datetime | None:
+    def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
         """Return the window start after which no row was final before the micro-batch."""
-        final_after = timedelta(seconds=settings.grace_s + self.windows.length_s)
+        final_after = timedelta(seconds=self.grace_s + self.windows.length_s)
         return progress.before and shifted(progress.before, -final_after)
 
     def keyed(self, clean: DataFrame) -> DataFrame:
         """Add the start of its window to each clean row."""
         return clean.withColumn("window_start", self.windows.start())
 
-    def fold(
-        self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress, settings: Settings
-    ) -> DataFrame:
+    def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
         """Return the windows that are new, have new values, or have become final through the progress."""
-        columns = _folding(self, settings.grace_s)
+        columns = _folding(self)
         now = by_reference(F.lit(progress.now), F.col("window_start"))
         joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
         touched = joined.withColumn("_now", now).where(columns.touched)
         return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
+
+    def due(self, progress: EventTimeProgress) -> Column:
+        """Select the current rows that become final between the two ends of the progress."""
+        window_end = F.col("window_end")
+        final_now = _is_final(window_end, F.lit(progress.now), self.grace_s)
+        if progress.before is None:
+            return final_now
+        return final_now & ~_is_final(window_end, F.lit(progress.before), self.grace_s)
+
+    def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
+        """Return the first and last end of such a window, both included; null: however early."""
+        grace = timedelta(seconds=self.grace_s)
+        return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
 
 
 @dataclass(frozen=True)
@@ -119,9 +139,9 @@ def _states(quantile_k: int) -> tuple[Column, ...]:
 
 
 @cache
-def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
+def _folding(table: StatisticsWindows) -> _Folding:
     window_end = table.windows.end()
-    final = _is_final(window_end, F.col("_now"), grace_s)
+    final = _is_final(window_end, F.col("_now"), table.grace_s)
     states = {
         **{name: F.col(name) for name in table.windows.keys},
         **statistics.merged("c", "p"),
@@ -137,26 +157,6 @@ def _folding(table: StatisticsWindows, grace_s: int) -> _Folding:
         derived=Columns(statistics.derived()),
         result=Columns({name: F.col(name) for name in table.schema.names} | {"sketch": sketch}),
     )
-
-
-def due_windows(progress: EventTimeProgress, settings: Settings) -> Column:
-    """Select the current rows that become final between the two ends of the progress."""
-    window_end = F.col("window_end")
-    final_now = _is_final(window_end, F.lit(progress.now), settings.grace_s)
-    if progress.before is None:
-        return final_now
-    return final_now & ~_is_final(window_end, F.lit(progress.before), settings.grace_s)
-
-
-def due_ends(progress: EventTimeProgress, settings: Settings) -> tuple[datetime | None, datetime]:
-    """Return the first and last end of such a window, both included; null: however early."""
-    grace = timedelta(seconds=settings.grace_s)
-    return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
-
-
-def fixed_settings(settings: Settings) -> Mapping[str, str]:
-    """Return the settings that rows with statistics depend on."""
-    return {"quantile_k": str(settings.quantile_k), "grace_s": str(settings.grace_s)}
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:

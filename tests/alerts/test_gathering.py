@@ -20,12 +20,11 @@ from lakehouse.layers import bronze
 from lakehouse.ops import event_table
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.telemetry import Audit, Observation
 from tests.serving.lakes import NOON_MS, ServedLake, minute
 from tests.serving.lakes import at as at_ms
 from tests.serving.test_letters_api import letter
+from tests.streams import METRICS_1M, STREAMS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CENTURY_S = 36_525 * 24 * 3600

@@ -13,8 +13,8 @@ import yaml
 
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import load_rules
-from lakehouse.streams import STREAMS
 from tests.commands import run_command
+from tests.streams import STREAMS
 
 NAMES = [stream.name for stream in STREAMS]
 COMMITTED = Path(__file__).parents[2] / "docker" / "prometheus" / "rules.yml"

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import load_rules
-from lakehouse.streams import STREAMS
 from lakehouse.telemetry import Health, Observation, ObservationCollector, StreamGate, StreamState, Word
 from tests.pipeline import await_
+from tests.streams import STREAMS
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -20,7 +20,6 @@ from typing import Any
 import redis
 
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests.chaos.files import changes_of, repeated_notes
 from tests.chaos.load import POISON_HEADER, RULES
 from tests.oracles.calls import SIDES, CallEvent, call_records
@@ -31,6 +30,7 @@ from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
 from tests.processes import LAKEHOUSE, running
+from tests.streams import STREAMS
 from tests.verdicts import accepted, row_differences, same_silver, window_differences
 
 AUDIT_TIMEOUT_S = 600

@@ -19,8 +19,8 @@ from confluent_kafka import KafkaException, Producer
 from lakehouse.sandbox.loads import GENERATORS, Load
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests.poison import KINDS, endless
+from tests.streams import STREAMS
 
 POISON_HEADER = "poison"
 _TICK_S = 0.05

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lakehouse.streams import STREAMS
 from tests.expectations.lakes import LIMITS, Case, Row, at, later, text
+from tests.streams import STREAMS
 
 
 def record(topic: str, offset: int = 0) -> Row:

@@ -18,7 +18,7 @@ from lakehouse.quality import subjects
 from lakehouse.records import dead_letters
 from lakehouse.records.validation import clean_schema
 from lakehouse.spark import internals
-from lakehouse.streams import STREAMS
+from tests.streams import STREAMS
 
 Row = Mapping[str, str]
 TinyLake = Mapping[str, Sequence[Row]]

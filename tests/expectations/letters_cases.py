@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from lakehouse.streams import STREAMS
 from tests.expectations.bronze_cases import record
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, text
+from tests.streams import STREAMS
 
 _VIEW = "silver_dead_letters"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
+from tests.streams import METRICS_1M, METRICS_SUMMARY_10M
 
 _ONE_VALUE: Row = {
     "count": "1",

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests.pipeline import Row, path_of, rows_of
+from tests.streams import STREAMS
 
 COORDINATES = ("topic", "partition", "offset")
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}

@@ -36,7 +36,7 @@ from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
@@ -84,6 +84,7 @@ class Life(AbstractContextManager["Life"]):
         self.sent: Counter[str] = Counter()
         self._spark = spark
         self._settings = settings
+        self._streams = load(settings)
         self._lake = Lake(spark, settings.lake)
         self._random = random
         self._rounds: list[int] = []
@@ -153,7 +154,7 @@ class Life(AbstractContextManager["Life"]):
         """Let every layer catch up, in micro-batches of so many records and bytes."""
         self._note(f"run all {batches or ''}")
         settings = self._settings.model_copy(update=batches)
-        run(self._lake, STREAMS, LAYERS, settings, RunOptions(AVAILABLE_NOW, at_once=2))
+        run(self._lake, self._streams, LAYERS, settings, RunOptions(AVAILABLE_NOW, at_once=2))
 
     def _judged(self, table: str) -> Mapping[Coordinates, Judged]:
         """Return the verdicts on a topic's records, which no cut of a round into micro-batches changes."""
@@ -206,11 +207,11 @@ class Life(AbstractContextManager["Life"]):
             self._vacuumed[table] = pipeline.version_of(self._settings, table)
 
     def _maintain(self) -> None:
-        cleared = clear_state(self._lake, STREAMS, self._settings)
+        cleared = clear_state(self._lake, self._streams)
         self._note(f"maintain: {sum(one.rows for one in cleared)} rows cleared")
 
     def _keep_up(self) -> None:
-        for task in self._some(tasks(STREAMS, self._settings)):
+        for task in self._some(tasks(self._streams, self._settings)):
             kept = Keeper(self._lake, self._settings).keep(task, utc_now())
             self._note(f"upkeep of {kept or task.spec.qualified_name}")
 
@@ -371,27 +372,27 @@ class Life(AbstractContextManager["Life"]):
             patch.setattr("lakehouse.audit._PAUSE_S", 0.0)  # nothing is on its way here
             patch.setattr("lakehouse.audit.report.EXAMPLES", _FAR_MORE)
             patch.setattr("lakehouse.audit.redis.EXAMPLES", _FAR_MORE)
-            return audit(self._lake, STREAMS, self._settings, utc_now())
+            return audit(self._lake, self._streams, self._settings, utc_now())
 
     def _rebuild(self, *, silver: bool, allow_late: bool = False) -> None:
         """Rebuild gold, after silver where that is asked for, as the command does."""
         self._note(f"rebuild {f'silver, allow late: {allow_late}' if silver else 'gold'}")
         if silver:
-            for stream in STREAMS:
-                rebuild_silver(self._lake, stream, self._settings, Landed(), utc_now(), allow_late=allow_late)
+            for stream in self._streams:
+                rebuild_silver(self._lake, stream, Landed(), utc_now(), allow_late=allow_late)
             self._catch_up()
-        for stream in STREAMS:
+        for stream in self._streams:
             self._rebuild_gold(stream)
 
     def _rebuild_gold(self, stream: Stream) -> None:
         for table in stream.gold:
             try:
-                rebuild_gold(self._lake, table, self._settings, WindowSpan())
+                rebuild_gold(self._lake, table, WindowSpan())
             except TableError as refusal:
                 if "--force" not in str(refusal):
                     raise
                 self._note(f"rebuild gold.{table.name} --force")
-                rebuild_gold(self._lake, table, self._settings, WindowSpan(), force=True)
+                rebuild_gold(self._lake, table, WindowSpan(), force=True)
 
     def _gold(self, verdicts: Verdicts) -> expected.Gold:
         return expected.gold_of(verdicts, self._settings)

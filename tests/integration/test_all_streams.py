@@ -16,9 +16,9 @@ import pytest
 from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests.pipeline import read_topic
 from tests.processes import LAKEHOUSE, NOISE, Place, place, running
+from tests.streams import STREAMS
 
 EVENTS = 500
 TIMEOUT_S = 900.0

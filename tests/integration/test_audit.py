@@ -24,11 +24,12 @@ from pyspark.sql import SparkSession
 from lakehouse.audit import Report, audit
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.integration.conftest import LAKE_EVENTS
 from tests.pipeline import Row
+from tests.streams import STREAMS
 
 SPENT, TRANSACTIONS = "gold.user_transactions_5m", "silver.transactions"
 SUMMARIES = "gold.metrics_summary_10m"
@@ -86,7 +87,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
         client.set(invented, kept[deleted])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lakehouse.audit._PAUSE_S", 0.1)  # nothing is on its way here
-            report = audit(Lake(spark, lake.lake), STREAMS, lake, utc_now())
+            report = audit(Lake(spark, lake.lake), load(lake), lake, utc_now())
     finally:
         client.mset(kept)
         client.delete(invented)

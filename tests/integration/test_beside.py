@@ -26,12 +26,12 @@ from lakehouse.repair.replay import replay
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
+from tests.streams import METRICS_1M
 
 LONG_AGO = pipeline.utc("2026-03-01T00:00:00")
 NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late
@@ -94,16 +94,16 @@ def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
             await_(lambda: merged() >= 2)
             gold = f"delta.`{pipeline.path_of(settings, GOLD)}`"
             ask(spark, f"UPDATE {gold} SET count = count + 100 WHERE min = 1.0", limit=1, write=True)
-            (rebuilt,) = rebuild_gold(lake, METRICS_1M, settings, WindowSpan())
+            (rebuilt,) = rebuild_gold(lake, METRICS_1M, WindowSpan())
             assert rebuilt.changed >= 1
             assert differences(audit(lake, [STREAM], settings, utc_now())) == []
             assert broken_expectations(spark, settings, GOLD) == []
 
-            await_(lambda: clear_state(lake, [STREAM], settings)[0].rows == 1)
+            await_(lambda: clear_state(lake, [STREAM])[0].rows == 1)
             pipeline.send(settings, [event(LONG_AGO, 7.0)])
             await_(lambda: late_letters(settings))
             late = Selection(rule="late")
-            assert replay(lake, [STREAM], settings, late, utc_now(), allow_late=True).passed == 1
+            assert replay(lake, [STREAM], late, utc_now(), allow_late=True).passed == 1
             before = merged()
             await_(lambda: merged() > before + 1)
         clean = 2 + 2 * len(sent) + 1
@@ -128,7 +128,7 @@ def late_letters(settings: Settings) -> list[pipeline.Row]:
 
 
 def broken_expectations(spark: SparkSession, settings: Settings, name: str) -> list[str]:
-    every = {one.name: one for one in subjects([STREAM], settings)}
+    every = {one.name: one for one in subjects([STREAM])}
     suite = suite_of(every[name])
     assert suite is not None
     pinned = PinnedTables(Lake(spark, settings.lake), list(every.values()), settings, utc_now())

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from lakehouse.ops.event_table import newest
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.pipeline import BRONZE, GOLD, SILVER, Raw
 from tests.processes import Place, place
+from tests.streams import METRICS, under
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -51,7 +51,7 @@ def base(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place
     here = Place(tmp_path_factory.mktemp("commands"), NOWHERE, NOWHERE.redis, "x")
     settings = here.settings(allowed_lateness_s=1800)
     pipeline.land(spark, settings, [RECORDS], landed_at=NOON - HOUR)
-    pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, METRICS))
     return here
 
 
@@ -164,7 +164,7 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     )
     # A row that only came is an append, which gold's own stream reads, once.
     lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
-    pipeline.run_layers(spark, lateness, "gold", stream=METRICS)
+    pipeline.run_layers(spark, lateness, "gold", stream=under(lateness, METRICS))
     assert windows(settings) == WINDOWS | {NOON: (1, 8.0)}
     assert statuses(settings) == {"future": "replayed", "not_json": "open"}
 

@@ -34,7 +34,6 @@ from lakehouse.layers.step import LayerName, Step
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.streams.sales import SALES
 from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.batches import bronze_of, gold_of, silver_of, take_next
@@ -45,6 +44,7 @@ from tests.oracles.metrics import Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
 from tests.processes import QUICK_JVM
+from tests.streams import SALES
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-04-29T01:00:00")

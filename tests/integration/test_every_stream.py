@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.streams import STREAMS
 from tests.chaos.files import QUERIES, TABLES
 from tests.journey import CRASHES, EVENTS, MALFORMED, Journey
+from tests.streams import STREAMS
 
 EVERY_QUERY = {query for queries in QUERIES.values() for query in queries}
 

@@ -32,11 +32,11 @@ from lakehouse.quality.report import TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.expectations.lakes import TABLES
 from tests.processes import ROOT
+from tests.streams import STREAMS
 
 DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "bronze.metrics_events": (("topic", "partition", "offset"), None, "keys are unique"),
@@ -62,8 +62,8 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def every(filled_lake: Settings) -> dict[str, Subject]:
-    return {subject.name: subject for subject in subjects(STREAMS, filled_lake)}
+def every() -> dict[str, Subject]:
+    return {subject.name: subject for subject in subjects(STREAMS)}
 
 
 @pytest.fixture(scope="module")

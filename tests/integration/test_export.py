@@ -39,7 +39,6 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import DELETED, Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
@@ -47,6 +46,7 @@ from tests.batches import planned, write
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
 from tests.pipeline import await_, read_topic
+from tests.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
 EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
@@ -121,7 +121,7 @@ class Export:
         self.lake = Lake(spark, settings.lake)
         self.settings = settings
         self.topic = settings.topic("metrics-aggregated-1m")
-        self.path = self.lake.ensure(gold.spec(METRICS_1M, settings))
+        self.path = self.lake.ensure(gold.spec(METRICS_1M))
         self.note = Path(self.path, "_lakehouse_export", f"{self.topic}.json")
 
     def put(self, *states: State) -> None:
@@ -201,7 +201,7 @@ class Export:
         """Delete gold's table and make another one at its place."""
         shutil.rmtree(self.path)
         self.forget_logs()
-        self.lake.ensure(gold.spec(METRICS_1M, self.settings))
+        self.lake.ensure(gold.spec(METRICS_1M))
 
     def forget_logs(self) -> None:
         """Let Delta forget what it knows of logs: files have been replaced under it."""
@@ -443,7 +443,9 @@ def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Expo
     """Either may be gone, or that of the lake an older one; nothing is sent twice."""
 
     def audited() -> Check:
-        (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings)
+        (check,) = check_topic(
+            export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka_bootstrap_servers
+        )
         return check
 
     assert audited().notes == ("nothing has been exported yet",)
@@ -672,7 +674,9 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     (done,) = export.run()
 
     assert done.result.written == {export.topic: 500_000, "redis": 500_000}
-    (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings)
+    (check,) = check_topic(
+        export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka_bootstrap_servers
+    )
     assert (check.compared, check.differences) == (500_000, 0)
 
 

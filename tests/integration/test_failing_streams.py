@@ -26,13 +26,11 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
-from lakehouse.streams.calls import CALL_RECORDS, CALLS
-from lakehouse.streams.sales import SALES
-from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.crashing import CrashError, Fault
 from tests.pipeline import Raw, await_
+from tests.streams import CALL_RECORDS, CALLS, SALES, TRANSACTIONS, USER_TRANSACTIONS_5M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")

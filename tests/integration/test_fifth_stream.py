@@ -35,9 +35,8 @@ AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     """The stream of the page's first code block, in a file of its own and in the registry."""
     module = block(0, tmp_path)
-    registry = (*streams.STREAMS, module.CLICKS)
-    monkeypatch.setattr(streams, "STREAMS", registry)
-    monkeypatch.setattr(catalog, "STREAMS", registry)
+    load = streams.load
+    monkeypatch.setattr(streams, "load", lambda settings: (*load(settings), module.CLICKS))
     yield module.CLICKS
     del sys.modules[module.__name__]
 
@@ -69,7 +68,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 ) -> None:
     suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
     settings = make_settings(topics={topic: topic + suffix for topic in clicks.topics})
-    assert streams.choose(["clicks"]) == (clicks,)
+    assert streams.choose(["clicks"], settings) == (clicks,)
 
     for records in (
         [click("/a"), click("/b"), click("/a", AT_MS + 1), click("no path"), click(None), Raw(b"{")],
@@ -78,13 +77,13 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         pipeline.send(settings, records, source=clicks.sources[0])
         run(
             Lake(spark, settings.lake),
-            streams.choose(["clicks"]),
+            streams.choose(["clicks"], settings),
             LAYERS,
             settings,
             RunOptions(AVAILABLE_NOW),
         )
 
-    catalog.register(Lake(spark, settings.lake), settings)
+    catalog.register(Lake(spark, settings.lake), streams.load(settings))
     start_ms = AT_MS - AT_MS % 300_000
     rows = catalog.ask(
         spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9
@@ -114,7 +113,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
         assert json.loads(str(row))["count"] == 2
 
-    every = subjects(streams.STREAMS, settings)
+    every = subjects(streams.load(settings))
     (views,) = [one for one in every if one.name == "gold.page_views_5m"]
     report = check(
         views,

@@ -21,16 +21,16 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams import STREAMS, choose
 from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.conftest import MakeSettings
 from tests.pipeline import await_
+from tests.streams import STREAMS, TRANSACTIONS
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
-STREAM = choose(["transactions"])
+STREAM = (TRANSACTIONS,)
 INSERT_NOBODY = "INSERT INTO {gold} SELECT 'nobody', window_start, window_end, 1, 0 FROM {gold} LIMIT 1"
 
 

@@ -20,14 +20,10 @@ from lakehouse.quality.checking import check
 from lakehouse.quality.gate import SuiteGate
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
-from lakehouse.streams import STREAMS
-from lakehouse.streams.calls import CALLS
-from lakehouse.streams.metrics import METRICS
-from lakehouse.streams.sales import SALES
-from lakehouse.streams.transactions import TRANSACTIONS
 from lakehouse.tables import Lake, commits, reading
 from tests import pipeline
 from tests.pipeline import Raw
+from tests.streams import CALLS, METRICS, SALES, STREAMS, TRANSACTIONS
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)

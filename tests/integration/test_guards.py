@@ -25,12 +25,12 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, Raw, await_
+from tests.streams import METRICS_1M, STREAMS, under
 
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 LOSSES = "ops.data_losses"
@@ -142,7 +142,7 @@ def test_rows_of_unknown_origin_are_refused_with_the_way_out(
 ) -> None:
     other = make_settings()
     rows = spark.read.format("delta").load(str(pipeline.path_of(settings, SILVER)))
-    tables.append(rows, Lake(spark, other.lake).ensure(silver.spec(SOURCE, other)))
+    tables.append(rows, Lake(spark, other.lake).ensure(silver.spec(SOURCE)))
 
     message = refusal(spark, other, "silver")
 
@@ -185,7 +185,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     changed = settings.model_copy(update={setting: value})
 
     with pytest.raises(TableError) as refused:
-        pipeline.run_layers(spark, changed, layer)
+        pipeline.run_layers(spark, changed, layer, stream=under(changed, pipeline.STREAM))
 
     table = {"silver": SILVER, "gold": GOLD}[layer]
     was = {"allowed_lateness_s": 604800, "quantile_k": 200, "grace_s": 60}[setting]
@@ -295,8 +295,14 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
 
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []
-    assert LOSSES in catalog.register(Lake(spark, settings.lake), settings)
-    (landed,) = check_landing(Lake(spark, settings.lake), pipeline.STREAM, SOURCE, settings)
+    assert LOSSES in catalog.register(Lake(spark, settings.lake), STREAMS)
+    (landed,) = check_landing(
+        Lake(spark, settings.lake),
+        pipeline.STREAM,
+        SOURCE,
+        settings.topic(SOURCE.topic),
+        settings.kafka_bootstrap_servers,
+    )
     lost = "expired unread; noted as lost by --allow data-loss for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
     assert landed.differences == 0

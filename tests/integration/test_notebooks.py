@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from lakehouse.errors import TableError
 from lakehouse.sandbox.loads import GENERATORS
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests import pipeline
 from tests.journey import MALFORMED
 from tests.notebooks import HARMLESS, InKernel, InProcess, Notebook, rows, text
 from tests.processes import ROOT
+from tests.streams import STREAMS
 
 Execute = Callable[[Path, Settings], Notebook]
 

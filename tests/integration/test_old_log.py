@@ -16,11 +16,11 @@ from lakehouse.audit.redis import check_redis
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from lakehouse.tables import Lake
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
+from tests.streams import TRANSACTIONS, USER_TRANSACTIONS_5M
 
 GOLD = "gold.user_transactions_5m"
 START = pipeline.utc("2026-03-01T00:00:00")
@@ -69,7 +69,9 @@ def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
         run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, RunOptions(AVAILABLE_NOW))
 
     def looked() -> tuple[Check, Check]:
-        (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings)
+        (sent,) = check_topic(
+            lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings.kafka_bootstrap_servers
+        )
         (put,) = check_redis(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
         return sent, put
 

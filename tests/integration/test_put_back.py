@@ -18,10 +18,10 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.audit.report import Check
 from lakehouse.errors import PositionError
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.tables import Lake, data_files
 from tests import pipeline
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
+from tests.streams import METRICS_1M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 
@@ -73,7 +73,7 @@ class Filled:
         """What the audit says of the books and of gold."""
         lake = Lake(self.spark, self.settings.lake)
         checks: list[Check] = check_books(lake, STREAM, SOURCE)
-        checks += check_gold(lake, STREAM, METRICS_1M, self.settings)
+        checks += check_gold(lake, STREAM, METRICS_1M)
         return {check.name: {one.what for one in check.examples} for check in checks}
 
 

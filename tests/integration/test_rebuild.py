@@ -30,10 +30,6 @@ from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import GoldTable, Source
-from lakehouse.streams.calls import CALL_RECORDS, CALLS
-from lakehouse.streams.metrics import METRICS, METRICS_1M, METRICS_SUMMARY_10M
-from lakehouse.streams.sales import PRODUCT_SALES, SALES
-from lakehouse.streams.transactions import TRANSACTIONS, USER_TRANSACTIONS_5M
 from lakehouse.tables import DELETED, Lake, leases
 from tests import pipeline, verdicts
 from tests.batches import gold_of, take_next
@@ -45,6 +41,18 @@ from tests.oracles.metrics import Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import Raw, await_
+from tests.streams import (
+    CALL_RECORDS,
+    CALLS,
+    METRICS,
+    METRICS_1M,
+    METRICS_SUMMARY_10M,
+    PRODUCT_SALES,
+    SALES,
+    TRANSACTIONS,
+    USER_TRANSACTIONS_5M,
+    under,
+)
 
 SOURCE = TRANSACTIONS.sources[0]
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
@@ -121,13 +129,13 @@ def test_a_rebuild_of_a_span_puts_its_rows_right_and_touches_no_other(
     second = START + WINDOW
     span = WindowSpan(second, second + WINDOW)
 
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, span) == rebuilt(len(USERS), 1)
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, span) == rebuilt(len(USERS), 1)
 
     wrong = {text.split(":")[0] for text in differences(caught_up)}
     right = ("u1", pipeline.micros(second))
     assert len(wrong) == WINDOWS - 1
     assert str(right) not in wrong
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(
         len(USERS) * WINDOWS, WINDOWS - 1
     )
     assert differences(caught_up) == []
@@ -146,16 +154,14 @@ def test_rows_that_are_missing_doubled_or_of_nobody_are_put_right_and_a_rerun_wr
 
     version = pipeline.version_of(caught_up, GOLD)
     with pytest.raises(TableError, match=r"would lose \d+ of its \d+ rows.* with --force"):
-        rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+        rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
     assert pipeline.version_of(caught_up, GOLD) == version + 2  # the lease, taken and given back
-    (done,) = rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan(), force=True)
+    (done,) = rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan(), force=True)
 
     # Doubled rows leave first and come again: once deleted, once changed.
     assert (done.changed, done.deleted) == (2 * WINDOWS, 3 * WINDOWS)
     assert differences(caught_up) == []
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
-        len(USERS) * WINDOWS, 0
-    )
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
 def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(lake: Lake, caught_up: Settings) -> None:
@@ -163,13 +169,11 @@ def test_gold_stays_where_silver_has_been_compacted_and_lost_a_row(lake: Lake, c
     pipeline.run_layers(lake.spark, caught_up, "silver", "gold", stream=TRANSACTIONS)
     silver = f"delta.`{pipeline.path_of(caught_up, SILVER)}`"
     lake.spark.sql(f"OPTIMIZE {silver}")
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
-        len(USERS) * WINDOWS, 0
-    )
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
     lake.spark.sql(f"DELETE FROM {silver} WHERE user_id = 'u1' AND amount = 1.25")
 
-    done = rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+    done = rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
     assert done == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
 
@@ -192,7 +196,7 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     with leases.held(lake.spark, path, GOLD):
         thread.start()
         with pytest.raises(TableError, match="is already being rebuilt or maintained; held at least until"):
-            rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan())
+            rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
         assert differences(caught_up) != []
     thread.join(300)
@@ -246,9 +250,7 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
     damage(lake.spark, caught_up, "user_id = 'u1'")
     version = pipeline.version_of(caught_up, GOLD)
 
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
-        len(USERS) * WINDOWS, WINDOWS
-    )
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, WINDOWS)
 
     assert held == [True]
     assert pipeline.version_of(caught_up, GOLD) == version + 3  # taken, merged once, given back
@@ -270,9 +272,7 @@ def test_a_lease_whose_holder_was_killed_runs_out(lake: Lake, caught_up: Setting
     storage.write_text(lake.spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
 
     assert not leases.is_held(lake.spark, path)
-    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, caught_up, WindowSpan()) == rebuilt(
-        len(USERS) * WINDOWS, 0
-    )
+    assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
 
 # A lake of every stream.
@@ -398,7 +398,7 @@ def test_windows_and_calls_that_are_missing_wrong_or_of_nobody_are_rebuilt(
     assert len(every_difference(every_stream)) >= sum(map(sum, damages))
 
     for (table, _), (invented, missing, wrong) in zip(changes, damages, strict=True):
-        (done,) = rebuild_gold(lake, table, every_stream, WindowSpan(), force=True)
+        (done,) = rebuild_gold(lake, table, WindowSpan(), force=True)
         assert (done.changed, done.deleted) == (missing + wrong, invented), table.name
     # A call that was missing comes back as an open one, which the wall clock closes.
     pipeline.run_layers(lake.spark, every_stream, "gold", stream=CALLS, now=NOW)
@@ -437,35 +437,34 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(tables, "replace", crash_at(tables.replace, 1, after=True))
         with pytest.raises(CrashError):
-            rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan())
-    done = rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan())
+            rebuild_gold(lake, PRODUCT_SALES, WindowSpan())
+    done = rebuild_gold(lake, PRODUCT_SALES, WindowSpan())
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
     assert every_difference(every_stream) == []
     with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
-        rebuild_gold(lake, PRODUCT_SALES, every_stream, WindowSpan(START))
+        rebuild_gold(lake, PRODUCT_SALES, WindowSpan(START))
 
 
 @pytest.mark.soak
 def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_settings: Settings) -> None:
     """The tolerance is widened, so a dead letter becomes clean, and then narrowed to less than before."""
     near, far = LANDED + timedelta(seconds=200), LANDED + timedelta(seconds=1000)
-    wide, narrow = (
-        lake_settings.model_copy(update={"future_tolerance_s": seconds}) for seconds in (2000, 100)
-    )
     fill(lake.spark, lake_settings, [[*everybody(0), spent("u1", near, "3"), spent("u1", far, "5")]])
     pipeline.run_layers(lake.spark, lake_settings, "silver", "gold", stream=TRANSACTIONS)
     assert len(pipeline.rows_of(lake_settings, SILVER)) == 17
     now = datetime.now(UTC)
 
-    for settings, rows in ((wide, 18), (narrow, 16)):
-        rebuild_silver(lake, TRANSACTIONS, settings, Landed(), now)
-        ends = silver_versions(lake, TRANSACTIONS)
-        pipeline.run_layers(lake.spark, settings, "gold", stream=TRANSACTIONS)  # reads what was only inserted
-        assert behind(lake, TRANSACTIONS, ends) == []
-        rebuild_gold(lake, USER_TRANSACTIONS_5M, settings, WindowSpan())
+    for tolerance_s, rows in ((2000, 18), (100, 16)):
+        settings = lake_settings.model_copy(update={"future_tolerance_s": tolerance_s})
+        stream = under(settings, TRANSACTIONS)
+        rebuild_silver(lake, stream, Landed(), now)
+        ends = silver_versions(lake, stream)
+        pipeline.run_layers(lake.spark, settings, "gold", stream=stream)  # reads what was only inserted
+        assert behind(lake, stream, ends) == []
+        rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
 
         assert len(pipeline.rows_of(settings, SILVER)) == rows
         assert differences(settings) == []
-        cut = recompute.cut_of(lake, USER_TRANSACTIONS_5M, settings)
+        cut = recompute.cut_of(lake, USER_TRANSACTIONS_5M)
         assert cut.merged["transactions"].count() == rows

@@ -34,20 +34,21 @@ from lakehouse.repair.replay import Discarded, Replayed, Tried, discard, replay,
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import Field, FieldType, Rule, Stream
-from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.batches import silver_of, take_next
 from tests.crashing import CrashError, crash_at
 from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
 from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
+from tests.streams import METRICS, METRICS_1M, tolerant
 
 LANDED = pipeline.utc("2026-03-20T12:00:30")
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 NOW = pipeline.utc("2026-03-21T00:00:00")
 SUMMARIES = "gold.metrics_summary_10m"
 NOT_JSON = Raw(b"not JSON")
-PATIENT = {"future_tolerance_s": 3600}
+PATIENT_S = 3600
+PATIENT = tolerant(METRICS, PATIENT_S)
 
 
 def event(at: datetime, value: float = 1.0, **more: str) -> Raw:
@@ -132,7 +133,7 @@ def gold_differences(settings: Settings, offsets: list[int]) -> list[str]:
 def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settings: Settings) -> None:
     version = pipeline.version_of(settings, SILVER)
 
-    done = replay(lake, [METRICS], settings, Selection(), NOW)
+    done = replay(lake, [METRICS], Selection(), NOW)
 
     assert done == Replayed(failed=4, failing={"future": 1, "late": 1, "not_json": 2})
     assert pipeline.version_of(settings, SILVER) == version
@@ -144,17 +145,16 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settin
 
 
 def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(lake: Lake, settings: Settings) -> None:
-    patient = settings.model_copy(update=PATIENT)
     before = files_of(settings)
 
-    tried = try_replay(lake, [METRICS], patient, Selection(), NOW)
+    tried = try_replay(lake, [PATIENT], Selection(), NOW)
 
     assert tried == Tried(asked=4, would_pass=1, would_fail=3, failing={"late": 1, "not_json": 2})
-    assert try_replay(lake, [METRICS], settings, Selection(), NOW, allow_late=True) == Tried(
+    assert try_replay(lake, [METRICS], Selection(), NOW, allow_late=True) == Tried(
         asked=4, would_pass=1, would_fail=3, failing={"future": 1, "not_json": 2}
     )
     assert files_of(settings) == before
-    assert replay(lake, [METRICS], patient, Selection(), NOW) == Replayed(
+    assert replay(lake, [PATIENT], Selection(), NOW) == Replayed(
         passed=tried.would_pass, failed=tried.would_fail, failing=tried.failing
     )
 
@@ -162,11 +162,10 @@ def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(lake: Lake, s
 def test_what_passes_reaches_silver_and_gold_once_and_the_rest_is_not_touched(
     lake: Lake, settings: Settings
 ) -> None:
-    patient = settings.model_copy(update=PATIENT)
 
-    done = replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
-    again = replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
-    pipeline.run_layers(lake.spark, patient, "silver", "gold", stream=METRICS)
+    done = replay(lake, [PATIENT], Selection(rule="future"), NOW)
+    again = replay(lake, [PATIENT], Selection(rule="future"), NOW)
+    pipeline.run_layers(lake.spark, settings, "silver", "gold", stream=PATIENT)
 
     assert (done, again) == (Replayed(passed=1), Replayed())
     assert letters(settings) == {3: "open", 4: "replayed", 5: "open", 6: "open"}
@@ -180,7 +179,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have judged and found nothing in silver before either of them inserts."""
-    patient, both = settings.model_copy(update=PATIENT), Barrier(2)
+    both = Barrier(2)
     insert, done, conflicts = tables.insert_missing, list[Replayed](), list[BaseException]()
     again = tables.retry_on_conflict
 
@@ -203,7 +202,7 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
 
     def work() -> None:
         selection = Selection(rule="future")
-        done.append(replay(Lake(lake.spark.newSession(), lake.root), [METRICS], patient, selection, NOW))
+        done.append(replay(Lake(lake.spark.newSession(), lake.root), [PATIENT], selection, NOW))
 
     threads = [Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -221,15 +220,14 @@ def test_two_replays_at_the_same_time_let_a_record_in_once(
 def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = settings.model_copy(update=PATIENT)
     with monkeypatch.context() as patch:
         patch.setattr(tables, "update_matched", crash_at(tables.update_matched, 1, after=False))
         with pytest.raises(CrashError):
-            replay(lake, [METRICS], patient, Selection(), NOW)
+            replay(lake, [PATIENT], Selection(), NOW)
     assert in_silver(settings) == [0, 1, 2, 4]
     assert letters(settings)[4] == "open"
 
-    assert discard(lake, [METRICS], settings, Selection(rule="future"), NOW) == Discarded(there_already=1)
+    assert discard(lake, [METRICS], Selection(rule="future"), NOW) == Discarded(there_already=1)
 
     assert letters(settings)[4] == "replayed"
     assert in_silver(settings) == [0, 1, 2, 4]
@@ -238,7 +236,7 @@ def test_a_replay_that_was_killed_before_it_closed_the_letters_is_recognised(
 def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(lake: Lake, settings: Settings) -> None:
     DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, pipeline.BRONZE))).delete("offset = 6")
 
-    done = replay(lake, [METRICS], settings, Selection(rule="not_json"), NOW)
+    done = replay(lake, [METRICS], Selection(rule="not_json"), NOW)
 
     assert done == Replayed(failed=1, gone=1, failing={"not_json": 1})
     assert letters(settings)[6] == "open"
@@ -247,14 +245,14 @@ def test_a_letter_whose_bronze_row_is_gone_stays_open_and_is_reported(lake: Lake
 def test_discarded_letters_are_not_replayed_and_a_rerun_discards_none(lake: Lake, settings: Settings) -> None:
     selection = Selection(rule="not_json", offset=3)
 
-    first = discard(lake, [METRICS], settings, selection, NOW)
+    first = discard(lake, [METRICS], selection, NOW)
     version = pipeline.version_of(settings, DEAD_LETTERS)
-    second = discard(lake, [METRICS], settings, selection, NOW)
+    second = discard(lake, [METRICS], selection, NOW)
 
     assert (first, second) == (Discarded(1, 0, {"not_json": 1}), Discarded())
     assert pipeline.version_of(settings, DEAD_LETTERS) == version + 2  # the lease, taken and given back
     assert letters(settings) == {3: "discarded", 4: "open", 5: "open", 6: "open"}
-    assert replay(lake, [METRICS], settings, Selection(offset=3), NOW) == Replayed()
+    assert replay(lake, [METRICS], Selection(offset=3), NOW) == Replayed()
 
 
 @pytest.mark.soak
@@ -262,9 +260,9 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
     lake: Lake, settings: Settings
 ) -> None:
     """Its windows are made anew, keep no sketch, and are made anew once more by whatever comes later."""
-    assert replay(lake, [METRICS], settings, Selection(rule="late"), NOW, allow_late=True).passed == 1
+    assert replay(lake, [METRICS], Selection(rule="late"), NOW, allow_late=True).passed == 1
     pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
-    assert [one.rows for one in clear_state(lake, [METRICS], settings)] == [1, 1]
+    assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
     version = pipeline.version_of(settings, GOLD)
     more = [[event(at, value)] for value, at in (BY_OFFSET[7], BY_OFFSET[8])]
     pipeline.land(lake.spark, settings, more, landed_at=LANDED, first_offset=7)
@@ -272,7 +270,7 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
 
     for offset, counted in ((7, [0, 1, 2, 5, 7]), (8, [0, 1, 2, 5, 7, 8])):
         selection = Selection(offset=offset)
-        assert replay(lake, [METRICS], settings, selection, NOW, allow_late=True).passed == 1
+        assert replay(lake, [METRICS], selection, NOW, allow_late=True).passed == 1
         pipeline.run_layers(lake.spark, settings, "gold", stream=METRICS)
         assert gold_differences(settings, counted) == []
 
@@ -281,7 +279,7 @@ def test_a_late_record_that_is_let_in_corrects_a_row_whose_state_maintenance_has
     changes = filter_newest(feed.option("startingVersion", version + 1).load(path), METRICS_1M)
     (row,) = changes.where("count = 3").collect()
     assert (row["sum"], row["sketch"], row["p50"]) == (18.0, None, 6.0)
-    assert [one.rows for one in clear_state(lake, [METRICS], settings)] == [1, 1]
+    assert [one.rows for one in clear_state(lake, [METRICS])] == [1, 1]
 
 
 # A micro-batch of silver whose retry has other rules.
@@ -305,21 +303,21 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
     """Offsets 2 and 4 are ahead by two hours, 3 by ten minutes: it alone is a matter of the setting."""
     ahead = LANDED + 120 * MINUTE
     records = [event(LANDED), NOT_JSON, event(ahead), event(LANDED + 10 * MINUTE), event(ahead)]
-    first, then = (lake_settings.model_copy(update={"future_tolerance_s": s}) for s in (first_s, then_s))
-    pipeline.land(spark, first, [records], landed_at=LANDED)
+    settings, first, then = lake_settings, tolerant(STREAM, first_s), tolerant(STREAM, then_s)
+    pipeline.land(spark, settings, [records], landed_at=LANDED)
 
     with monkeypatch.context() as patch:
         patch.setattr(tables, "append", crash_at(tables.append, 1, after=True))
         with pytest.raises(CrashError):
-            take_next(silver_of(spark, first), now=LANDED)
-    assert (in_silver(first), 3 in letters(first)) == ([], first_s == 300)
+            take_next(silver_of(spark, settings, first), now=LANDED)
+    assert (in_silver(settings), 3 in letters(settings)) == ([], first_s == 300)
 
-    assert take_next(silver_of(spark, then), now=LANDED) is not None
+    assert take_next(silver_of(spark, settings, then), now=LANDED) is not None
 
-    assert take_next(silver_of(spark, then), now=LANDED) is None
-    assert in_silver(then) == [0]
-    assert letters(then) == {1: "open", 2: "open", 3: "open", 4: "open"}
-    assert pipeline.versions(then, [SILVER, DEAD_LETTERS]) == {
+    assert take_next(silver_of(spark, settings, then), now=LANDED) is None
+    assert in_silver(settings) == [0]
+    assert letters(settings) == {1: "open", 2: "open", 3: "open", 4: "open"}
+    assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == {
         SILVER: 1,
         DEAD_LETTERS: 1 + (first_s > then_s),
     }
@@ -336,7 +334,7 @@ def changed_stream() -> Stream:
     """The environment is in "env" now, and a value of more than 100 is refused."""
     fields = (*SOURCE.contract.fields[:3], Field("env", "environment", FieldType.STRING, required=False))
     source = replace(SOURCE, contract=replace(SOURCE.contract, fields=fields), rules=too_high)
-    return replace(STREAM, sources=(source,))
+    return tolerant(replace(STREAM, sources=(source,)), PATIENT_S)
 
 
 EXPECTED = SilverRebuilt(
@@ -355,14 +353,14 @@ LETTERS_AFTER = {2: "open", 3: "open", 4: "replayed", 5: "open", 6: "open"}
 def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     lake: Lake, settings: Settings
 ) -> None:
-    patient, stream = settings.model_copy(update=PATIENT), changed_stream()
+    stream = changed_stream()
     environments = {row["offset"]: row["environment"] for row in pipeline.rows_of(settings, SILVER)}
     assert environments == {0: None, 1: None, 2: None}
 
-    done = rebuild_silver(lake, stream, patient, Landed(), NOW)
+    done = rebuild_silver(lake, stream, Landed(), NOW)
 
     versions = pipeline.versions(settings, [SILVER, DEAD_LETTERS])
-    again = rebuild_silver(lake, stream, patient, Landed(), NOW)
+    again = rebuild_silver(lake, stream, Landed(), NOW)
     assert (done, again) == (EXPECTED, SilverRebuilt(judged=7))
     versions[DEAD_LETTERS] += 2  # the lease, taken and given back
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == versions
@@ -372,7 +370,7 @@ def test_silver_made_anew_follows_todays_rules_and_a_rerun_writes_no_row(
     found = letter_rows(settings)[2]
     assert [reason["rule"] for reason in found["reasons"]] == ["too_high"]
     assert (found["value"], found["batch"], found["attempts"]) == (CUTS[0][2].value, None, 1)
-    passed_over = pipeline.run_layers(lake.spark, patient, "silver", "gold", stream=stream)
+    passed_over = pipeline.run_layers(lake.spark, settings, "silver", "gold", stream=stream)
     assert sum(one.result.rows for one in passed_over) == 0
 
 
@@ -386,8 +384,8 @@ def test_records_that_were_deleted_from_silver_or_the_letters_come_back(
         DeltaTable.forPath(lake.spark, str(pipeline.path_of(settings, table))).delete(condition)
     assert (in_silver(settings), letters(settings)) == ([1], {4: "open", 6: "open"})
 
-    done = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
-    again = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
+    done = rebuild_silver(lake, STREAM, Landed(), NOW)
+    again = rebuild_silver(lake, STREAM, Landed(), NOW)
 
     assert (done.judged, done.inserted, done.newly_refused) == (7, 2, 2)
     assert again == SilverRebuilt(judged=7)
@@ -409,12 +407,12 @@ def test_records_that_a_restore_of_bronze_has_had_read_again_are_there_once(
     assert in_silver(settings) == [0, 0, 1, 1, 2, 2]
     assert len(pipeline.rows_of(settings, DEAD_LETTERS)) == 8
 
-    done = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
+    done = rebuild_silver(lake, STREAM, Landed(), NOW)
 
     assert (done.judged, done.inserted, done.removed) == (7, 0, 3)
     assert in_silver(settings) == [0, 1, 2]
     assert letters(settings) == {3: "open", 4: "open", 5: "open", 6: "open"}
-    assert rebuild_silver(lake, STREAM, settings, Landed(), NOW) == SilverRebuilt(judged=7)
+    assert rebuild_silver(lake, STREAM, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
 @pytest.mark.soak
@@ -422,25 +420,26 @@ def test_a_rebuild_that_was_killed_anywhere_has_lost_nothing_and_is_finished_by_
     lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the letters, after silver, and after all; each goes on with what the one before has left."""
-    patient, stream = settings.model_copy(update=PATIENT), changed_stream()
+    stream = changed_stream()
     for write in ("insert_missing", "replace", "update_matched"):
         with monkeypatch.context() as patch:
             patch.setattr(tables, write, crash_at(getattr(tables, write), 1, after=True))
             with pytest.raises(CrashError):
-                rebuild_silver(lake, stream, patient, Landed(), NOW)
+                rebuild_silver(lake, stream, Landed(), NOW)
         clean, dead = in_silver(settings), letters(settings)
         assert set(clean) | {at for at, status in dead.items() if status == "open"} == set(range(7)), write
 
     assert in_silver(settings) == [0, 1, 4]
     assert letters(settings) == LETTERS_AFTER
-    assert rebuild_silver(lake, stream, patient, Landed(), NOW) == SilverRebuilt(judged=7)
+    assert rebuild_silver(lake, stream, Landed(), NOW) == SilverRebuilt(judged=7)
 
 
+@pytest.mark.usefixtures("settings")
 @pytest.mark.soak
 def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebuild_between_theirs(
-    lake: Lake, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient, said = settings.model_copy(update=PATIENT), list[str]()
+    said = list[str]()
 
     def refused(judge: Callable[[], object]) -> None:
         with pytest.raises(TableError) as refusal:
@@ -459,21 +458,21 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
         return meanwhile
 
     def judge_again() -> SilverRebuilt:
-        return rebuild_silver(lake, STREAM, patient, Landed(), NOW)
+        return rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(), NOW)
 
     def replay_future() -> Replayed:
-        return replay(lake, [METRICS], patient, Selection(rule="future"), NOW)
+        return replay(lake, [PATIENT], Selection(rule="future"), NOW)
 
     def discard_late() -> Discarded:
-        return discard(lake, [METRICS], patient, Selection(rule="late"), NOW)
+        return discard(lake, [PATIENT], Selection(rule="late"), NOW)
 
     with monkeypatch.context() as patch:
         patch.setattr(tables, "replace", after(tables.replace, replay_future, discard_late, judge_again))
-        assert rebuild_silver(lake, changed_stream(), patient, Landed(), NOW) == EXPECTED
+        assert rebuild_silver(lake, changed_stream(), Landed(), NOW) == EXPECTED
     with monkeypatch.context() as patch:
         patch.setattr(tables, "update_matched", after(tables.update_matched, judge_again))
         assert discard_late() == Discarded(1, 0, {"late": 1})
-    assert replay(lake, [METRICS], patient, Selection(offset=2), NOW) == Replayed(passed=1)
+    assert replay(lake, [PATIENT], Selection(offset=2), NOW) == Replayed(passed=1)
 
     rebuilding = "must wait: rebuild of silver.metrics_events"
     assert said == [
@@ -495,11 +494,11 @@ def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Sett
     tables.begin(lake.spark, path).set_properties({name: held})
     storage.write_text(lake.spark, later := alive_until(time.time() + 3600), "")
     with pytest.raises(TableError, match=r"rebuild of silver.metrics_events \(process 1 on a\) is running"):
-        replay(lake, [METRICS], settings, Selection(), NOW)
+        replay(lake, [METRICS], Selection(), NOW)
 
     storage.delete(lake.spark, later)
     storage.write_text(lake.spark, alive_until(time.time() - 1), "")
-    assert replay(lake, [METRICS], settings, Selection(), NOW).failed == 4
+    assert replay(lake, [METRICS], Selection(), NOW).failed == 4
     assert not [one for one in tables.properties_of(tables.snapshot(lake.spark, path)) if "lease" in one]
 
 
@@ -508,14 +507,13 @@ def test_a_rebuild_there_and_back_reopens_letters_and_leaves_the_rest_alone(
     lake: Lake, settings: Settings
 ) -> None:
     """Late letters come in only on purpose, discarded ones not at all, other landing times are not judged."""
-    patient = settings.model_copy(update=PATIENT)
-    discard(lake, [METRICS], settings, Selection(offset=3), NOW)
+    discard(lake, [METRICS], Selection(offset=3), NOW)
 
-    assert rebuild_silver(lake, STREAM, patient, Landed(until=LANDED), NOW) == SilverRebuilt()
-    there = rebuild_silver(lake, STREAM, patient, Landed(since=LANDED), NOW, allow_late=True)
+    assert rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(until=LANDED), NOW) == SilverRebuilt()
+    there = rebuild_silver(lake, tolerant(STREAM, PATIENT_S), Landed(since=LANDED), NOW, allow_late=True)
     assert (there.judged, there.inserted, there.newly_accepted) == (6, 2, 2)
     assert in_silver(settings) == [0, 1, 2, 4, 5]
-    back = rebuild_silver(lake, STREAM, settings, Landed(), NOW)
+    back = rebuild_silver(lake, STREAM, Landed(), NOW)
 
     assert (back.judged, back.removed, back.newly_refused) == (6, 1, 1)
     assert in_silver(settings) == [0, 1, 2, 5]

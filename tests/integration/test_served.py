@@ -21,8 +21,9 @@ from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
 from lakehouse.stream import MergedTable
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from lakehouse.tables import Lake
+from tests.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")
@@ -90,7 +91,7 @@ def differences(spark: SparkSession, client: TestClient, table: MergedTable) -> 
 
 
 def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    register(Lake(spark, settings.lake), settings)
+    register(Lake(spark, settings.lake), STREAMS)
     with client_of(settings, redis_url=NOWHERE) as client:
         found = {table.name: differences(spark, client, table) for table in TABLES}
     assert [one for _, wrong in found.values() for one in wrong] == []
@@ -118,7 +119,7 @@ def asked(table: MergedTable, key: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def client_of(settings: Settings, **changes: Any) -> Iterator[TestClient]:
-    app = make_app(settings.model_copy(update=changes), STREAMS, Access(None))
+    app = make_app(settings.model_copy(update=changes), load(settings), Access(None))
     with TestClient(app, base_url="http://localhost:8080") as client:
         yield client
 

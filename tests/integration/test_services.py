@@ -24,10 +24,10 @@ from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark import jars
-from lakehouse.streams import STREAMS
 from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
 from tests.processes import closed_port, processes_of, unused_port
+from tests.streams import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

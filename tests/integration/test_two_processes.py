@@ -20,7 +20,6 @@ from lakehouse.layers.step import Batch, Step
 from lakehouse.runtime.runner import RunOptions
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.streams.sales import SALES
 from lakehouse.tables import Lake
 from tests import pipeline, verdicts
 from tests.batches import bronze_of, gold_of, planned, silver_of, take_next, write
@@ -28,6 +27,7 @@ from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
 from tests.processes import place, running
+from tests.streams import SALES
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-02T00:00:00")

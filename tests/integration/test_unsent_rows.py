@@ -37,12 +37,11 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import KafkaSink, Span, read_progress
 from lakehouse.stream import MergedTable, Stream
-from lakehouse.streams.calls import CALL_RECORDS, CALLS
-from lakehouse.streams.sales import PRODUCT_SALES, SALES
 from lakehouse.tables import Lake, Position
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
+from tests.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
 
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TS_MS = 1_777_896_000_000
@@ -100,7 +99,7 @@ class Exported:
     ) -> None:
         self.spark, self.settings, self.stream, self.table = spark, settings, stream, table
         self.lake, self.topic = Lake(spark, settings.lake), settings.topic(str(table.export.topic))
-        self.path = self.lake.ensure(gold.spec(table, settings))
+        self.path = self.lake.ensure(gold.spec(table))
         self.note = Path(self.path, "_lakehouse_export", f"{self.topic}.json")
 
     def put(self, *rows: dict[str, Any]) -> None:
@@ -140,7 +139,9 @@ class Exported:
         return sorted(tuple(row[name] for name in columns) for row in rows)
 
     def audited(self) -> Check:
-        (check,) = check_topic(self.lake, self.stream, self.table, self.topic, self.settings)
+        (check,) = check_topic(
+            self.lake, self.stream, self.table, self.topic, self.settings.kafka_bootstrap_servers
+        )
         return check
 
     def set_limit(self, max_message_bytes: int) -> None:
@@ -196,7 +197,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
     audited = exported.audited()
     assert (audited.compared, audited.differences) == (7, 0)
     assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
-    assert UNSENT in register(exported.lake, exported.settings)
+    assert UNSENT in register(exported.lake, STREAMS)
     found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
     assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
 
@@ -217,7 +218,7 @@ def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     assert calls.audited().differences == 0  # though the topic has an older state
 
     calls.set_limit(4_000_000)
-    register(Lake(spark, settings.lake), settings)
+    register(Lake(spark, settings.lake), STREAMS)
     ask(spark, "UPDATE gold.call_records SET status = status WHERE user2 = 'eve'", limit=1, write=True)
     assert calls.written() == {"topic": 1, "redis": 1}
     assert calls.messages()[LARGE.key] == [small.message, LARGE.message]

@@ -23,11 +23,11 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw
+from tests.streams import METRICS, METRICS_SUMMARY_10M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 MINUTES, SUMMARIES = "gold.metrics_1m", "gold.metrics_summary_10m"

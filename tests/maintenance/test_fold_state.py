@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from lakehouse.maintenance.fold_state import Cleared, clear_state
 from lakehouse.repair import recompute
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS, METRICS_1M
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.fuzz import commands
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
+from tests.streams import METRICS, METRICS_1M, under
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-02T00:00:00")
@@ -65,6 +65,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
     settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "max_bytes_per_batch": "1"})
+    stream = under(settings, STREAM)
     lake, found = Lake(spark, settings.lake), dict[str, list[Cleared]]()
 
     def land(first_offset: int, *events: Raw) -> None:
@@ -75,26 +76,26 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         topic = settings.topic("metrics-aggregated-1m")
         return len(pipeline.read_topic(settings.kafka_bootstrap_servers, topic))
 
-    found["in an empty lake"] = clear_state(lake, [METRICS], settings)
+    found["in an empty lake"] = clear_state(lake, [under(settings, METRICS)])
     land(0, event(START, 2.0), event(START + HOUR + 59 * SECOND))
     pipeline.run_layers(spark, settings, "silver", "gold")
-    found["a second before"] = clear_state(lake, [STREAM], settings)
+    found["a second before"] = clear_state(lake, [stream])
 
     land(2, event(START + 59 * SECOND, 5.0), event(START + HOUR + MINUTE))
     pipeline.run_layers(spark, settings, "silver")
-    found["gold is behind"] = clear_state(lake, [STREAM], settings)
+    found["gold is behind"] = clear_state(lake, [stream])
 
     pipeline.run_layers(spark, settings, "gold", "export")
     before, messages_before = pipeline.rows_of(settings, GOLD), messages()
     commands.optimize(spark, settings, SILVER)
     commands.vacuum(spark, settings, SILVER, everything=True)
-    found["out of reach"] = clear_state(lake, [STREAM], settings)
-    found["again"] = clear_state(lake, [STREAM], settings)
+    found["out of reach"] = clear_state(lake, [stream])
+    found["again"] = clear_state(lake, [stream])
     pipeline.run_layers(spark, settings, "export")
     after, messages_after = pipeline.rows_of(settings, GOLD), messages()
-    cut = recompute.cut_of(lake, METRICS_1M, settings)
-    anew = recompute.made_anew(cut, settings)["metrics_1m"]
-    wrong = recompute.differences(cut.found["metrics_1m"], anew, METRICS_1M, settings).count()
+    cut = recompute.cut_of(lake, METRICS_1M)
+    anew = recompute.made_anew(cut)["metrics_1m"]
+    wrong = recompute.differences(cut.found["metrics_1m"], anew, METRICS_1M).count()
 
     # Silver lets none through for a cleared row unless it is asked to; this one is put there by hand.
     path = str(pipeline.path_of(settings, SILVER))
@@ -111,7 +112,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         f"UPDATE delta.`{pipeline.path_of(settings, GOLD)}` SET is_final = false "
         f"WHERE unix_micros(window_start) = {hour_us}"
     )
-    found["not final"] = clear_state(lake, [STREAM], settings)
+    found["not final"] = clear_state(lake, [stream])
     not_final = pipeline.rows_of(settings, GOLD)
     return Story(found, before, after, messages_before, messages_after, wrong, made_anew, not_final)
 

@@ -25,12 +25,11 @@ from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silve
 from lakehouse.repair.replay import Replayed, discard, replay
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from lakehouse.streams.kept_days import check_kept_days
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.tables import Lake
 from tests import pipeline
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
+from tests.streams import METRICS_1M, STREAMS, under
 
 NOW = utc_now()
 TODAY = NOW.replace(second=0, microsecond=0)
@@ -62,11 +61,12 @@ class Story:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
     settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "topic_partitions": 1})
+    stream = under(settings, STREAM)
     lake, found = Lake(spark, settings.lake), Story()
 
     def keep(name: str, days: Mapping[str, int], *, dry_run: bool = False) -> None:
         keeping = settings.model_copy(update={"kept_days": days})
-        todo = [task for task in tasks([STREAM], keeping) if task.cut is not None]
+        todo = [task for task in tasks([stream], keeping) if task.cut is not None]
         done = [Keeper(lake, keeping).keep(task, NOW, dry_run=dry_run) for task in todo]
         found.took[name] = {one.table: one.rows for one in done if one is not None and one.rows}
         times = {BRONZE: "timestamp", SILVER: "event_time", GOLD: "window_start"}
@@ -77,7 +77,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         found.letters[name] = Counter(row["status"] for row in pipeline.rows_of(settings, DEAD_LETTERS))
 
     def compare(name: str) -> None:
-        report = audit(lake, [STREAM], settings, utc_now())
+        report = audit(lake, [stream], settings, utc_now())
         found.differences[name] = [check for check in report.checks if check.differences]
 
     def run(*records: Raw) -> None:
@@ -92,14 +92,14 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     run(event(TODAY))
     run(event(ONCE, 2.0))
     keep("nothing is old", dict.fromkeys(SMALL, 30))
-    discard(lake, [STREAM], settings, Selection(rule="not_json"), NOW)
+    discard(lake, [stream], Selection(rule="not_json"), NOW)
     keep("looked", SMALL, dry_run=True)
     keep("small", SMALL)
     keep("again", SMALL)
     compare("small")
-    found.said["gold"] = rebuild_gold(lake, METRICS_1M, settings, WindowSpan(), force=True)
-    found.said["silver"] = rebuild_silver(lake, STREAM, settings, Landed(), NOW, allow_late=True)
-    found.said["replay"] = replay(lake, [STREAM], settings, Selection(), NOW, allow_late=True)
+    found.said["gold"] = rebuild_gold(lake, METRICS_1M, WindowSpan(), force=True)
+    found.said["silver"] = rebuild_silver(lake, stream, Landed(), NOW, allow_late=True)
+    found.said["replay"] = replay(lake, [stream], Selection(), NOW, allow_late=True)
     keep("gold", SMALL | {GOLD: 3})
     run()
     compare("gold")

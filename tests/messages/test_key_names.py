@@ -13,9 +13,7 @@ from pyspark.sql import functions as F
 from lakehouse.layers.export import group_of
 from lakehouse.messages.key_names import joined
 from lakehouse.stream import MergedTable
-from lakehouse.streams.calls import CALL_RECORDS
-from lakehouse.streams.metrics import METRICS_1M, METRICS_SUMMARY_10M
-from lakehouse.streams.sales import SALES_NOTIFICATIONS
+from tests.streams import CALL_RECORDS, METRICS_1M, METRICS_SUMMARY_10M, SALES_NOTIFICATIONS
 
 MINUTE_MS = 1_777_896_000_000
 AT = datetime(2026, 5, 4, 12, tzinfo=UTC)

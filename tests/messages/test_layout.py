@@ -29,7 +29,7 @@ from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS, Row
 from lakehouse.serving.gold import columns_of
 from lakehouse.stream import MergedTable
-from lakehouse.streams import STREAMS
+from tests.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 ROWS = 400

@@ -45,6 +45,7 @@ from tests.crashing import CrashError, crash_at
 from tests.folding import Folding
 from tests.oracles.judging import Event, Judged
 from tests.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
+from tests.streams import under
 
 BATCHES = 4
 PIECES = (1, 2, BATCHES)
@@ -194,7 +195,7 @@ def run_copies(
             full = list(filter(None, cuts[source.table][half]))
             pipeline.land(spark, settings, full, landed_at=landed_at, source=source)
         _crash_and_go_on(spark, settings, stream, now or landed_at)
-        done = pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=now)
+        done = pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=now)
         assert [one for one in done if one.batch is not None] == [], "something was left"
     landed = {
         source.table: _as_landed(pipeline.rows_of(settings, f"bronze.{source.table}"), cuts[source.table])
@@ -205,7 +206,7 @@ def run_copies(
         return {name: pipeline.rows_of(settings, name) for name in _tables(stream)}
 
     def at(moment: datetime) -> dict[str, list[Row]]:
-        pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=moment)
+        pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=moment)
         return rows()
 
     return Outcome(stream, settings, landed, rows(), at)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from lakehouse.streams.sales import SALES
 from tests import pipeline, verdicts
 from tests.chance import chance
 from tests.oracles.sales import Sale, product_sales, sales_notifications
@@ -33,6 +32,7 @@ from tests.properties.copies import (
     generated,
 )
 from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_windows
+from tests.streams import SALES
 
 pytestmark = pytest.mark.cases
 

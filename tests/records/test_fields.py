@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from lakehouse.layers import bronze
 from lakehouse.messages import json_text
 from lakehouse.records.validation import judge
-from lakehouse.settings import Settings
 from lakehouse.stream import Contract, Field, FieldType, Source
 from tests.frames import local_frame
 
@@ -34,7 +33,6 @@ KEYED = Contract((Field("id", "id", FieldType.STRING), Field("n", "n", FieldType
 
 def judged(
     spark: SparkSession,
-    settings: Settings,
     contract: Contract,
     records: Iterable[tuple[bytes | None, bytes | None]],
 ) -> list[Row]:
@@ -43,7 +41,7 @@ def judged(
         (key, value, None, "t", 0, offset, LANDED, 0, LANDED) for offset, (key, value) in enumerate(records)
     ]
     frame = local_frame(spark, rows, bronze.SCHEMA)
-    return judge(frame, Source("t", "t", contract), None, settings).orderBy("offset").collect()
+    return judge(frame, Source("t", "t", contract), None).orderBy("offset").collect()
 
 
 def amount(text: str) -> bytes:
@@ -109,8 +107,8 @@ DECIMALS: Mapping[bytes, Decimal | str] = {
 
 
 @pytest.fixture(scope="module")
-def decimals(spark: SparkSession, session_settings: Settings) -> dict[bytes, Row]:
-    rows = judged(spark, session_settings, MONEY, ((None, value) for value in DECIMALS))
+def decimals(spark: SparkSession) -> dict[bytes, Row]:
+    rows = judged(spark, MONEY, ((None, value) for value in DECIMALS))
     return dict(zip(DECIMALS, rows, strict=True))
 
 
@@ -157,12 +155,12 @@ PAYLOADS: Mapping[str, str | None] = {
 
 
 @pytest.fixture(scope="module")
-def kept(spark: SparkSession, session_settings: Settings) -> dict[str, tuple[str | None, Any]]:
+def kept(spark: SparkSession) -> dict[str, tuple[str | None, Any]]:
     """What silver keeps of each payload, and what leaves again."""
     records = [
         (None, f'{{"id":"x","payload":{text},"timestamp":1767268800000}}'.encode()) for text in PAYLOADS
     ]
-    rows = judged(spark, session_settings, ANYTHING, records)
+    rows = judged(spark, ANYTHING, records)
     assert all(row.reasons == [] for row in rows)
     frame = spark.createDataFrame([(n, row.payload) for n, row in enumerate(rows)], "n int, payload string")
     value = F.to_json(
@@ -186,8 +184,8 @@ def test_a_payload_is_readable_text_and_leaves_as_the_value_that_came(
     assert type(leaving) is type(json.loads(text))
 
 
-def test_an_absent_payload_is_null(spark: SparkSession, session_settings: Settings) -> None:
-    (row,) = judged(spark, session_settings, ANYTHING, [(None, b'{"id":"x"}')])
+def test_an_absent_payload_is_null(spark: SparkSession) -> None:
+    (row,) = judged(spark, ANYTHING, [(None, b'{"id":"x"}')])
 
     assert (row.payload, row.reasons) == (None, [])
 
@@ -202,9 +200,9 @@ KEYS: Mapping[bytes | None, str] = {
 
 
 def test_a_tombstone_has_its_key_in_the_field_the_time_of_kafka_and_null_elsewhere(
-    spark: SparkSession, session_settings: Settings
+    spark: SparkSession,
 ) -> None:
-    rows = judged(spark, session_settings, KEYED, ((key, None) for key in KEYS))
+    rows = judged(spark, KEYED, ((key, None) for key in KEYS))
 
     found = {
         key: [reason.rule for reason in row.reasons] or row.id for key, row in zip(KEYS, rows, strict=True)
@@ -215,9 +213,7 @@ def test_a_tombstone_has_its_key_in_the_field_the_time_of_kafka_and_null_elsewhe
     assert all(reason.column == "id" for row in rows for reason in row.reasons)
 
 
-def test_a_record_with_a_value_takes_nothing_from_its_key(
-    spark: SparkSession, session_settings: Settings
-) -> None:
-    (row,) = judged(spark, session_settings, KEYED, [(b"key", b'{"id":"field","n":1}')])
+def test_a_record_with_a_value_takes_nothing_from_its_key(spark: SparkSession) -> None:
+    (row,) = judged(spark, KEYED, [(b"key", b'{"id":"field","n":1}')])
 
     assert (row.id, row.n, row.reasons) == ("field", Decimal(1), [])

@@ -10,12 +10,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
-from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
 from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.pipeline import micros
 from tests.poison import KINDS, Kind, endless, valid
+from tests.streams import STREAMS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = micros(NOW) // 1000
@@ -45,9 +44,7 @@ def test_all_kinds_come_before_any_comes_again() -> None:
 
 
 @pytest.mark.parametrize("table", KINDS)
-def test_each_kind_is_refused_by_exactly_its_rules(
-    spark: SparkSession, session_settings: Settings, table: str
-) -> None:
+def test_each_kind_is_refused_by_exactly_its_rules(spark: SparkSession, table: str) -> None:
     rng = Random(7)
     sent: list[tuple[Kind | None, bytes | None, bytes | None]] = []
     for kind in KINDS[table]:
@@ -55,7 +52,7 @@ def test_each_kind_is_refused_by_exactly_its_rules(
         sent.append((None, *valid(table, rng, NOW_MS)))
     rows = [(key, value, None, "any", 0, offset, NOW, 0, NOW) for offset, (_, value, key) in enumerate(sent)]
 
-    judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], None, session_settings)
+    judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], None)
     found = {
         row.offset: {one.rule for one in row.reasons} for row in judged.select("offset", "reasons").collect()
     }

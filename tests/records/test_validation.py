@@ -6,7 +6,7 @@ Every literal case is judged once, in one frame; each is a test of its own, so a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 from typing import Any
@@ -19,11 +19,10 @@ from pyspark.sql import functions as F
 
 from lakehouse.layers import bronze
 from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
-from lakehouse.settings import Settings
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
-from lakehouse.streams.metrics import METRICS
 from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
+from tests.streams import METRICS
 
 SOURCE = METRICS.sources[0]
 LANDED = datetime(2026, 1, 1, 12, 0, 0, 250, tzinfo=UTC)
@@ -68,14 +67,14 @@ def bronze_rows(spark: SparkSession, values: Iterable[bytes | None]) -> DataFram
 
 
 @pytest.fixture(scope="module")
-def judge_values(spark: SparkSession, session_settings: Settings) -> Judge:
+def judge_values(spark: SparkSession) -> Judge:
     def run(
         values: Iterable[bytes | None],
         *,
         source: Source = SOURCE,
         watermark: datetime | None = None,
     ) -> list[Verdict]:
-        judged = judge(bronze_rows(spark, values), source, watermark, session_settings)
+        judged = judge(bronze_rows(spark, values), source, watermark)
         names = [field.column for field in source.contract.fields]
         rows = judged.withColumn("event_time", F.unix_micros("event_time")).orderBy("offset").collect()
         return [
@@ -490,9 +489,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
 
 
 @pytest.mark.parametrize("tolerance_s", [0, 300])
-def test_the_future_begins_just_behind_the_tolerance(
-    spark: SparkSession, session_settings: Settings, tolerance_s: int
-) -> None:
+def test_the_future_begins_just_behind_the_tolerance(spark: SparkSession, tolerance_s: int) -> None:
     limit = LANDED + timedelta(seconds=tolerance_s)
     times = {
         f'"{limit:%Y-%m-%dT%H:%M:%S.%f}Z"': False,
@@ -501,9 +498,13 @@ def test_the_future_begins_just_behind_the_tolerance(
         str(micros(limit) // 1000 + 1): True,
     }
     rows = bronze_rows(spark, [record(timestamp=time) for time in times])
-    tolerant = session_settings.model_copy(update={"future_tolerance_s": tolerance_s})
 
-    judged = judge(rows, SOURCE, None, tolerant).orderBy("offset").select("reasons.rule").collect()
+    judged = (
+        judge(rows, replace(SOURCE, future_tolerance_s=tolerance_s), None)
+        .orderBy("offset")
+        .select("reasons.rule")
+        .collect()
+    )
 
     assert [row.rule for row in judged] == [["future"] if ahead else [] for ahead in times.values()]
 
@@ -586,13 +587,11 @@ def test_a_stream_may_add_rules_and_name_its_own_event_time(judge_values: Judge)
     assert verdicts[5].columns == {"key": "k", "value": None, "headers": None, "event_time": 5000}
 
 
-def test_clean_and_dead_together_are_the_input_and_dead_letters_keep_every_byte(
-    spark: SparkSession, session_settings: Settings
-) -> None:
+def test_clean_and_dead_together_are_the_input_and_dead_letters_keep_every_byte(spark: SparkSession) -> None:
     values = [value for value, _ in REFUSED.values()] + [value for value, _ in ACCEPTED.values()]
     rows = bronze_rows(spark, values).persist()
 
-    judged = judge(rows, SOURCE, None, session_settings)
+    judged = judge(rows, SOURCE, None)
     clean, dead = filter_clean(judged), filter_dead(judged)
 
     raw = ("key", "value", "headers")
@@ -608,10 +607,8 @@ def test_clean_and_dead_together_are_the_input_and_dead_letters_keep_every_byte(
     rows.unpersist()
 
 
-def test_clean_rows_have_the_columns_of_the_silver_table(
-    spark: SparkSession, session_settings: Settings
-) -> None:
-    clean = filter_clean(judge(bronze_rows(spark, [VALID]), SOURCE, None, session_settings))
+def test_clean_rows_have_the_columns_of_the_silver_table(spark: SparkSession) -> None:
+    clean = filter_clean(judge(bronze_rows(spark, [VALID]), SOURCE, None))
 
     found = [(field.name, field.dataType.simpleString()) for field in clean.schema.fields]
     assert found == [

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from lakehouse.streams import load
 from tests.serving.lakes import ServedLake
 
 PATIENCE_S = 60.0  # a busy machine is no Redis that is away
@@ -71,7 +71,7 @@ def make_client(lake: ServedLake) -> Iterator[MakeClient]:
     def make(access: Access | None = None, *, produces: bool = False, **changes: object) -> TestClient:
         settings = lake.settings.model_copy(update=changes)
         app = make_app(
-            settings, STREAMS, access or Access(None), produces=produces, redis_timeout_s=PATIENCE_S
+            settings, load(settings), access or Access(None), produces=produces, redis_timeout_s=PATIENCE_S
         )
         client = TestClient(app, base_url="http://localhost:8080", raise_server_exceptions=False)
         made.append(client.__enter__())

@@ -14,8 +14,8 @@ from lakehouse.serving.actions import Actions, ActionStatus
 from lakehouse.serving.actions_api import WantedAction
 from lakehouse.serving.app import make_app
 from lakehouse.serving.problems import Problem
-from lakehouse.streams import STREAMS
 from tests.serving.lakes import ServedLake
+from tests.streams import STREAMS
 
 ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
 SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600)")

@@ -15,14 +15,10 @@ from lakehouse.serving.access import LOOPBACK_NAMES, Access
 from lakehouse.serving.actions import Actions
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
-from lakehouse.streams.calls import CALL_RECORDS
-from lakehouse.streams.metrics import METRICS_1M
-from lakehouse.streams.sales import PRODUCT_SALES
-from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
 from tests.chance import chance
 from tests.serving.conftest import PATIENCE_S
 from tests.serving.lakes import NOON_MS, ServedLake, call, minute, product, transactions
+from tests.streams import CALL_RECORDS, METRICS_1M, PRODUCT_SALES, STREAMS, USER_TRANSACTIONS_5M
 
 OPERATIONS = 34  # about as many as there are, for which the cases are shared out
 _LEFT_OUT = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
+from tests.streams import METRICS_1M
 
 LATEST = "/api/metrics/latest?service=auth&metric=cpu"
 SERIES = "/api/metrics/timeseries?service=auth&metric=cpu"

@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 from lakehouse.serving.access import Access
 from lakehouse.serving.page_api import FILES
 from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
+from tests.streams import METRICS_1M
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES, MOST_LINES = 300_000, 260

@@ -18,11 +18,11 @@ from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.stream import MergedTable
-from lakehouse.streams import STREAMS
 from tests.browser import Page, browsing
 from tests.serving.lakes import MINUTE_MS, NOON_MS, Row, ServedLake, at, call, minute, product, transactions
 from tests.serving.test_letters_api import letter
 from tests.serving.test_serve import serving
+from tests.streams import STREAMS
 
 AXE = Path(__file__).with_name("axe")
 TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}

@@ -20,8 +20,8 @@ import psutil
 from lakehouse.events import EventLog, Kind, note, noting
 from lakehouse.ops.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.lakes import ServedLake, minute
+from tests.streams import METRICS_1M
 
 LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
 

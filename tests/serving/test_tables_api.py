@@ -12,14 +12,17 @@ from starlette.testclient import TestClient
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.stream import MergedTable
-from lakehouse.streams import STREAMS
-from lakehouse.streams.calls import CALL_RECORDS
-from lakehouse.streams.metrics import METRICS_1M
-from lakehouse.streams.sales import PRODUCT_SALES, SALES_NOTIFICATIONS
-from lakehouse.streams.transactions import USER_TRANSACTIONS_5M
 from tests.integration.test_fifth_stream import block
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, at, call, minute, product, transactions
+from tests.streams import (
+    CALL_RECORDS,
+    METRICS_1M,
+    PRODUCT_SALES,
+    SALES_NOTIFICATIONS,
+    STREAMS,
+    USER_TRANSACTIONS_5M,
+)
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 

@@ -13,12 +13,11 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.access import Access
 from lakehouse.serving.telemetry import Counted, ServerMetrics
 from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.streams import STREAMS
-from lakehouse.streams.metrics import METRICS_1M
 from lakehouse.telemetry import Observer
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import ServedLake, minute
 from tests.serving.test_letters_api import letter
+from tests.streams import METRICS_1M, STREAMS
 from tests.telemetry.lakes import caught_up
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}

@@ -9,8 +9,8 @@ import pytest
 from lakehouse.serving.gold import Gold
 from lakehouse.settings import Settings
 from lakehouse.spark.paths import is_local, local_path, location
-from lakehouse.streams.metrics import METRICS_1M
 from tests.serving.lakes import NOON_MS, ServedLake, minute
+from tests.streams import METRICS_1M
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,13 @@ from lakehouse.layers.step import LAYERS
 from lakehouse.records.validation import clean_schema
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import Settings
-from lakehouse.streams.calls import CALLS
 from lakehouse.tables import leases
 from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take, take_next
 from tests.folding import Folding
 from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.streams import CALLS
 
 SOURCES = {source.topic: source for source in CALLS.sources}
 ANALYTICS, METRICS = SOURCES["analyticsTopic"], SOURCES["metricsTopic"]

@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.layers import bronze, silver
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.settings import Settings
-from lakehouse.streams import STREAMS
+from tests.streams import STREAMS
 
 Tables = dict[str, str]
 
@@ -134,12 +133,8 @@ def test_gold_tables_have_the_documented_columns_and_keys() -> None:
             assert found[name].keys == documented.keys[name]
 
 
-def test_silver_tables_have_the_documented_columns(session_settings: Settings) -> None:
-    found = {
-        source.table: silver.spec(source, session_settings).schema
-        for stream in STREAMS
-        for source in stream.sources
-    }
+def test_silver_tables_have_the_documented_columns() -> None:
+    found = {source.table: silver.spec(source).schema for stream in STREAMS for source in stream.sources}
 
     assert {
         name: missing(found[name], columns)

@@ -16,11 +16,12 @@ from pyspark.sql import functions as F
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
 from lakehouse.stream import EventTimeProgress
-from lakehouse.streams.metrics import CONTRACT, METRICS_1M
-from lakehouse.transforms.windows import due_windows
+from lakehouse.streams.metrics import CONTRACT, MINUTES
+from lakehouse.transforms.windows import StatisticsWindows
 from tests.chance import chance
 from tests.frames import local_frame
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
+from tests.streams import METRICS, METRICS_1M, under
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,20 +52,20 @@ def event(value: float, after_noon_us: int = 0, service: str = "api", metric: st
 class Gold:
     """The table as rows by key, filled as the gold layer does it, and what each batch returned."""
 
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.settings = settings
+        self.kept = StatisticsWindows(MINUTES, grace_s=60, quantile_k=200)
         self.rows: Table = {}
         self.front: datetime | None = None
 
     def take(self, events: Sequence[Metric]) -> Table:
-        partials = METRICS_1M.preaggregate(self.clean(events), self.settings).persist()
+        partials = self.kept.preaggregate(self.clean(events)).persist()
         reached = moment(max(event.event_time_us for event in events))
         progress = EventTimeProgress(self.front, reached if self.front is None else max(self.front, reached))
         starts = [event.event_time_us // MINUTE * MINUTE for event in events]
         between = F.col("window_start").between(F.lit(moment(min(starts))), F.lit(moment(max(starts))))
-        current = self.table().where(between | due_windows(progress, self.settings))
-        folded = self.collect(METRICS_1M.fold(partials, current, progress, self.settings))
+        current = self.table().where(between | self.kept.due(progress))
+        folded = self.collect(self.kept.fold(partials, current, progress))
         partials.unpersist()
         self.front = progress.now
         self.rows |= folded
@@ -103,8 +104,8 @@ class Gold:
 
 
 @pytest.fixture
-def gold(spark: SparkSession, session_settings: Settings) -> Gold:
-    return Gold(spark, session_settings)
+def gold(spark: SparkSession) -> Gold:
+    return Gold(spark)
 
 
 def assert_rows(rows: Table, events: Iterable[Metric], *, k: int = 200) -> None:
@@ -150,9 +151,9 @@ def test_any_cuts_and_any_order_of_batches_give_the_rows_of_all_events_at_once(g
 
 
 def test_a_fold_returns_the_columns_of_the_table(gold: Gold) -> None:
-    partials = METRICS_1M.preaggregate(gold.clean([event(1.0)]), gold.settings)
+    partials = gold.kept.preaggregate(gold.clean([event(1.0)]))
 
-    folded = METRICS_1M.fold(partials, gold.table(), EventTimeProgress(None, NOON), gold.settings)
+    folded = gold.kept.fold(partials, gold.table(), EventTimeProgress(None, NOON))
 
     found = [(field.name, field.dataType.simpleString()) for field in folded.schema.fields]
     assert found == [(field.name, field.dataType.simpleString()) for field in METRICS_1M.schema.fields]
@@ -234,7 +235,7 @@ def test_the_last_event_time_does_not_go_back(gold: Gold) -> None:
 def test_a_row_is_final_when_event_time_has_passed_its_end_by_the_grace(
     gold: Gold, grace_s: int, front_us: int, final: bool
 ) -> None:
-    gold.settings = gold.settings.model_copy(update={"grace_s": grace_s})
+    gold.kept = replace(gold.kept, grace_s=grace_s)
 
     rows = gold.take([event(1.0), event(1.0, front_us, service="other")])
 
@@ -270,7 +271,7 @@ def test_the_due_rows_are_those_that_become_final_between_the_two_fronts(gold: G
         progress = EventTimeProgress(
             None if before_us is None else moment(NOON_US + before_us), moment(NOON_US + now_us)
         )
-        rows = gold.table().where(due_windows(progress, gold.settings))
+        rows = gold.table().where(gold.kept.due(progress))
         return {start - NOON_US for _, _, start in gold.collect(rows)}
 
     assert due(None, 3 * MINUTE) == {0, MINUTE}
@@ -363,17 +364,13 @@ def test_redis_has_a_series_of_windows_and_the_latest_of_each_service(gold: Gold
 def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_settings: Settings) -> None:
     changed = session_settings.model_copy(update={"quantile_k": 400, "grace_s": 5, "allowed_lateness_s": 1})
 
-    assert METRICS_1M.pinned_settings(changed) == {"quantile_k": "400", "grace_s": "5"}
+    assert under(changed, METRICS).gold[0].pinned_settings == {"quantile_k": "400", "grace_s": "5"}
 
 
-def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_final(
-    session_settings: Settings,
-) -> None:
+def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_final() -> None:
     """A window of a minute and a grace of one: of those that begin after 11:58 none was final at noon."""
     assert METRICS_1M.state is not None
     unsettled_from = METRICS_1M.state.unsettled_from
 
-    assert unsettled_from(
-        EventTimeProgress(NOON, NOON + timedelta(hours=1)), session_settings
-    ) == NOON - timedelta(minutes=2)
-    assert unsettled_from(EventTimeProgress(None, NOON), session_settings) is None
+    assert unsettled_from(EventTimeProgress(NOON, NOON + timedelta(hours=1))) == NOON - timedelta(minutes=2)
+    assert unsettled_from(EventTimeProgress(None, NOON)) is None

@@ -14,11 +14,11 @@ from lakehouse import tables
 from lakehouse.layers.step import LAYERS
 from lakehouse.progress import cuts
 from lakehouse.settings import Settings
-from lakehouse.streams.sales import SALES
 from lakehouse.tables import Position
 from tests import pipeline
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.streams import SALES
 
 SOURCE = SALES.sources[0]
 LANDED = pipeline.utc("2026-03-29T01:00:00")

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
-from lakehouse.streams.metrics import METRICS, METRICS_SUMMARY_10M
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.streams import METRICS, METRICS_SUMMARY_10M
 
 STREAM = replace(METRICS, gold=(METRICS_SUMMARY_10M,))
 DAY_S = 24 * 3600

@@ -21,13 +21,14 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.catalog import ask, register
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
-from lakehouse.streams.transactions import SCHEMA, TRANSACTIONS
+from lakehouse.streams.transactions import SCHEMA
 from lakehouse.tables import Candidates, Commit, Lake
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
 from tests.conftest import without_names
 from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.streams import STREAMS, TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]
 GOLD = "gold.user_transactions_5m"
@@ -103,9 +104,9 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     take(spent("croesus", "6e28"), spent("croesus", "6e28"), spent("dan", 4))
     take(spent("croesus", 1), spent("dan", 5))
     with without_names(spark):
-        register(Lake(spark, settings.lake), settings)
+        register(Lake(spark, settings.lake), STREAMS)
         told.set_aside = [tuple(row) for row in ask(spark, "SELECT * FROM ops.keys_set_aside", limit=9).rows]
-    (gold,) = check_gold(Lake(spark, settings.lake), TRANSACTIONS, TRANSACTIONS.gold[0], settings)
+    (gold,) = check_gold(Lake(spark, settings.lake), TRANSACTIONS, TRANSACTIONS.gold[0])
     assert gold.differences == 0
     told.notes = list(gold.notes)
     return told

@@ -234,7 +234,7 @@ def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
     assert counts(settings) == [4]
     rows = sorted(pipeline.rows_of(settings, SILVER), key=lambda row: row["offset"])
     assert [row["region"] for row in rows] == [None, None, None, "eu"]
-    assert list(rows[0]) == silver.spec(with_region(STREAM).sources[0], settings).schema.names
+    assert list(rows[0]) == silver.spec(with_region(STREAM).sources[0]).schema.names
 
 
 def test_fields_that_no_contract_names_are_counted(spark: SparkSession) -> None:

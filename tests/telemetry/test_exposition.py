@@ -23,7 +23,6 @@ from lakehouse.errors import ServiceError
 from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
-from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (
     Audit,
     EventTimes,
@@ -42,6 +41,7 @@ from lakehouse.telemetry import (
 from lakehouse.telemetry.driver import DriverMetrics
 from lakehouse.telemetry.server import serving
 from tests import pipeline
+from tests.streams import STREAMS
 
 AT = pipeline.utc("1970-01-02T00:00:00")
 OBSERVATION = Observation(

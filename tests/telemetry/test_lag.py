@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import STREAMS
 from lakehouse.telemetry import (
     EventTimes,
     Health,
@@ -33,6 +32,7 @@ from lakehouse.telemetry import (
 from tests import pipeline
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter
+from tests.streams import STREAMS
 from tests.telemetry import lakes
 from tests.telemetry.lakes import DAY, Logs, added, noting, removed
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
-from lakehouse.streams import STREAMS
 from lakehouse.telemetry.lines import JsonLines, TextLines
+from tests.streams import STREAMS
 
 DONE = BatchDone(
     "silver.metrics_events", 7, BatchResult(1200, {"metrics_events": 1199, "dead_letters": 1}), 0.25

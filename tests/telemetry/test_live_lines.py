@@ -10,10 +10,10 @@ from rich.console import Console
 from lakehouse.layers.step import LAYERS, BatchResult, LayerName
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import load_settings
-from lakehouse.streams import choose
 from lakehouse.telemetry import Health, Observation, PartitionLag, StreamState, Word
 from lakehouse.telemetry.live_lines import LiveLines
 from tests import pipeline
+from tests.streams import METRICS, SALES
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 
@@ -28,7 +28,7 @@ class Terminal:
         self.console = Console(file=self.out, width=width, force_terminal=True, color_system=None)
         self.lines = LiveLines(
             self.console,
-            choose(["metrics", "sales"]),
+            (METRICS, SALES),
             layers or LAYERS,
             load_settings(),
             look=self.look,

@@ -14,12 +14,12 @@ from lakehouse.cli import app
 from lakehouse.commands.status_report import drawn
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import choose
 from lakehouse.telemetry import QueryRun, Run, observe
 from lakehouse.telemetry.runs import as_json, file_of
 from tests import pipeline
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter
+from tests.streams import TRANSACTIONS
 from tests.telemetry import lakes
 
 NOW = pipeline.utc("2026-11-22T09:00:00")
@@ -86,7 +86,7 @@ def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
         file.write_text(as_json(run))
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(drawn(observe(choose(["transactions"]), settings, NOW), width))
+        console.print(drawn(observe([TRANSACTIONS], settings, NOW), width))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
@@ -142,7 +142,7 @@ def test_status_as_json_says_which_processes_run_a_stream(tmp_path: Path) -> Non
     run = Run("elsewhere", 4711, ("gold",), ("transactions",), NOW, NOW, None, (QueryRun("gold.other"),))
     lines_at(80, tmp_path, run)
     settings = load_settings().model_copy(update={"lake": str(tmp_path / "lake"), "home": tmp_path / "home"})
-    (state,) = observe(choose(["transactions"]), settings, NOW).as_json()["streams"]
+    (state,) = observe([TRANSACTIONS], settings, NOW).as_json()["streams"]
     assert state["runs"] == [
         {
             "host": "elsewhere",
