@@ -82,7 +82,7 @@ def run_layers(
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
     check_trigger(trigger)
-    with recorded(settings, f"lakehouse {named}"), ExitStack() as run_:
+    with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
         _require_services(settings, layers, streams)
         is_live = trigger != AVAILABLE_NOW
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
@@ -144,12 +144,12 @@ def _lines(
     console = Console()
     if settings.log_format == "json":
         return JsonLines(
-            streams, settings, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
+            streams, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
         ), nullcontext()
     if not is_live or not console.is_terminal:
         return TextLines(console), nullcontext()
     observer = Observer(streams, settings)
-    lines = LiveLines(console, streams, layers, settings, look=observer.latest)
+    lines = LiveLines(console, streams, layers, look=observer.latest)
 
     @contextmanager
     def shown() -> Iterator[None]:
@@ -167,7 +167,7 @@ def _telemetry(
 
     The streams' backlog is served there as well.
     """
-    metrics, port = DriverMetrics(streams, settings), settings.telemetry_port
+    metrics, port = DriverMetrics(streams), settings.telemetry_port
     if port < 0:
         yield metrics, None
         return

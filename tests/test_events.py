@@ -208,7 +208,7 @@ def test_a_lake_that_cannot_be_written_is_said_once_and_stops_nothing(
     lake_settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(lake_settings.lake).write_text("a file, where the lake is to be")
-    with recorded(lake_settings, "a test"):
+    with recorded(lake_settings.lake, "a test"):
         note(Kind.START, "first")
         note(Kind.STOP, "second")
 
@@ -373,7 +373,7 @@ def test_no_table_has_no_events_and_nothing_to_compact(lake: str) -> None:
 def test_what_a_process_ends_with_is_an_event(
     lake_settings: Settings, failure: Exception, kind: str, message: str
 ) -> None:
-    with pytest.raises(type(failure)), recorded(lake_settings, "a test"):
+    with pytest.raises(type(failure)), recorded(lake_settings.lake, "a test"):
         raise failure
 
     (event,) = newest(lake_settings.lake, limit=10)

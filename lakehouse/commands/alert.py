@@ -59,7 +59,7 @@ def alert(
     if prometheus:
         typer.echo(rules_file(rules), nl=False)
         return
-    with recorded(settings, "lakehouse alert"):
+    with recorded(settings.lake, "lakehouse alert"):
         _watch(settings, rules, interval, telemetry_port, once=once, as_json=format_ is Format.JSON)
 
 

@@ -41,7 +41,7 @@ def audit_command(
             f"{check.stream} {check.name} {check.subject}: {mark}", highlight=False, soft_wrap=True
         )
 
-    with recorded(settings, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
+    with recorded(settings.lake, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
         report = audit(lake, streams, settings, utc_now(), on_check)
         if not report.checks:
             raise TableError(

@@ -171,7 +171,7 @@ def replay(
         else:
             report.print_tried(tried, Console())
         return
-    with recorded(settings, name), open_lake(settings, name) as lake:
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
         now = datetime.now(UTC)
         done = replay_letters(lake, streams, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
@@ -194,7 +194,7 @@ def discard(
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
     name = "lakehouse dead-letters discard"
-    with recorded(settings, name), open_lake(settings, name) as lake:
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
         done = discard_letters(lake, streams, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())

@@ -71,7 +71,7 @@ def expect(
         with open_lake(settings, "lakehouse expect") as lake:
             _show_history(lake, wanted, console, format_)
         return
-    with recorded(settings, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
+    with recorded(settings.lake, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
         versions = {} if version is None else {wanted[0].name: version}
         pinned = PinnedTables(lake, every, settings, now, versions=versions)
         reports = _check(wanted, pinned, settings, moment, asked=bool(names))

@@ -41,7 +41,7 @@ def maintain(
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
-    with recorded(settings, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
+    with recorded(settings.lake, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
         if not dry_run:
             _clear(lake, streams, console)
         console.print(_table(_keep(lake, streams, settings, console, dry_run=dry_run), dry_run=dry_run))

@@ -72,7 +72,7 @@ def rebuild(
     now = utc_now()
     since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
     with (
-        recorded(settings, f"lakehouse rebuild {layer}"),
+        recorded(settings.lake, f"lakehouse rebuild {layer}"),
         open_lake(settings, "lakehouse rebuild") as lake,
     ):
         if layer is Layer.GOLD:

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from rich.console import Console
 
 from lakehouse.events import Event, EventLog, Kind, kind_of, note, noting
-from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import TableSpec, direct
 
@@ -41,12 +40,12 @@ EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",))
 
 
 @contextmanager
-def recorded(settings: Settings, actor: str) -> Iterator[None]:
+def recorded(lake: str, actor: str) -> Iterator[None]:
     """Record the events noted within the block in ops.events, and the block's failure.
 
     If the table cannot be written, one line on standard error says so; nothing else follows from it.
     """
-    with noting(EventLog(actor, partial(append, settings.lake), _warn)):
+    with noting(EventLog(actor, partial(append, lake), _warn)):
         try:
             yield
         except Exception as failure:

@@ -79,7 +79,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         _produce(settings, done, console)
         console.print("  starting Spark", highlight=False)
         with (
-            recorded(settings, "lakehouse demo"),
+            recorded(settings.lake, "lakehouse demo"),
             open_lake(settings, "lakehouse demo") as lake,
             stopping_on_signals(lake.spark) as stop,
         ):

@@ -52,13 +52,16 @@ def make_app(
     By default, `actions` run this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
-    live = Live(settings, redis_timeout_s)
+    redis_url = settings.redis_url.get_secret_value()
+    live = Live(redis_url, redis_timeout_s)
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
-    lookups = Lookups(settings, tables, gold, live)
+    # An event may land by the tolerance before its time, and with that its row begins to live.
+    whole_s = settings.redis_ttl_s - settings.future_tolerance_s
+    lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)
-    metrics, look = ServerMetrics(observer), look_of(settings, gold, redis_timeout_s)
+    metrics, look = ServerMetrics(observer), look_of(redis_url, gold, redis_timeout_s)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

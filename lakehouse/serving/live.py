@@ -13,7 +13,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from lakehouse.settings import Settings
 from lakehouse.sinks.redis import filled_key, is_place_of, latest_key, row_key
 
 TIMEOUT_S = 0.2
@@ -49,9 +48,9 @@ class StoredRows:
 class Live:
     """Reads gold rows from Redis, in the layout of `lakehouse.stream.RedisView`."""
 
-    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, redis_url: str, timeout_s: float = TIMEOUT_S) -> None:
         self._client = redis.Redis.from_url(
-            settings.redis_url.get_secret_value(),
+            redis_url,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,

@@ -24,7 +24,6 @@ from lakehouse.serving.gold import Gold, GoldRows, RowSelection
 from lakehouse.serving.live import Live, RedisAwayError, Stored
 from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
-from lakehouse.settings import Settings
 from lakehouse.stream import MergedTable
 
 REDIS, GOLD = "redis", "gold"
@@ -67,10 +66,13 @@ class Answer:
 
 
 class Lookups:
-    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are away."""
+    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are away.
 
-    def __init__(self, settings: Settings, tables: Iterable[MergedTable], gold: Gold, live: Live) -> None:
-        self._settings = settings
+    Redis has every window that begins within the last `whole_s` seconds, unless it has lost rows.
+    """
+
+    def __init__(self, tables: Iterable[MergedTable], gold: Gold, live: Live, *, whole_s: int) -> None:
+        self._whole_s = whole_s
         self.tables = {table.name: table for table in tables}
         self._gold = gold
         self._live = live
@@ -128,8 +130,7 @@ class Lookups:
         try:
             found = await self._live.rows(table.name, names)
             there = [one for one in found.rows if one is not None]
-            gone_from = time.time() * 1000 - self._settings.redis_ttl_s * 1000
-            is_whole = found.holds_all and starts[-1] > gone_from + self._settings.future_tolerance_s * 1000
+            is_whole = found.holds_all and starts[-1] > (time.time() - self._whole_s) * 1000
             if there and (len(there) == windows or is_whole):
                 return _of_redis(table, there)
         except RedisAwayError as error:

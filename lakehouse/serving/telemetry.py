@@ -13,7 +13,6 @@ from redis.retry import Retry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakehouse.serving.gold import Gold
-from lakehouse.settings import Settings
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.server import Readiness
 
@@ -83,19 +82,18 @@ class Counted:
             raise
 
 
-def look_of(settings: Settings, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
+def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
     """Return a check of whether rows can be had from Redis or from gold; it blocks.
 
     The server is ready with one of them. The reasons name what is away, but not its address: probes need no
     token.
     """
-    url = settings.redis_url.get_secret_value()
     patience = {"socket_timeout": redis_timeout_s, "socket_connect_timeout": redis_timeout_s}
 
     def look() -> Readiness:
         reasons = []
         try:
-            with redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **patience) as client:
+            with redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), **patience) as client:
                 client.ping()
         except (redis.RedisError, OSError):
             reasons.append("Redis does not answer (LAKEHOUSE_REDIS_URL)")

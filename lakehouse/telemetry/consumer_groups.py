@@ -31,11 +31,6 @@ _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
-def group_of(settings: Settings, table: str) -> str:
-    """Return the consumer group of a source's table; empty for none."""
-    return settings.consumer_group.replace("{table}", table)
-
-
 @contextmanager
 def committing(
     streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
@@ -95,7 +90,7 @@ class GroupProgress:
         lake = local_path(settings.lake) or Path()
         self._sources = [
             (
-                group_of(settings, source.table),
+                settings.consumer_group.replace("{table}", source.table),
                 settings.topic(source.topic),
                 Log(lake / "bronze" / source.table),
             )

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from lakehouse.runtime.watch import Watch
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.queries import queries_of, query_of
+from lakehouse.telemetry.queries import query_of, streams_by_query
 from lakehouse.telemetry.server import Readiness
 
 if TYPE_CHECKING:
@@ -27,13 +26,9 @@ _QUERY = ("stream", "layer", "table")
 class DriverMetrics(Watch):
     """The counters of one run, in a registry, and its current failures. Several threads may use it."""
 
-    def __init__(
-        self, streams: Sequence[Stream], settings: Settings, registry: CollectorRegistry | None = None
-    ) -> None:
+    def __init__(self, streams: Sequence[Stream], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._stream_of = {
-            query.name: stream.name for stream in streams for query in queries_of(stream, settings)
-        }
+        self._stream_of = streams_by_query(streams)
         self._lock = threading.Lock()
         self._failing: dict[str, str] = {}
         self._read = self._counter("records", "Rows that micro-batches have read.", _QUERY)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from lakehouse.settings import Settings
 from lakehouse.telemetry.values import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
 
 _ORDER = tuple(Word)
@@ -21,26 +20,27 @@ def health_of(
     newest_event: datetime | None,
     unrun: Mapping[str, datetime | None],
     now: datetime,
-    settings: Settings,
+    lag_limit: timedelta,
+    fresh: timedelta,
 ) -> Health:
     """Return the worst word that applies to a stream.
 
     `unrun` are the layers that no process runs, and since when. Rows before a closed gate are held; they
-    count as nothing else.
+    count as nothing else. A stream is behind if a record waits longer than `lag_limit`, and stale if its
+    newest event is older than `fresh`.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
-    limit = timedelta(seconds=settings.lag_limit_s)
     found = [
-        *(_of_partitions(partitions, queries, unrun, now, limit)),
-        *(one for lag in layers if (one := _of_layer(lag, queries, unrun, now, limit)) is not None),
+        *(_of_partitions(partitions, queries, unrun, now, lag_limit)),
+        *(one for lag in layers if (one := _of_layer(lag, queries, unrun, now, lag_limit)) is not None),
     ]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
     if newest_event is None:
         found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
-    elif now - newest_event > timedelta(seconds=settings.expect_fresh_s):
-        since = newest_event + timedelta(seconds=settings.expect_fresh_s)
+    elif now - newest_event > fresh:
+        since = newest_event + fresh
         found.append(Health(Word.STALE, f"the newest event is from {newest_event:%F %T} UTC", since))
     well = Health(Word.WELL, "every record has been processed")
     worst = max([well, *found], key=lambda one: _ORDER.index(one.word))

@@ -145,7 +145,7 @@ class _Watched:
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
         self._settings = settings
-        self._queries = queries_of(stream, settings)
+        self._queries = queries_of(stream)
         lake = local_path(settings.lake) or Path()
         self._logs = {
             name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)
@@ -194,7 +194,8 @@ class _Watched:
             newest_event=newest,
             unrun=runs.unrun(queries, ours, seen.happenings.stops_of(name), now),
             now=now,
-            settings=self._settings,
+            lag_limit=timedelta(seconds=self._settings.lag_limit_s),
+            fresh=timedelta(seconds=self._settings.expect_fresh_s),
         )
         if seen.lake_reason is not None:
             health = Health(Word.UNKNOWN, seen.lake_reason)
@@ -222,7 +223,7 @@ class _Watched:
         )
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:
-        (topic,) = query.reads
+        topic = self._settings.topic(*query.reads)
         offsets = progress.kafka_offsets(self._logs[query.name], query.name, topic)
         if seen.broker_reason is not None:
             return measures.unknown_partitions(topic, offsets, seen.broker_reason)

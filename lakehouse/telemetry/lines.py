@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.telemetry.queries import queries_of
+from lakehouse.telemetry.queries import streams_by_query
 
 if TYPE_CHECKING:
     from lakehouse.runtime.runner import BatchDone
@@ -57,11 +56,9 @@ class TextLines:
 class JsonLines:
     """Lines for a log collector; `write` gets each without its line end."""
 
-    def __init__(self, streams: Sequence[Stream], settings: Settings, write: Callable[[str], None]) -> None:
+    def __init__(self, streams: Sequence[Stream], write: Callable[[str], None]) -> None:
         self._write = write
-        self._stream_of = {
-            one.name: stream.name for stream in streams for one in queries_of(stream, settings)
-        }
+        self._stream_of = streams_by_query(streams)
 
     def say(self, text: str) -> None:
         """Report how the run goes."""

@@ -20,10 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.telemetry.lines import TextLines
-from lakehouse.telemetry.queries import queries_of
+from lakehouse.telemetry.queries import streams_by_query
 from lakehouse.telemetry.values import Observation, StreamState
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class LiveLines(TextLines):
         console: Console,
         streams: Sequence[Stream],
         layers: Sequence[LayerName],
-        settings: Settings,
         *,
         look: Callable[[], Observation],
         clock: Callable[[], float] = time.monotonic,
@@ -65,9 +63,7 @@ class LiveLines(TextLines):
         self._clock = clock
         self._layers = [layer for layer in LAYERS if layer in layers]
         self._streams = [stream.name for stream in streams]
-        self._stream_of = {
-            one.name: stream.name for stream in streams for one in queries_of(stream, settings)
-        }
+        self._stream_of = streams_by_query(streams)
         self._lock = threading.Lock()
         self._written: dict[tuple[str, str], _Written] = {}
         self._landed: dict[str, deque[tuple[float, int]]] = defaultdict(deque)

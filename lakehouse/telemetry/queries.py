@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lakehouse.layers.step import LayerName
-from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query by its name. It reads qualified names of tables; a bronze query reads its topic.
+    """A query by its name. It reads qualified names of tables; a bronze query reads a topic, by default name.
 
     `target` is the table that it fills, which says how far it has come; null for an export.
     """
@@ -22,26 +22,28 @@ class StreamQuery:
     target: str | None
 
 
-def queries_of(stream: Stream, settings: Settings) -> tuple[StreamQuery, ...]:
+def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
     """Return every query of a stream, each after those whose tables it reads."""
-    topics = {source.table: settings.topic(source.topic) for source in stream.sources}
+    names = [source.table for source in stream.sources]
     return (
         *(
-            StreamQuery("bronze", f"bronze.{name}", (topic,), f"bronze.{name}")
-            for name, topic in topics.items()
+            StreamQuery("bronze", f"bronze.{one.table}", (one.topic,), f"bronze.{one.table}")
+            for one in stream.sources
         ),
-        *(StreamQuery("silver", f"silver.{name}", (f"bronze.{name}",), f"silver.{name}") for name in topics),
+        *(StreamQuery("silver", f"silver.{name}", (f"bronze.{name}",), f"silver.{name}") for name in names),
         *(
             StreamQuery(
-                "gold", f"gold.{table.name}", tuple(f"silver.{n}" for n in table.reads), f"gold.{table.name}"
+                "gold", f"gold.{one.name}", tuple(f"silver.{n}" for n in one.reads), f"gold.{one.name}"
             )
-            for table in stream.gold
+            for one in stream.gold
         ),
-        *(
-            StreamQuery("export", f"export.{kept.name}", (f"gold.{kept.name}",), None)
-            for kept in stream.tables
-        ),
+        *(StreamQuery("export", f"export.{one.name}", (f"gold.{one.name}",), None) for one in stream.tables),
     )
+
+
+def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
+    """Return the name of each query's stream."""
+    return {query.name: stream.name for stream in streams for query in queries_of(stream)}
 
 
 def tables_of(stream: Stream) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recover
     lake.produce()
     fault, said = Fault(), list[str]()
 
-    with pytest.raises(StreamError) as raised, recorded(lake.settings, "a test"):
+    with pytest.raises(StreamError) as raised, recorded(lake.settings.lake, "a test"):
         lake.catch_up([broken(fault), SALES], on_notice=said.append)
 
     assert str(raised.value) == f"{GOLD} failed: {WHY}"

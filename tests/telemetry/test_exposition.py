@@ -22,7 +22,6 @@ from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
 from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
-from lakehouse.settings import load_settings
 from lakehouse.telemetry import (
     Audit,
     EventTimes,
@@ -126,7 +125,7 @@ def test_an_observation_is_json_with_times_in_iso_8601() -> None:
 
 @pytest.fixture
 def metrics() -> DriverMetrics:
-    return DriverMetrics(STREAMS, load_settings())
+    return DriverMetrics(STREAMS)
 
 
 def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> None:

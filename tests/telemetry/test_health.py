@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.settings import load_settings
 from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
 from lakehouse.telemetry.health import health_of
 from tests import pipeline
@@ -38,7 +37,8 @@ def health(
         newest_event=newest,
         unrun=unrun,
         now=NOW,
-        settings=load_settings(),
+        lag_limit=timedelta(minutes=1),
+        fresh=timedelta(days=1),
     )
 
 

@@ -9,7 +9,6 @@ from rich.console import Console
 
 from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
-from lakehouse.settings import load_settings
 from lakehouse.telemetry.lines import JsonLines, TextLines
 from tests.streams import STREAMS
 
@@ -29,7 +28,7 @@ def test_a_micro_batch_is_a_line_of_text() -> None:
 
 def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> None:
     written: list[str] = []
-    lines = JsonLines(STREAMS, load_settings(), written.append)
+    lines = JsonLines(STREAMS, written.append)
     lines.batch(DONE)
     lines.batch(BatchDone("gold.call_records", None, BatchResult(1, {"call_records": 1}), 0.0))
     lines.notice("größer\nals")

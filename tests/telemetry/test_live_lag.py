@@ -20,7 +20,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 from lakehouse.telemetry import LayerLag, Observer, StreamState
-from lakehouse.telemetry.consumer_groups import GroupProgress, committing, group_of
+from lakehouse.telemetry.consumer_groups import GroupProgress, committing
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import BRONZE, GOLD, SILVER, SOURCE, STREAM, Raw
@@ -42,7 +42,7 @@ def waiting(state: StreamState) -> tuple[list[int | None], dict[str, int | None]
 def committed(settings: Settings) -> list[int | None]:
     """Return what another client finds of the group of bronze."""
     consumer = KafkaConsumer(
-        bootstrap_servers=settings.kafka_bootstrap_servers, group_id=group_of(settings, SOURCE.table)
+        bootstrap_servers=settings.kafka_bootstrap_servers, group_id=f"lakehouse-bronze-{SOURCE.table}"
     )
     topic = settings.topic(SOURCE.topic)
     try:

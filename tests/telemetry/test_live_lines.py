@@ -9,7 +9,6 @@ from rich.console import Console
 
 from lakehouse.layers.step import LAYERS, BatchResult, LayerName
 from lakehouse.runtime.runner import BatchDone
-from lakehouse.settings import load_settings
 from lakehouse.telemetry import Health, Observation, PartitionLag, StreamState, Word
 from lakehouse.telemetry.live_lines import LiveLines
 from tests import pipeline
@@ -30,7 +29,6 @@ class Terminal:
             self.console,
             (METRICS, SALES),
             layers or LAYERS,
-            load_settings(),
             look=self.look,
             clock=lambda: self.now,
         )
