@@ -37,11 +37,11 @@ from lakehouse.errors import LakehouseError
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.cluster import Cluster
 from lakehouse.sandbox.loads import Load
 from lakehouse.settings import Settings
 from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
+from tests.cluster import Cluster
 
 _STANDING = 20_000
 _CPU = "CPU-s per million events"

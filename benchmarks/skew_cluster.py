@@ -15,8 +15,8 @@ import psutil
 from benchmarks.applications import Used, environment, sampled
 from benchmarks.heap import Heap, heap_of, logged, option
 from lakehouse.errors import LakehouseError
-from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
+from tests.cluster import Cluster
 
 EXECUTORS = 2
 _ROOT = Path(__file__).parents[1]

@@ -13,8 +13,7 @@ from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import offsets_in, sources_in
 from lakehouse.records.kafka_source import read_between
-from lakehouse.records.unknown_fields import unknown_fields
-from lakehouse.stream import Source, Stream
+from lakehouse.stream import Contract, Source, Stream
 from lakehouse.tables import Lake
 from lakehouse.topics import offset_ranges
 
@@ -131,6 +130,29 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
         f"{row.first_partition} at offset {row.first_offset}; kept in bronze only"
         for row in rows.collect()
     ]
+
+
+def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Return the fields of bronze rows' JSON objects that the contract does not name, one row per field.
+
+    `records` is how many have it; the first of them, by partition and offset, is at `first_partition`,
+    `first_offset`. Records that are not UTF-8, not JSON or not an object have no fields.
+    """
+    text = F.col("value").cast("string")
+    names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))
+    known = F.array(*(F.lit(field.name) for field in contract.fields), F.lit(contract.event_time))
+    place = F.min(F.struct("partition", "offset"))
+    return (
+        rows.select("partition", "offset", F.explode(F.array_except(names, known)).alias("field"))
+        .groupBy("field")
+        .agg(F.count(F.lit(1)).alias("records"), place.alias("first"))
+        .select(
+            "field",
+            "records",
+            F.col("first.partition").alias("first_partition"),
+            F.col("first.offset").alias("first_offset"),
+        )
+    )
 
 
 def _in_range(offset: str, due: Ranges, side: str) -> Column:

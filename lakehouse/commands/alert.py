@@ -16,7 +16,7 @@ from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import Rules, load_rules
 from lakehouse.alerts.watching import Watcher, watch
 from lakehouse.alerts.webhook import Webhook
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.runtime.signals import stopping_here

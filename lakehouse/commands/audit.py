@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.ops.event_table import recorded

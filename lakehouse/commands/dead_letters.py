@@ -14,8 +14,7 @@ from rich.console import Console
 
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
-from lakehouse.commands.formats import Format, FormatOption
-from lakehouse.commands.options import grouped
+from lakehouse.commands.options import Format, FormatOption, grouped
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment

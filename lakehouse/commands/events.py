@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse.application import StreamOption
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.events import Event, Kind
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import newest

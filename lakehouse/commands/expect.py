@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import recorded
 from lakehouse.quality import results
-from lakehouse.quality.history import trends
 from lakehouse.quality.report import Finding, TableReport, summary
+from lakehouse.quality.results import trends
 from lakehouse.quality.subjects import PinnedTables, Subject, chosen, subjects
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings

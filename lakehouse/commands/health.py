@@ -7,7 +7,7 @@ import json
 import typer
 from rich.console import Console
 
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.quality.results import gates
 from lakehouse.streams import read_settings
 from lakehouse.tables import open_lake

@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once as the fields of a dataclass."""
+"""Options that several commands share: the format of a report, and groups that are fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+class Format(StrEnum):
+    """How a report is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print it.")]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from lakehouse.application import StreamOption
-from lakehouse.commands.formats import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption
 from lakehouse.commands.status_report import drawn
 from lakehouse.streams import choose, read_settings
 from lakehouse.telemetry import Observer

@@ -32,8 +32,14 @@ from lakehouse.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, Span, TooLarge
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.slices import SLICE_ROWS, SLICED_FROM_ROWS, SlicedSink, last_sliced, send_in_slices
-from lakehouse.sinks.stopwatch import Stopwatch
+from lakehouse.sinks.slices import (
+    SLICE_ROWS,
+    SLICED_FROM_ROWS,
+    SlicedSink,
+    Stopwatch,
+    last_sliced,
+    send_in_slices,
+)
 from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import GoldTable, MergedTable, Stream

@@ -31,10 +31,18 @@ from lakehouse.stream import (
     SideTable,
     WallClock,
 )
-from lakehouse.tables import DELETED, Candidates, Commit, HighWaterMark, Lake, Move, from_micros, leases
-from lakehouse.tables.pruning import Between, Near
-from lakehouse.tables.spans import MOST_SPANS, merged
-from lakehouse.transforms.timestamps import shifted
+from lakehouse.tables import (
+    DELETED,
+    Candidates,
+    Commit,
+    HighWaterMark,
+    Lake,
+    Move,
+    from_micros,
+    leases,
+    shifted,
+)
+from lakehouse.tables.pruning import MOST_SPANS, Between, Near, merged
 
 _HOUR = timedelta(hours=1)
 

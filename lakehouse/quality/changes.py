@@ -30,7 +30,7 @@ from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, PinnedTables, Subje
 from lakehouse.spark.execution import are_few, execute_for, executing_for
 from lakehouse.stream import MergedTable
 from lakehouse.tables import from_micros
-from lakehouse.tables.spans import MOST_SPANS, merged
+from lakehouse.tables.pruning import MOST_SPANS, merged
 
 Marks = Mapping[str, tuple[str, int]]
 """A table's id and version, by its name."""

@@ -65,6 +65,25 @@ class HistoryRow:
 
 
 @dataclass(frozen=True)
+class Trend:
+    """An expectation over several runs: each run's verdict, null if it was not checked."""
+
+    table: str
+    expectation: str
+    runs: tuple[HistoryRow | None, ...]
+
+    @property
+    def checked(self) -> int:
+        """The number of runs that checked it."""
+        return sum(run is not None for run in self.runs)
+
+    @property
+    def held(self) -> int:
+        """The number of runs in which it held."""
+        return sum(run is not None and run.success for run in self.runs)
+
+
+@dataclass(frozen=True)
 class GateState:
     """A stream's gate since `changed_at`, UTC, and what closed it."""
 
@@ -125,6 +144,14 @@ def note_gate(lake: Lake, state: GateState) -> None:
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
     change = lake.spark.createDataFrame([row], GATES_SCHEMA)
     tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))
+
+
+def trends(found: Sequence[HistoryRow]) -> list[Trend]:
+    """Return the trend of every expectation, by table and name, with the runs in order of time."""
+    order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
+    by_place = {(run.table, run.expectation, run.run_id): run for run in found}
+    names = sorted({(run.table, run.expectation) for run in found})
+    return [Trend(*name, tuple(by_place.get((*name, run_id)) for run_id in order)) for name in names]
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:

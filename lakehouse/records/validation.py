@@ -41,7 +41,7 @@ from lakehouse.records.fields import json_name, reason, type_column
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Contract, FieldType, Source
-from lakehouse.transforms.timestamps import shifted
+from lakehouse.tables import shifted
 
 HEADERS = ArrayType(
     StructType(

@@ -15,11 +15,10 @@ from lakehouse.messages.layout import Row
 from lakehouse.records.dead_letters import OPEN
 from lakehouse.serving import parameters
 from lakehouse.serving.access import may
-from lakehouse.serving.answers import answered, answered_rows, camel
+from lakehouse.serving.answers import Origin, answered, answered_rows, camel
 from lakehouse.serving.delta import Found
 from lakehouse.serving.letters import LISTED, Letters, WantedLetters
 from lakehouse.serving.lookups import Lookups
-from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
 from lakehouse.serving.tokens import Scope
 

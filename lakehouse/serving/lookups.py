@@ -19,10 +19,10 @@ from anyio import CapacityLimiter, to_thread
 from lakehouse.errors import LakehouseError
 from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS, Equals, Row
+from lakehouse.serving.answers import Origin
 from lakehouse.serving.delta import NoTableError, TableAwayError
 from lakehouse.serving.gold import Gold, GoldRows, RowSelection
 from lakehouse.serving.live import Live, RedisAwayError, Stored
-from lakehouse.serving.origins import Origin
 from lakehouse.serving.problems import Problem
 from lakehouse.stream import MergedTable
 

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from lakehouse.messages.layout import Row
-from lakehouse.serving.answers import answered
+from lakehouse.serving.answers import Origin, answered
 from lakehouse.serving.delta import Found
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
-from lakehouse.serving.origins import Origin
 from lakehouse.serving.parameters import iso
 
 TableName = Annotated[

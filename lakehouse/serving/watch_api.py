@@ -16,11 +16,10 @@ from lakehouse.alerts.standing import Standing, standing, threshold_of
 from lakehouse.errors import LakehouseError
 from lakehouse.events import Kind
 from lakehouse.serving import parameters
-from lakehouse.serving.answers import answered, in_camel_case, plain
+from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
 from lakehouse.serving.delta import Found
 from lakehouse.serving.happenings import Happenings, audit_of, told
 from lakehouse.serving.lookups import Lookups, away
-from lakehouse.serving.origins import Origin
 from lakehouse.serving.sharing import Shared
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream

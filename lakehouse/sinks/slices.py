@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
@@ -27,7 +29,6 @@ from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put, RedisSink
 from lakehouse.sinks.sizes import TooLarge, weigh
-from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position
 from lakehouse.topics import Limits
@@ -35,6 +36,34 @@ from lakehouse.topics import Limits
 SLICED_FROM_ROWS = 50_000
 SLICE_ROWS = 20_000
 _SLICE_CHARACTERS = 32 << 20
+_T = TypeVar("_T")
+
+
+class Stopwatch:
+    """Adds up the seconds of writing to one store, while rows pass to another. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of the block."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - started
+
+    def over(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield the items and count the time that it takes to produce each."""
+        remaining = iter(items)
+        while True:
+            with self.running():
+                try:
+                    item = next(remaining)
+                except StopIteration:
+                    return
+            yield item
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
-from lakehouse.tables import DELETED
-from lakehouse.transforms.timestamps import shifted
+from lakehouse.tables import DELETED, shifted
 
 PAIR = ("user1", "user2")
 KEYS = (*PAIR, "ts")

@@ -50,6 +50,7 @@ from lakehouse.tables.specs import (
     TableSpec,
     from_micros,
     path_of,
+    shifted,
 )
 from lakehouse.tables.writing import (
     Written,
@@ -113,6 +114,7 @@ __all__ = [
     "register",
     "replace",
     "retry_on_conflict",
+    "shifted",
     "size_bytes",
     "snapshot",
     "table_id",

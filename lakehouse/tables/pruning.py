@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 Value = datetime | int | str
+T = TypeVar("T", int, datetime)
+
+MOST_SPANS = 50
+"""Comparing more of them with files takes longer than it saves."""
 
 _TRUNCATED = timedelta(milliseconds=1)  # Delta cuts the times in its statistics to whole milliseconds
 
@@ -125,4 +129,15 @@ def _time(text: str) -> datetime | None:
         found = datetime.fromisoformat(text) if text.endswith("Z") else None
     except ValueError:
         return None
+    return found
+
+
+def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
+    """Return the fewest spans, in order, that cover the same; adjacent ones become one."""
+    found: list[tuple[T, T]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
     return found

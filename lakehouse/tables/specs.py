@@ -1,4 +1,4 @@
-"""A table's specification, and the small values that reads and writes take."""
+"""A table's specification, the small values that reads and writes take, and moments in microseconds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ DELETED = "_deleted"
 """The boolean column by which rows that are upserted mark those to delete; null or absent: they stay."""
 
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,11 @@ def path_of(lake: str, layer: str, name: str) -> str:
 def from_micros(micros: int) -> datetime:
     """Return the UTC time this many microseconds after the epoch, without rounding."""
     return EPOCH + _MICROSECOND * micros
+
+
+def shifted(moment: datetime, by: timedelta) -> datetime:
+    """Return the moment (UTC) this much later, limited to the years 1 to 9999."""
+    try:
+        return moment + by
+    except OverflowError:
+        return _FIRST if by < timedelta(0) else _LAST

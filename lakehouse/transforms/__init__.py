@@ -1,1 +1,1 @@
-"""Transformations of columns and frames: windows, statistics, decimals, timestamps."""
+"""Transformations of columns and frames: windows, statistics, decimals."""

@@ -20,8 +20,8 @@ from lakehouse.messages.layout import Message, Millis, Plain
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import EventTimeProgress
+from lakehouse.tables import shifted
 from lakehouse.transforms import statistics
-from lakehouse.transforms.timestamps import shifted
 
 
 @dataclass(frozen=True)

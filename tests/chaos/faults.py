@@ -23,11 +23,11 @@ from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 
 from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
 from tests.chaos.files import EXPORTS, QUERIES, Writing, commit_file, last_note, notes_of, sent
 from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
+from tests.cluster import Cluster
 from tests.pipeline import version_of
 
 UP_TIMEOUT_S = 300.0

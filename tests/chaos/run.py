@@ -23,7 +23,6 @@ from kafka.structs import TopicPartition
 
 from lakehouse.errors import ServiceError
 from lakehouse.layers.step import LAYERS
-from lakehouse.sandbox.cluster import Cluster
 from lakehouse.settings import Settings
 from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences
@@ -32,6 +31,7 @@ from tests.chaos.files import BRONZE, TABLES, behind
 from tests.chaos.load import Feeder
 from tests.chaos.services import OwnServices
 from tests.chaos.supervisor import ALL, Exit, Shift, Supervisor
+from tests.cluster import Cluster
 from tests.pipeline import rows_of, versions
 from tests.processes import LAKEHOUSE, Place
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.cluster import Cluster
 from lakehouse.sandbox.producing import produce
 from lakehouse.sandbox.samples import spread_times
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.services import Endpoints
+from tests.cluster import Cluster
 from tests.processes import ROOT, Place, place
 
 pytestmark = pytest.mark.soak

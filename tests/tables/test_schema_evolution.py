@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DecimalType, StructType
 
 from lakehouse import tables
+from lakehouse.audit.landing import unknown_fields
 from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, noting
 from lakehouse.layers import bronze, silver
-from lakehouse.records.unknown_fields import unknown_fields
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
