@@ -17,7 +17,7 @@ _FALLEN_FOR_NO_REASON = """
     FROM (
       SELECT product, feed._commit_version, feed.total AS before, feed.partitions AS merged_before,
         standing.total, standing.partitions,
-        standing.recomputed OR coalesce(standing.made_anew, false) AS made_anew
+        standing.made_anew
       FROM gold_product_sales_changes AS feed JOIN {batch} AS standing USING (product)
       WHERE feed._change_type = 'update_preimage' AND standing.total < feed.total
     ) AS fallen
@@ -37,17 +37,14 @@ _FALLEN_SINCE = (
     SELECT product, feed._commit_version, feed.total, standing.total
     FROM gold_product_sales_changes AS feed JOIN {batch} AS standing USING (product)
     WHERE feed._change_type IN ('update_preimage', 'delete')
-      AND (
-        coalesce(feed.recomputed AND NOT standing.recomputed, true)
-        OR coalesce(
-          exists(
-            map_entries(feed.partitions),
-            one -> coalesce(
-              one.value.last_offset > try_element_at(standing.partitions, one.key).last_offset, true
-            )
-          ),
-          true
-        )
+      AND coalesce(
+        exists(
+          map_entries(feed.partitions),
+          one -> coalesce(
+            one.value.last_offset > try_element_at(standing.partitions, one.key).last_offset, true
+          )
+        ),
+        true
       )"""
 )
 _LAST = "array_max(transform(map_values(partitions), state -> state.last_offset))"
@@ -61,7 +58,7 @@ def suite() -> ExpectationSuite:
     return make_suite(
         "gold.product_sales",
         unique(KEYS),
-        required(KEYS, (*KEYS, "count", "partitions", "recomputed")),
+        required(KEYS, (*KEYS, "count", "partitions", "made_anew")),
         rows(KEYS, "sales are counted from 0", "count >= 0"),
         rows(
             KEYS,

@@ -66,15 +66,12 @@ SALES_SCHEMA = (
     .add("count", "long")
     .add("last_event_time", "timestamp")
     .add("partitions", MapType(IntegerType(), _STATE))
-    .add("recomputed", "boolean")
     .add("made_anew", "boolean")
 )
 """One row per product. total, count: of the sales since its last tombstone; total is null if decimal(38,9)
 does not hold it. last_event_time, UTC: of these sales, null for none. partitions: the same by Kafka
 partition, with the crossings so far and the last offset merged. made_anew: the row was recomputed from
-silver, because records came out of order or the total came back into range. It is null in rows of earlier
-versions, where recomputed says so; such rows may include records that are still to come, so the next one
-recomputes them."""
+silver, because records came out of order or the total came back into range."""
 
 NOTIFICATIONS_SCHEMA = (
     StructType()
@@ -126,7 +123,7 @@ def make(threshold: Decimal, notify: Notify) -> Stream:
         needs_recompute=not_to_be_added_to,
         total="total",
         sides=(notified,),
-        comparison=Comparison(ignored=("recomputed", "made_anew")),
+        comparison=Comparison(ignored=("made_anew",)),
         pinned_settings=pinned,
         export=Export(
             topic=None,
@@ -162,10 +159,10 @@ def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
     A record follows one with a greater offset, or a total is unknown because it does not fit.
     """
     first = partials.groupBy("product", "partition").agg(F.min("offset").alias("first"))
-    known = current.select("product", "recomputed", "partitions").join(first, "product")
+    known = current.select("product", "partitions").join(first, "product")
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
     is_beyond = F.exists(F.map_values("partitions"), lambda state: state.getField("total").isNull())
-    return known.where(F.col("recomputed") | (F.col("first") <= last) | is_beyond).select("product")
+    return known.where((F.col("first") <= last) | is_beyond).select("product")
 
 
 def fold_sales(
@@ -191,7 +188,7 @@ def fold_sales(
         F.col("state.count").alias("sales"),
         F.col("state.crossings").alias("crossings"),
         F.lit(False).alias("is_new"),
-        F.coalesce("made_anew", F.lit(False)).alias("made_anew"),
+        "made_anew",
     )
     is_sale = F.col("value").isNotNull()
     coming = partials.select(
@@ -279,7 +276,6 @@ def _products(partitions: DataFrame) -> DataFrame:
         F.sum("state.count").alias("count"),
         F.max("state.last_event_time").alias("last_event_time"),
         F.map_from_entries(F.collect_list(F.struct("partition", "state"))).alias("partitions"),
-        F.lit(False).alias("recomputed"),
         F.bool_or("made_anew").alias("made_anew"),
         F.flatten(F.collect_list("notifications")).alias("notifications"),
     )

@@ -27,7 +27,7 @@ _STARTED_AGAIN: Row = {
     "total": "0",
     "count": "0",
     "partitions": _merged(p0=3, p1=9),
-    "recomputed": "false",
+    "made_anew": "false",
 }
 _SOLD_AND_RETURNED: Row = {
     "product": text("p2"),
@@ -35,7 +35,7 @@ _SOLD_AND_RETURNED: Row = {
     "count": "2",
     "last_event_time": at("11:50:00"),
     "partitions": _merged(p0=5),
-    "recomputed": "false",
+    "made_anew": "false",
 }
 _MADE_ANEW: Row = {
     "product": text("p6"),
@@ -43,7 +43,7 @@ _MADE_ANEW: Row = {
     "count": "2",
     "last_event_time": at("11:50:00"),
     "partitions": _merged(p0=8),
-    "recomputed": "true",
+    "made_anew": "true",
 }
 _EVENTS = [
     _sale("p1", 2, "2500.5"),
@@ -108,7 +108,7 @@ CASES = {
         },
         bad={
             "keys are unique": {_TOTALS: [_SOLD_AND_RETURNED, _SOLD_AND_RETURNED]},
-            "what is required is there": _changed(recomputed="NULL"),
+            "what is required is there": _changed(made_anew="NULL"),
             "sales are counted from 0": _changed(count="-1", last_event_time=at("11:50:00")),
             "products without a sale and only these have no last event": _changed(
                 last_event_time=at("11:50:00")

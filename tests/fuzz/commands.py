@@ -26,7 +26,7 @@ LANDED = tuple(f"{layer}.{name}" for layer in ("bronze", "silver") for name in S
 
 Key = tuple[Any, ...]
 
-_NOT_COMPARED = {"m2", "sketch", "recomputed", "made_anew", "was_closed", "status", "closed_at"}
+_NOT_COMPARED = {"m2", "sketch", "made_anew", "was_closed", "status", "closed_at"}
 """Columns that an audit does not compare, or not of every row: which depend on when a row came."""
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
