@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
 from itertools import groupby
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
@@ -92,12 +92,37 @@ MEMBERS = (
 """Every member of the JVM that is used here and is not Spark's, Hadoop's or Java's public API."""
 
 PRIVATE = (
+    ("py4j.java_gateway", "JVMView.__getattr__"),
+    ("py4j.java_gateway", "JavaClass.__getattr__"),
+    ("py4j.java_gateway", "JavaPackage.__getattr__"),
     ("pyspark", "SparkContext._gateway"),
     ("pyspark", "SparkContext._jvm"),
     ("pyspark.sql.classic.column", "_to_java_column"),
     ("pyspark.sql.classic.column", "_to_seq"),
 )
 """Every private member of PySpark's modules and classes that is used here; those of its objects are not."""
+
+
+def remember_names() -> None:
+    """Let py4j ask a JVM only once for each name of a package, a class and a static method.
+
+    PySpark names `org.apache.spark.sql.functions` in every expression, and each part of it is a call, for
+    which the JVM may search every jar. What a name means does not change while a JVM lives.
+    """
+    for owner in (JVMView, JavaPackage, JavaClass):
+        if not hasattr(owner.__getattr__, "__wrapped__"):
+            owner.__getattr__ = _remembering(owner.__getattr__)
+
+
+def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    @wraps(ask)
+    def remembered(self: Any, name: str) -> Any:
+        found = ask(self, name)
+        if isinstance(found, (JavaPackage, JavaClass, JavaMember)):  # not the value of a field
+            self.__dict__[name] = found
+        return found
+
+    return remembered
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:

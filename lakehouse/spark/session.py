@@ -41,6 +41,7 @@ def build_session(
     """
     # PySpark would print a failure itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    internals.remember_names()
     builder = SparkSession.Builder().appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         # Outside spark-submit this decides how tasks run Python, whatever spark.pyspark.python says.
