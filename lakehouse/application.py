@@ -39,7 +39,13 @@ from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
-from lakehouse.topics import create_topics, describe_topic, require_broker
+from lakehouse.topics import (
+    UNPACKED,
+    create_topics,
+    describe_topic,
+    require_broker,
+    topics_that_stay_packed,
+)
 
 INTERRUPTED = 130
 _FEW_WAITING = 200_000  # records of all topics
@@ -92,6 +98,8 @@ def run_layers(
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         stop = run_.enter_context(stopping_on_signals(lake.spark))
         run_.enter_context(noted_run(streams, layers, trigger, stop))
+        if "bronze" in layers:
+            _warn_of_packed_topics(settings, streams, lines.notice)
         if is_live:
             lines.say("running; Ctrl-C finishes the micro-batch and stops")
 
@@ -128,9 +136,25 @@ def _require_services(settings: Settings, layers: Sequence[LayerName], streams: 
     if {"bronze", "export"} & set(layers):
         require_broker(settings.kafka_bootstrap_servers)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
-        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+        create_topics(
+            settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions), UNPACKED
+        )
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
+
+
+def _warn_of_packed_topics(
+    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
+) -> None:
+    """Tell of topics in whose records have no limit of their size in memory."""
+    topics = {settings.topic(name) for stream in streams for name in stream.topics}
+    packed = topics_that_stay_packed(settings.kafka_bootstrap_servers, topics)
+    if packed:
+        notice(
+            f"{', '.join(packed)}: the broker limits the compressed size of records; unpacked, one may be a "
+            "thousand times as large and not fit in memory. Set the topic's compression.type to uncompressed "
+            "to limit their real size (docs/operations.md)"
+        )
 
 
 def _lines(

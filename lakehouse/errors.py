@@ -8,6 +8,7 @@
     ├── TableError            a Delta table is missing, or not what the stream declares
     ├── PositionError         what a table was made from is not what lies there now
     ├── StreamError           a micro-batch failed for a reason no layer knows
+    │   └── HeapError         a micro-batch does not fit in the memory of Spark
     └── QueryError            a SQL statement was refused
 
 A message says what happened, to what, what was expected and what to do. The command line and the jobs
@@ -51,6 +52,10 @@ class PositionError(LakehouseError):
 
 class StreamError(LakehouseError):
     """A step failed with an error that no layer knows; its cause is chained."""
+
+
+class HeapError(StreamError):
+    """A micro-batch does not fit in Spark's memory; its cause is chained."""
 
 
 class QueryError(LakehouseError):

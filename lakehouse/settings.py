@@ -167,7 +167,10 @@ class Settings(BaseSettings):
     max_bytes_per_batch: str = Field(
         default="256m",
         pattern=r"^[0-9]+[kmg]?$",
-        description="Size of the Delta files that one silver, gold or export micro-batch takes at most.",
+        description=(
+            "Size of a bronze micro-batch in memory, and of the files of a silver, gold or export one, at "
+            "most; about."
+        ),
     )
     redis_ttl_s: int = Field(
         default=24 * 3600,

@@ -28,6 +28,11 @@ _DEFAULT_PORT = 9092
 _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
 _POLL_S = 0.1
 _METADATA_MS = 5_000  # so soon a new partition is seen
+UNPACKED = {"compression.type": "uncompressed"}
+"""What topics in are created with: the broker unpacks records, so its limit holds for what readers get.
+
+That costs the broker the CPU and the disk which a producer's compression would have saved it.
+"""
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -81,6 +86,25 @@ def create_topics(
         # Creation is asynchronous: a producer may otherwise be told that the topic is unknown.
         admin.wait_for_topics(list(missing), timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
     return created
+
+
+def topics_that_stay_packed(bootstrap_servers: str, topics: Collection[str]) -> list[str]:
+    """Return the topics whose records the broker keeps compressed, so that it knows only their packed size.
+
+    A topic is left out if the broker does not tell, because that needs a permission. Raises ServiceError if
+    it does not answer.
+    """
+    (name,) = UNPACKED
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, [name]) for topic in topics]
+    with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
+        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL) if asked else {}
+    found = {
+        topic: configs[name]["value"]
+        for topics_ in answer.values()
+        for topic, configs in topics_.items()
+        if name in configs
+    }
+    return sorted(topic for topic, value in found.items() if value not in (None, UNPACKED[name]))
 
 
 def ends_of(

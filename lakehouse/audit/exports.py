@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
-from lakehouse.layers.export import message_of
+from lakehouse.layers.outgoing import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
 from lakehouse.records.kafka_source import read_between

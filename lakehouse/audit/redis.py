@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,10 +19,11 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.exports import exported_version
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.layers.export import filter_leaving, group_of, newest_since, to_changes
+from lakehouse.layers.outgoing import filter_leaving, group_of, newest_since, outgoing
 from lakehouse.progress import sent
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
+from lakehouse.sinks.change import next_chunk
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake
 
@@ -124,12 +124,13 @@ class _Look:
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
         """Yield rows that differ in Redis, with what Redis has; a newer version is in flight."""
-        changes = (Change(**row.asDict()) for row in to_changes(exported, self.table).toLocalIterator())
-        while chunk := list(islice(changes, _CHUNK)):
-            self.compared += len(chunk)
-            for change, text in zip(chunk, read(chunk), strict=True):
-                if not self._is_right(change, text):
-                    yield change, text
+        with outgoing(exported, self.table) as rows:
+            changes = rows.in_parts()
+            while chunk := next_chunk(changes, _CHUNK):
+                self.compared += len(chunk)
+                for change, text in zip(chunk, read(chunk), strict=True):
+                    if not self._is_right(change, text):
+                        yield change, text
 
     def _is_right(self, change: Change, text: str | None) -> bool:
         if text is None:

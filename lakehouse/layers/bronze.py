@@ -95,16 +95,19 @@ class _Landing(Step):
             settings.topic(source.topic),
             bootstrap_servers=settings.kafka_bootstrap_servers,
             max_records=settings.max_records_per_batch,
+            max_bytes=settings.bytes_per_batch,
             permitted=permitted,
         )
         self._files = settings.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
         """Choose the next records of each partition; null if none waits."""
-        taken = self._topic.next()
+        taken = self._topic.next(self.limit)
         if taken is None:
             return None
-        return Batch(taken.rows, taken.records, taken.number, taken.moves, reads=taken.reads)
+        return Batch(
+            taken.rows, taken.records, taken.number, taken.moves, reads=taken.reads, size=taken.records
+        )
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:

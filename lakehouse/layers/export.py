@@ -9,23 +9,22 @@ Redis has lost its rows, it gets those of the time to live again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
 from lakehouse.layers import gold
 from lakehouse.layers.change_reading import ChangeReading
+from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, newest_since, outgoing
 from lakehouse.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
-from lakehouse.messages.key_names import escaped
-from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import sent
 from lakehouse.progress.reading import InMemory
@@ -34,6 +33,7 @@ from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, Span, TooLarge
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.slices import (
     SLICE_ROWS,
+    SLICED_FROM_BYTES,
     SLICED_FROM_ROWS,
     SlicedSink,
     Stopwatch,
@@ -47,7 +47,6 @@ from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import create_topics
 
 _LOOK_EVERY = timedelta(seconds=5)
-_PARTS = 16  # of a large micro-batch
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
@@ -62,83 +61,6 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
         for made_by in stream.gold
         for kept in (made_by, *made_by.sides)
     ]
-
-
-def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the last change of every row in the feed: its state after it, or the delete.
-
-    A change that only clears fold state, as maintenance does, does not count: a cleared row has no other
-    changes.
-    """
-    if isinstance(table, GoldTable) and table.state is not None:
-        cleared = (F.col("_change_type") == "update_postimage") & F.col(table.state.columns[0]).isNull()
-        feed = feed.where(~cleared)
-    newest = Window.partitionBy(*table.keys).orderBy(
-        F.desc("_commit_version"), F.col("_change_type") == "delete"
-    )
-    return (
-        feed.where(F.col("_change_type") != "update_preimage")
-        .withColumn("_position", F.row_number().over(newest))
-        .where(F.col("_position") == 1)
-    )
-
-
-def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
-    """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
-
-    Its rows have _change_type, _commit_version and _commit_timestamp.
-    """
-    return filter_newest(tables.read_changes_since(spark, path, since), table)
-
-
-def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the changes that the table exports."""
-    deleted = F.col("_change_type") == "delete"
-    return newest.where(F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when()))
-
-
-def to_changes(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Return rows of the feed as the fields of a Change, in the order in which they are sent.
-
-    Within one commit, deletes come first, so that the last message under a key is a row that stands.
-    """
-    return _fields(newest.orderBy(*_order(table)), table)
-
-
-def _in_parts(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the same in parts, of which the driver holds one at a time."""
-    order = _order(table)
-    return _fields(newest.repartitionByRange(_PARTS, *order).sortWithinPartitions(*order), table)
-
-
-def _order(table: MergedTable) -> list[Column]:
-    kept = F.col("_change_type") != "delete"
-    return [F.col("_commit_version"), kept, *map(F.col, table.keys)]
-
-
-def message_of(table: MergedTable) -> Column:
-    """Return the message of a row of the table."""
-    return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
-
-
-def group_of(table: MergedTable) -> Column:
-    """Return the name of a row's group in Redis, for tables whose writer keeps keys of its own per group."""
-    return escaped(table.export.redis.group(), GROUP_SEPARATORS)
-
-
-def _fields(newest: DataFrame, table: MergedTable) -> DataFrame:
-    export, view = table.export, table.export.redis
-    deleted = F.col("_change_type") == "delete"
-    return newest.select(
-        export.key().alias("key"),
-        (export.partition_by or export.key)().alias("partition_by"),
-        F.when(~deleted, message_of(table)).alias("value"),
-        F.col("_commit_version").alias("version"),
-        view.row_key().alias("row_key"),
-        group_of(table).alias("group"),
-        view.member().alias("member"),
-        view.order().alias("order"),
-    )
 
 
 class _Export(Step):
@@ -278,11 +200,11 @@ class _Export(Step):
         return position, None
 
     def _send(self, leaving: DataFrame, span: Span, now: datetime) -> Sent:
-        some = to_changes(leaving, self._table).limit(SLICED_FROM_ROWS).collect()
-        if len(some) == SLICED_FROM_ROWS:
-            del some
-            return self._send_slices(leaving, span, now)
-        changes, sending, putting = list(_changes(some)), Stopwatch(), Stopwatch()
+        with outgoing(leaving, self._table) as rows:
+            if rows.count >= SLICED_FROM_ROWS or rows.size_bytes > SLICED_FROM_BYTES:
+                return self._send_slices(rows.in_parts(), span, now)
+            changes = rows.all_at_once()
+        sending, putting = Stopwatch(), Stopwatch()
         count, refused = 0, tuple[TooLarge, ...]()
         if self._kafka is not None:
             weighed = self._kafka.weigh(changes)
@@ -295,8 +217,7 @@ class _Export(Step):
             put = self._redis.write(changes)
         return Sent(len(changes), count, put, refused, sending.seconds, putting.seconds)
 
-    def _send_slices(self, leaving: DataFrame, span: Span, now: datetime) -> Sent:
-        rows = _changes(_in_parts(leaving, self._table).toLocalIterator())
+    def _send_slices(self, rows: Iterator[Change], span: Span, now: datetime) -> Sent:
         if self._kafka is None:
             return send_in_slices(rows, None, self._redis, span, slice_rows=SLICE_ROWS)
         sliced = SlicedSink(
@@ -324,7 +245,7 @@ class _Export(Step):
     def _fill(self, spark: SparkSession, now: datetime) -> int:
         """Send every row again that Redis should have, and return how many were missing."""
         with self._redis.filling():
-            rows = self._put_again(to_changes(self._leaving_since(spark, now), self._table))
+            rows = self._put_again(self._leaving_since(spark, now))
         self._is_redis_behind = False
         return rows
 
@@ -332,19 +253,21 @@ class _Export(Step):
         """Send rows again for members whose latest row was deleted: one that stands becomes the latest."""
         if not open_:
             return 0
-        changes = to_changes(self._leaving_since(spark, now), self._table).where(F.col("value").isNotNull())
-        members = spark.createDataFrame(sorted(open_), "`group` string, member string")
-        theirs = changes.join(F.broadcast(members), ["group", "member"], "left_semi")
-        return self._put_again(theirs.orderBy("version"))
+        leaving = self._leaving_since(spark, now).where(F.col("_change_type") != "delete")
+        places = {"group": group_of(self._table), "member": self._table.export.redis.member()}
+        members = spark.createDataFrame(sorted(open_), "_group string, _member string")
+        theirs = [place == F.col(f"_{name}") for name, place in places.items()]
+        return self._put_again(leaving.join(F.broadcast(members), theirs, "left_semi"))
 
     def _leaving_since(self, spark: SparkSession, now: datetime) -> DataFrame:
         """Return the rows that Redis should have: the last changes within the time to live."""
         newest = newest_since(spark, self._path, self._table, now - self._kept)
         return filter_leaving(newest, self._table)
 
-    def _put_again(self, changes: DataFrame) -> int:
+    def _put_again(self, leaving: DataFrame) -> int:
         try:
-            return self._redis.write(_changes(changes.toLocalIterator()), are_all=True).rows
+            with outgoing(leaving, self._table) as rows:
+                return self._redis.write(rows.in_parts(), are_all=True).rows
         except (PySparkException, Py4JError) as error:
             if not are_files_gone(error):
                 raise
@@ -353,10 +276,6 @@ class _Export(Step):
                 f"last {self._kept}, but VACUUM has removed files of that time. Set "
                 "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
             ) from error
-
-
-def _changes(rows: Iterable[Row]) -> Iterator[Change]:
-    return (Change(**row.asDict()) for row in rows)
 
 
 def _kafka_sink(table: MergedTable, settings: Settings) -> KafkaSink | None:

@@ -60,7 +60,8 @@ class Batch:
     `count` is the number of rows, null where that is unknown before reading. `number` is the version that the
     table it fills gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows;
     `ends` says up to where each table is read, by its name (`lakehouse.progress.reading.Taken`). `reads` says
-    in words what is read.
+    in words what is read. `size` is what a step's `limit` is compared with, 0 for what cannot be taken in
+    smaller parts.
     """
 
     rows: DataFrame
@@ -70,6 +71,7 @@ class Batch:
     beside: tuple[tuple[Move, ...] | None, ...] = ()
     ends: Mapping[str, Position] = field(default_factory=dict)
     reads: str = ""
+    size: int = 0
 
     @property
     def is_resumed(self) -> bool:
@@ -106,8 +108,9 @@ class Step(ABC):
     """A layer's work on one table, or one export.
 
     `fills` is the name of the table it fills, layer.table; null for an export. `merge_every_s`: in a live run
-    its input may wait for it that long. `passes_on`: a step behind it takes its rows from memory. Times are
-    UTC.
+    its input may wait for it that long. `passes_on`: a step behind it takes its rows from memory. `limit`: so
+    much it takes at most, bronze in records, others in bytes of files; null for what the settings say. Times
+    are UTC.
     """
 
     layer: LayerName
@@ -116,6 +119,7 @@ class Step(ABC):
     merge_every_s: int = 0
     ticker: Ticker | None = None
     passes_on: bool = False
+    limit: int | None = None
 
     @abstractmethod
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
@@ -165,7 +169,7 @@ class TableStep(Step):
         Raises PositionError if another process has filled the table meanwhile: then what this step knows of
         the table, such as its watermark, is out of date.
         """
-        taken = self._reading.next(handed, self._until)
+        taken = self._reading.next(handed, self._until, self.limit)
         if taken is None:
             return None
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
@@ -186,7 +190,16 @@ class TableStep(Step):
 
     def _batch(self, taken: Taken) -> Batch:
         rows = self._combine({name.partition(".")[2]: frame for name, frame in taken.rows.items()})
-        return Batch(rows, taken.count, taken.number, taken.moves, taken.beside, taken.ends, taken.reads)
+        return Batch(
+            rows,
+            taken.count,
+            taken.number,
+            taken.moves,
+            taken.beside,
+            taken.ends,
+            taken.reads,
+            taken.size_bytes,
+        )
 
 
 @dataclass(frozen=True)

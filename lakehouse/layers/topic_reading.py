@@ -7,11 +7,14 @@ noted in ops.data_losses and passed over.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import PositionError
@@ -21,10 +24,15 @@ from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import read_between
+from lakehouse.spark.execution import FEW_ROWS, are_few
+from lakehouse.spark.query_errors import is_heap_full
 from lakehouse.tables import Lake, Move
 from lakehouse.topics import OffsetLooker, describe_topic
 
 Offsets = Mapping[int, int]
+
+_LOOKED_AT = 200  # records, to judge the size of many
+_OVERHEAD_BYTES = 64  # of a record, in memory
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class TopicReading:
         *,
         bootstrap_servers: str,
         max_records: int,
+        max_bytes: int,
         permitted: Permitted,
     ) -> None:
         self._lake = lake
@@ -58,13 +67,16 @@ class TopicReading:
         self._topic = topic
         self._servers = bootstrap_servers
         self._max_records = max_records
+        self._max_bytes = max_bytes
         self._permitted = permitted
         self._until: Offsets | None = None
         self._looker = OffsetLooker(bootstrap_servers, topic)
         self._source = self._identified()
 
-    def next(self) -> TakenRecords | None:
-        """Return the next records, about `max_records`; null if none waits.
+    def next(self, limit: int | None = None) -> TakenRecords | None:
+        """Return the next records, at most `max_records` and the limit; null if none waits.
+
+        Their size in memory is about `max_bytes` at most, judged by the first ones if they are many.
 
         Raises PositionError where the topic does not fit what was read of it, and ServiceError where the
         broker does not answer.
@@ -81,7 +93,7 @@ class TopicReading:
         waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n]}
         if not waiting:
             return None
-        ranges = capped(waiting, self._max_records)
+        ranges = capped(waiting, self._most(waiting, limit or sys.maxsize))
         reached = {n: end for n, (_, end) in ranges.items()}
         return TakenRecords(
             read_between(self._lake.spark, self._servers, self._topic, ranges),
@@ -90,6 +102,26 @@ class TopicReading:
             offset_moves(self._query, self._source, noted, reached),
             f"{self._topic} {_shown_ranges(ranges)}",
         )
+
+    def _most(self, waiting: Mapping[int, tuple[int, int]], limit: int) -> int:
+        """Return how many of the waiting records are taken at most."""
+        most = min(self._max_records, limit)
+        if are_few(rows=min(most, sum(end - first for first, end in waiting.values()))):
+            return most
+        try:
+            size = self._bytes_a_record(capped(waiting, _LOOKED_AT))
+        except Exception as error:
+            if not is_heap_full(error):
+                raise
+            return 1
+        return min(most, max(FEW_ROWS, int(self._max_bytes / size)))
+
+    def _bytes_a_record(self, ranges: Mapping[int, tuple[int, int]]) -> float:
+        """Return how large records are on average, unpacked."""
+        rows = read_between(self._lake.spark, self._servers, self._topic, ranges)
+        sizes = (F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value"))
+        found = rows.agg(F.avg(reduce(Column.__add__, sizes))).first()
+        return _OVERHEAD_BYTES + ((None if found is None else found[0]) or 0.0)
 
     def end_here(self) -> None:
         """Read no record that is not there now."""

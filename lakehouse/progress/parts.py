@@ -43,6 +43,12 @@ class Part:
         """The number of its rows, null where a file does not say."""
         return total([rows_of(file) for file in self.files])
 
+    @property
+    def divisible_bytes(self) -> int:
+        """The size of its files, 0 if nothing less can be taken: one commit, or one of the first files."""
+        one = len(self.files) == 1 if self.first.is_beginning else self.end.version - self.first.version == 1
+        return 0 if one else size_of(self.files)
+
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
         """Return its rows."""
         return tables.read_files(spark, path, self.files)

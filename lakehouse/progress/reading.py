@@ -57,6 +57,7 @@ class Taken:
 
     `number` is the version that the table filled last gets by it, `begins` what that table said until then;
     `reads` says in words what is read.
+    `size_bytes` is that of its files, 0 for what cannot be taken in smaller parts.
     `moves` are for the commit to the table filled last; `beside` for those to the others, in order: null for
     one that has its commit of this micro-batch from an earlier attempt.
     """
@@ -69,6 +70,7 @@ class Taken:
     reads: str
     moves: tuple[Move, ...]
     beside: tuple[tuple[Move, ...] | None, ...] = ()
+    size_bytes: int = 0
 
     @property
     def is_resumed(self) -> bool:
@@ -90,17 +92,24 @@ class Reading:
     _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
     _idle: Mapping[str, Mark] = field(default_factory=dict)
 
-    def next(self, handed: Mapping[str, InMemory], until: Mapping[str, int] | None = None) -> Taken | None:
+    def next(
+        self,
+        handed: Mapping[str, InMemory],
+        until: Mapping[str, int] | None = None,
+        max_bytes: int | None = None,
+    ) -> Taken | None:
         """Return the next micro-batch's input, null if no row waits.
 
         `handed` are rows that lie in memory, by table. `until`: of these tables, no version after this one.
+        `max_bytes`: no more than that of a table's files, if it is less than what the query always takes.
         Raises PositionError where positions and tables do not fit, and TableError where a commit is gone.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
         state = _State.of(self)
         state.refuse_what_does_not_fit()
-        found = {name: self._part(state, name, handed, until or {}) for name in self.sources}
+        most = min(self.max_bytes, max_bytes or self.max_bytes)
+        found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         counts = [found[name].count for name in self.sources]
         count = None if None in counts else sum(one or 0 for one in counts)
         if count == 0 and not state.is_resumed and not self._is_far(state, found):
@@ -119,6 +128,7 @@ class Reading:
             ", ".join(f"{name} {state.first[name]} to {end}" for name, end in ends.items()),
             state.moves(ends),
             tuple(state.moves_beside(place, ends) for place in range(len(self.beside))),
+            0 if state.is_resumed else sum(one.size_bytes for one in found.values()),
         )
 
     def _is_as_it_was(self) -> bool:
@@ -131,7 +141,12 @@ class Reading:
         return _State.of(self).positions[name]
 
     def _part(
-        self, state: _State, name: str, handed: Mapping[str, InMemory], until: Mapping[str, int]
+        self,
+        state: _State,
+        name: str,
+        handed: Mapping[str, InMemory],
+        until: Mapping[str, int],
+        max_bytes: int,
     ) -> _Found:
         path, first = self.sources[name], state.first[name]
         if state.is_resumed:
@@ -144,10 +159,10 @@ class Reading:
         end = min(state.newest[name], until.get(name, state.newest[name])) + 1
         if not first.is_beginning and first.version >= end:
             return _Found(None, 0, first)
-        part = parts.appends(self.spark, path, first, end, max_bytes=self.max_bytes)
+        part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes)
         while not part.files and not part.end.is_beginning and part.end.version < end:
             # However many versions without rows there are: nothing to take has to mean that none waits.
-            part = parts.appends(self.spark, path, part.end, end, max_bytes=self.max_bytes)
+            part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes)
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int) -> bool:
@@ -174,15 +189,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of a table (null: none), how many, and where they end."""
+    """Rows of a table (null: none), how many, and where they end; `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
     end: Position
+    size_bytes: int = 0
 
     @classmethod
     def of(cls, spark: SparkSession, path: str, part: Part) -> _Found:
-        return cls(part.frame(spark, path) if part.files else None, part.rows, part.end)
+        return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
         """Return the rows, made only now if there are none: most looks find nothing."""

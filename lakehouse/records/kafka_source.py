@@ -24,7 +24,7 @@ def read_between(
         # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
         # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
         "kafka.fetch.max.wait.ms": "10",
-        "kafka.max.poll.records": "10000",
+        "kafka.max.poll.records": "1000",
         # Executors keep consumers by the name of their group. By default each read has a group of its own,
         # and would connect anew. Nothing is committed to it, and it needs no right.
         "kafka.group.id": _GROUP,

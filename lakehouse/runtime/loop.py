@@ -3,7 +3,8 @@
 A round goes through the steps once. What a step has just committed is handed on in memory. If that is just
 what comes next for the next step, it reads nothing back; otherwise it reads from the tables. So all layers in
 one application, a single layer, catching up and trying again are the same code. A step that fails is thrown
-away and made again after a pause; the others go on, those before it and those behind it.
+away and made again after a pause; the others go on, those before it and those behind it. If the heap was
+full, the step takes a quarter of that micro-batch next, and from then on a little more each time.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from datetime import UTC, datetime
 
 from py4j.protocol import Py4JError
 
+from lakehouse.errors import HeapError
 from lakehouse.layers.step import Batch, BatchResult, Step, StepMaker
 from lakehouse.progress.reading import InMemory
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Failure, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.spark.execution import execute_for
-from lakehouse.spark.query_errors import has_ended
+from lakehouse.spark.query_errors import has_ended, heap_of, is_heap_full
 from lakehouse.spark.session import activate
 from lakehouse.tables import Lake
 
 _RETRY_S = 0.05  # between two looks whether a pause is over
+_SMALLER = 4  # so much less is taken after the heap was full
 log = logging.getLogger(__name__)
 
 
@@ -149,7 +152,7 @@ class StreamLoop:
             step = slot.step or self._made(slot)
             if common.is_live and (self._may_wait(slot, step) or step.is_held()):
                 return False
-            began = time.monotonic()
+            began, step.limit = time.monotonic(), slot.limit
             batch = step.plan(handed)
             slot.waits = False
             if batch is None:
@@ -163,9 +166,28 @@ class StreamLoop:
             slot.merged_at = began
             self._tell(slot, batch, passed.result, planned - began, time.monotonic() - planned)
         except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
-            self._failed(slot, failure, batch)
-            return False
+            if batch is None or not is_heap_full(failure):
+                self._failed(slot, failure, batch)
+                return False
+            return self._take_less(slot, failure, batch)
+        slot.grow()
         common.troubles.end(slot.name)
+        return True
+
+    def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
+        """Let a step try a smaller micro-batch, at once; tell whether there is one."""
+        where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
+        if batch.size <= 1 or has_ended(self._lake.spark):
+            error = HeapError(f"{slot.name} failed in {where}. It cannot take less; give Spark more memory")
+            error.__cause__ = cause
+            self._failed(slot, error, batch)
+            return False
+        slot.drop()
+        slot.limit = max(1, batch.size // _SMALLER)
+        self._common.troubles.tell(
+            Failure(slot.name, self.name, cause, _where(batch)),
+            f"{slot.name} failed in {where}; it takes a quarter of that next",
+        )
         return True
 
     def _made(self, slot: _Slot) -> Step:
@@ -224,13 +246,16 @@ class StreamLoop:
     def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
         """Note a failure, and throw the step away; raise it if the run cannot continue."""
         slot.drop()
-        where = "" if batch is None else f"micro-batch {batch.number}, which reads {batch.reads}"
-        failure = Failure(name or slot.name, self.name, cause, where)
+        failure = Failure(name or slot.name, self.name, cause, "" if batch is None else _where(batch))
         if not has_ended(self._lake.spark):
             self._common.troubles.add(failure)
         else:
             self._common.troubles.add_last(failure)
             self._common.troubles.raise_any()
+
+
+def _where(batch: Batch) -> str:
+    return f"micro-batch {batch.number}, which reads {batch.reads}"
 
 
 def _let_go(held: ExitStack) -> None:
@@ -246,12 +271,14 @@ class _Slot:
     """A step's place in the loop; the step is null before its first turn and after a failure.
 
     `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
+    `limit` is the step's, null while it may take what the settings say.
     """
 
     maker: StepMaker
     step: Step | None = None
     waits: bool = False
     merged_at: float | None = None
+    limit: int | None = None
 
     @property
     def name(self) -> str:
@@ -260,6 +287,11 @@ class _Slot:
     @property
     def name_by_clock(self) -> str:
         return f"{self.maker.name} by the clock"
+
+    def grow(self) -> None:
+        """Let the step take a quarter more, if it has been limited."""
+        if self.limit is not None:
+            self.limit += max(1, self.limit // _SMALLER)
 
     def drop(self) -> None:
         step, self.step = self.step, None

@@ -112,6 +112,12 @@ class Troubles:
                 failure, f"{failure.name} failed and is left to the next run: {what_of(failure.cause)}"
             )
 
+    def tell(self, failure: Failure, message: str) -> None:
+        """Report what failed and is done otherwise at once: it does not count as a failure of the step."""
+        with self._lock:
+            self._tell(failure, message, is_new=True)
+        self._notice(message)
+
     def end(self, name: str) -> None:
         """Note that what failed works again; does nothing if it had not failed."""
         with self._lock:
@@ -152,11 +158,11 @@ class Troubles:
         found = self._found.get(name)
         return 0 if found is None else found.failures
 
-    def _tell(self, failure: Failure, message: str) -> None:
+    def _tell(self, failure: Failure, message: str, *, is_new: bool = False) -> None:
         name, cause = failure.name, failure.cause
         count = self._failures(name)
         details: dict[str, Any] = {"name": name, "error": type(cause).__name__, "failures": count}
-        if count == 1:  # the first time it happens; later ones say the same
+        if is_new or count == 1:  # the first time it happens; later ones say the same
             trace = trace_of(failure)
             details |= {"where": failure.where, "traceback": trace[:_MOST_CHARACTERS]}
             log.error("%s", trace)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.tables import Position
+
+_CHUNK_CHARACTERS = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,14 @@ class Span:
         """The end, as a consumer group notes it."""
         said = json.dumps({"table": self.table, "files": self.after.files})
         return OffsetAndMetadata(self.after.version, said, -1)
+
+
+def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
+    """Take the next rows, at most this many, and fewer if they are long."""
+    chunk, characters = list[Change](), 0
+    for change in remaining:
+        chunk.append(change)
+        characters += len(change.key) + len(change.value or "")
+        if len(chunk) == rows or characters >= _CHUNK_CHARACTERS:
+            break
+    return chunk

@@ -14,7 +14,7 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.retry import Retry
 
 from lakehouse.errors import ServiceError
-from lakehouse.sinks.change import Change
+from lakehouse.sinks.change import Change, next_chunk
 
 PIPELINE_ROWS = 1_000
 _ROW, _LATEST = (Path(__file__).with_name(f"redis_{name}.lua") for name in ("row", "latest"))
@@ -91,7 +91,7 @@ class RedisSink:
         """
         written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
-        while chunk := list(islice(remaining, PIPELINE_ROWS)):
+        while chunk := next_chunk(remaining, PIPELINE_ROWS):
             with _reported():
                 found = self._put_rows(chunk)
                 written += found.count(_NEW)

@@ -25,7 +25,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import PositionError, ServiceError
-from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put, RedisSink
 from lakehouse.sinks.sizes import TooLarge, weigh
@@ -34,8 +34,8 @@ from lakehouse.tables import Position
 from lakehouse.topics import Limits
 
 SLICED_FROM_ROWS = 50_000
+SLICED_FROM_BYTES = 32 << 20
 SLICE_ROWS = 20_000
-_SLICE_CHARACTERS = 32 << 20
 _T = TypeVar("_T")
 
 
@@ -139,7 +139,7 @@ class SlicedSink(Exporter):
         remaining, done = chain([first], remaining), 0
         limit = min(self._limits.record_bytes, progress.record_bytes)
         noted = json.dumps({"span": _as_json(span), "record_bytes": limit})
-        while part := next_slice(remaining, min(self._slice_rows, progress.left(done))):
+        while part := next_chunk(remaining, min(self._slice_rows, progress.left(done))):
             weighed, is_done = weigh(part, limit), done < progress.rows
             done += len(part)
             if not is_done:
@@ -192,17 +192,6 @@ def _from_json(said: Mapping[str, Any]) -> Span:
     return Span(said["table"], Position(*said["before"]), Position(*said["after"]))
 
 
-def next_slice(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Take the next rows, at most this many, and fewer if they are long."""
-    part, characters = list[Change](), 0
-    for change in remaining:
-        part.append(change)
-        characters += len(change.key) + len(change.value or "")
-        if len(part) == rows or characters >= _SLICE_CHARACTERS:
-            break
-    return part
-
-
 def send_in_slices(
     changes: Iterator[Change],
     kafka: SlicedSink | None,
@@ -229,7 +218,7 @@ def send_in_slices(
             yield from one.changes
 
     if kafka is None:
-        slices: Iterator[Slice] = map(Slice, iter(lambda: next_slice(changes, slice_rows), []))
+        slices: Iterator[Slice] = map(Slice, iter(lambda: next_chunk(changes, slice_rows), []))
     else:
         slices = kafka.send(changes, span)
     with all_.running():

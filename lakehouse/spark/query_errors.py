@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from lakehouse.errors import LakehouseError, first_line
 from lakehouse.spark import internals
 
+_HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
 
 
@@ -28,6 +29,18 @@ def what_of(error: BaseException) -> str:
 def are_files_gone(error: BaseException) -> bool:
     """Tell whether files of a table's earlier versions are gone: VACUUM has removed them."""
     return any(sign in str(error) for sign in _FILES_GONE)
+
+
+def is_heap_full(error: BaseException) -> bool:
+    """Tell whether a JVM had no memory left for what failed."""
+    return any(sign in str(error) for sign in _HEAP_FULL)
+
+
+def heap_of(spark: SparkSession) -> str:
+    """Return whose heap executes tasks, and its size, in words."""
+    local = str(spark.sparkContext.master).startswith("local")
+    whose = "driver" if local else "executor"
+    return f"{whose} memory {spark.sparkContext.getConf().get(f'spark.{whose}.memory', '1g')}"
 
 
 def has_ended(spark: SparkSession) -> bool:

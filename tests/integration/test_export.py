@@ -32,7 +32,7 @@ from lakehouse.audit.redis import check_redis
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
-from lakehouse.layers.export import newest_since
+from lakehouse.layers.outgoing import newest_since
 from lakehouse.layers.step import Allow, Permitted, Step
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop

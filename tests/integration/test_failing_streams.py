@@ -15,9 +15,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
-from lakehouse.errors import PositionError, StreamError, TableError
+from lakehouse.errors import HeapError, PositionError, StreamError, TableError
 from lakehouse.layers.step import LayerName
 from lakehouse.ops.event_table import newest, recorded
 from lakehouse.runtime import troubles
@@ -55,6 +56,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_table(**changes: Any) -> Stream:
     """Return transactions with another gold table."""
     return replace(TRANSACTIONS, gold=(replace(USER_TRANSACTIONS_5M, **changes),))
+
+
+def needing_two_gigabytes(beyond: int) -> Stream:
+    """Return transactions that cannot be merged, more of them than given at a time: the heap is too small."""
+
+    def preaggregate(rows: DataFrame) -> DataFrame:
+        count = F.count(F.lit(1)).over(Window.partitionBy(F.lit(1)))
+        text = F.repeat(F.concat("user_id", F.lit("x" * 999)), 2_000_000)
+        fits = F.when(F.col("_count") > beyond, F.length(text) == 0).otherwise(F.lit(True))
+        return USER_TRANSACTIONS_5M.preaggregate(rows.withColumn("_count", count).where(fits))
+
+    return with_table(preaggregate=preaggregate)
 
 
 def broken(fault: Fault) -> Stream:
@@ -230,6 +243,33 @@ def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recover
 
     lake.catch_up([broken(fault), SALES], on_notice=fault.mend)
 
+    assert lake.spent == lake.events
+
+
+def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lake: FaultyLake) -> None:
+    lake.catch_up([TRANSACTIONS, SALES])
+    for _ in range(8):
+        lake.produce()
+        lake.catch_up([TRANSACTIONS, SALES], "bronze", "silver")
+    first, said = pipeline.version_of(lake.settings, "silver.transactions") - 7, list[str]()
+
+    lake.catch_up([needing_two_gigabytes(beyond=2)], "gold", on_notice=said.append)
+
+    assert lake.spent == lake.events
+    assert said[0].startswith(f"{GOLD} failed in micro-batch ")
+    assert said[0].endswith(
+        f"which reads silver.transactions {first} to {first + 8}: the heap was full (driver memory 2g); it "
+        "takes a quarter of that next"
+    )
+    assert len(said) == 2  # of 8 commits it takes 8, 2, 2, 3, 1 …
+
+    lake.produce()
+    with pytest.raises(HeapError, match=f"^{GOLD} failed in micro-batch .*It cannot take less") as raised:
+        lake.catch_up([needing_two_gigabytes(beyond=0), SALES])
+    assert "OutOfMemoryError" in str(raised.value.__cause__)
+    assert (lake.sold, lake.spent) == (lake.events, lake.events - 1)
+
+    lake.catch_up([TRANSACTIONS, SALES])
     assert lake.spent == lake.events
 
 

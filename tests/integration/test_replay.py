@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.layers.export import filter_newest
+from lakehouse.layers.outgoing import filter_newest
 from lakehouse.maintenance.fold_state import clear_state
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver

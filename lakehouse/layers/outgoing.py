@@ -1,0 +1,117 @@
+"""Outgoing rows: which rows of a table's change feed leave, as what, and in which order.
+
+They may be far larger in memory than in files, so they are measured before the driver gets any: a few at
+once, many in parts of bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.messages.key_names import escaped
+from lakehouse.messages.layout import GROUP_SEPARATORS
+from lakehouse.sinks import Change
+from lakehouse.stream import GoldTable, MergedTable
+
+_PART_BYTES = 16 << 20
+_PARTS = 16  # at least
+_ORDER = "_order"
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Rows as the fields of a Change, how many, and the size of their messages and keys in bytes."""
+
+    _rows: DataFrame
+    count: int
+    size_bytes: int
+
+    def all_at_once(self) -> list[Change]:
+        """Return the rows in the order in which they are sent."""
+        return [Change(**row.asDict()) for row in self._rows.orderBy(_ORDER).drop(_ORDER).collect()]
+
+    def in_parts(self) -> Iterator[Change]:
+        """Yield them in the same order; the driver holds a part of them at a time."""
+        parts = max(_PARTS, self.size_bytes // _PART_BYTES)
+        ordered = self._rows.repartitionByRange(parts, _ORDER).sortWithinPartitions(_ORDER).drop(_ORDER)
+        return (Change(**row.asDict()) for row in ordered.toLocalIterator())
+
+
+@contextmanager
+def outgoing(newest: DataFrame, table: MergedTable) -> Iterator[Outgoing]:
+    """Keep rows of the feed as what leaves, during the block.
+
+    They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
+    so that the last message under a key is a row that stands.
+    """
+    export, view = table.export, table.export.redis
+    deleted = F.col("_change_type") == "delete"
+    rows = newest.select(
+        export.key().alias("key"),
+        (export.partition_by or export.key)().alias("partition_by"),
+        F.when(~deleted, message_of(table)).alias("value"),
+        F.col("_commit_version").alias("version"),
+        view.row_key().alias("row_key"),
+        group_of(table).alias("group"),
+        view.member().alias("member"),
+        view.order().alias("order"),
+        F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys).alias(_ORDER),
+    ).persist()
+    try:
+        texts = (F.coalesce(F.length(text), F.lit(0)) for text in ("key", "value", "row_key"))
+        found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, texts))).first()
+        count, size = (0, None) if found is None else found
+        yield Outgoing(rows, count, size or 0)
+    finally:
+        rows.unpersist()
+
+
+def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
+    """Keep the last change of every row in the feed: its state after it, or the delete.
+
+    A change that only clears fold state, as maintenance does, does not count: a cleared row has no other
+    changes.
+    """
+    if isinstance(table, GoldTable) and table.state is not None:
+        cleared = (F.col("_change_type") == "update_postimage") & F.col(table.state.columns[0]).isNull()
+        feed = feed.where(~cleared)
+    newest = Window.partitionBy(*table.keys).orderBy(
+        F.desc("_commit_version"), F.col("_change_type") == "delete"
+    )
+    return (
+        feed.where(F.col("_change_type") != "update_preimage")
+        .withColumn("_position", F.row_number().over(newest))
+        .where(F.col("_position") == 1)
+    )
+
+
+def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
+    """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
+
+    Its rows have _change_type, _commit_version and _commit_timestamp.
+    """
+    return filter_newest(tables.read_changes_since(spark, path, since), table)
+
+
+def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
+    """Keep the changes that the table exports."""
+    deleted = F.col("_change_type") == "delete"
+    return newest.where(F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when()))
+
+
+def message_of(table: MergedTable) -> Column:
+    """Return the message of a row of the table."""
+    return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
+
+
+def group_of(table: MergedTable) -> Column:
+    """Return the name of a row's group in Redis, for tables whose writer keeps keys of its own per group."""
+    return escaped(table.export.redis.group(), GROUP_SEPARATORS)

@@ -1,0 +1,95 @@
+"""Records that are far larger than they look: compressed a thousandfold, by Kafka and in Delta's files.
+
+As a user runs them: with a heap of a gigabyte, on a real broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import MessageSizeTooLargeError
+
+from lakehouse.sandbox.services import Endpoints
+from lakehouse.topics import UNPACKED, create_topics
+from tests import processes
+from tests.processes import LAKEHOUSE, Place, finish
+
+NOON_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
+RUN = [LAKEHOUSE, "run", "all", "--trigger", "available-now"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, services: Endpoints) -> Iterator[Place]:
+    with processes.place(tmp_path / "home", services, database=13) as made:
+        yield made
+
+
+def send(place: Place, topic: str, values: list[bytes], key: bytes) -> None:
+    """Put records into a topic, packed by gzip, one batch each."""
+    producer = KafkaProducer(
+        bootstrap_servers=place.services.kafka,
+        acks="all",
+        compression_type="gzip",
+        batch_size=0,
+        max_request_size=1 << 30,
+        buffer_memory=1 << 30,
+    )
+    try:
+        for future in [producer.send(topic, value, key=key, timestamp_ms=NOON_MS) for value in values]:
+            future.get(120)
+    finally:
+        producer.close()
+
+
+def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: Endpoints, place: Place) -> None:
+    packed, unpacked = f"packed-{place.suffix}", f"unpacked-{place.suffix}"
+    create_topics(services.kafka, {packed: 1})
+    create_topics(services.kafka, {unpacked: 1}, UNPACKED)
+    value = b"x" * (5 << 20)
+
+    send(place, packed, [value], b"k")
+    with pytest.raises(MessageSizeTooLargeError):
+        send(place, unpacked, [value], b"k")
+
+
+@pytest.mark.soak
+def test_call_records_of_half_a_gigabyte_in_half_a_megabyte_go_through_all_layers(place: Place) -> None:
+    topic = place.topics["analyticsTopic"]
+    create_topics(place.services.kafka, {topic: 4})
+    text = "x" * 252_000
+    records = [
+        json.dumps({"user1": f"u{number}", "user2": "v", "timestamp": NOON_MS, "analytics": text}).encode()
+        for number in range(2_000)
+    ]
+    send(place, topic, records, b"k")
+
+    done = finish([*RUN, "--stream", "calls"], place.environment)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = place.table("gold.call_records")
+    assert rows.num_rows == len(records)
+    assert {len(value.as_py()) for value in rows["analytics"]} == {len(text)}
+
+
+@pytest.mark.soak
+def test_a_record_that_does_not_fit_in_memory_stops_its_own_topic_alone(place: Place) -> None:
+    sale = json.dumps({"product": "p", "value": 3, "timestamp": NOON_MS}).encode()
+    metric = json.dumps({"serviceId": "s", "metricName": "m", "value": 1, "timestamp": NOON_MS}).encode()
+    topics = {place.topics["sales-events-v1"]: 1}
+    create_topics(place.services.kafka, topics)
+    send(place, place.topics["sales-events-v1"], [sale], b"p")
+    send(place, place.topic_in, [metric, b'"' + b"x" * (400 << 20) + b'"'], b"s")
+
+    done = finish([*RUN, "--stream", "metrics", "--stream", "sales"], place.environment)
+
+    assert done.returncode == 1
+    assert "error: bronze.metrics_events failed in micro-batch" in done.stderr
+    assert "the heap was full (driver memory 1g)" in done.stderr
+    assert place.topic_in in done.stderr
+    assert "limits the compressed size of records" in done.stdout
+    assert [str(row["total"]) for row in place.rows("gold.product_sales")] == ["3.000000000"]
+    assert len(place.rows("silver.metrics_events")) == 1
