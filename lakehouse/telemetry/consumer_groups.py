@@ -134,9 +134,7 @@ class GroupProgress:
         except KafkaError:
             self.close()
             raise
-        refused = {place: error for place, error in answers.items() if error.errno}
-        if refused:
-            place, error = next(iter(refused.items()))
-            raise ServiceError(
-                f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
-            )
+        for place, error in answers.items():
+            if error.errno:
+                told = f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
+                raise error(told) if error.retriable else ServiceError(told)
