@@ -96,7 +96,7 @@ class TopicReading:
         ranges = capped(waiting, self._most(waiting, limit or sys.maxsize))
         reached = {n: end for n, (_, end) in ranges.items()}
         return TakenRecords(
-            read_between(self._lake.spark, self._servers, self._topic, ranges),
+            read_between(self._lake.spark, self._servers, self._topic, ranges, singly=limit is not None),
             sum(end - start for start, end in ranges.values()),
             tables.version_in(snapshot) + 1,
             offset_moves(self._query, self._source, noted, reached),

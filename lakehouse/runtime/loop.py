@@ -183,7 +183,7 @@ class StreamLoop:
             self._failed(slot, error, batch)
             return False
         slot.drop()
-        slot.limit = max(1, batch.size // _SMALLER)
+        slot.limit, slot.too_large = max(1, batch.size // _SMALLER), batch.size
         self._common.troubles.tell(
             Failure(slot.name, self.name, cause, _where(batch)),
             f"{slot.name} failed in {where}; it takes a quarter of that next",
@@ -271,7 +271,7 @@ class _Slot:
     """A step's place in the loop; the step is null before its first turn and after a failure.
 
     `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
-    `limit` is the step's, null while it may take what the settings say.
+    `limit` is the step's, null while it may take what the settings say; `too_large` is what did not fit.
     """
 
     maker: StepMaker
@@ -279,6 +279,7 @@ class _Slot:
     waits: bool = False
     merged_at: float | None = None
     limit: int | None = None
+    too_large: int = 0
 
     @property
     def name(self) -> str:
@@ -291,7 +292,8 @@ class _Slot:
     def grow(self) -> None:
         """Let the step take a quarter more, if it has been limited."""
         if self.limit is not None:
-            self.limit += max(1, self.limit // _SMALLER)
+            more = self.limit + max(1, self.limit // _SMALLER)
+            self.limit = more if more <= self.too_large else None
 
     def drop(self) -> None:
         step, self.step = self.step, None

@@ -36,7 +36,6 @@ def send(place: Place, topic: str, values: list[bytes], key: bytes) -> None:
         compression_type="gzip",
         batch_size=0,
         max_request_size=1 << 30,
-        buffer_memory=1 << 30,
     )
     try:
         for future in [producer.send(topic, value, key=key, timestamp_ms=NOON_MS) for value in values]:
