@@ -40,7 +40,6 @@ from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
 from lakehouse.topics import (
-    UNPACKED,
     create_topics,
     describe_topic,
     require_broker,
@@ -136,9 +135,7 @@ def _require_services(settings: Settings, layers: Sequence[LayerName], streams: 
     if {"bronze", "export"} & set(layers):
         require_broker(settings.kafka_bootstrap_servers)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
-        create_topics(
-            settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions), UNPACKED
-        )
+        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
 
@@ -147,7 +144,7 @@ def _warn_of_packed_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
     """Tell of topics in whose records have no limit of their size in memory."""
-    topics = {settings.topic(name) for stream in streams for name in stream.topics}
+    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     packed = topics_that_stay_packed(settings.kafka_bootstrap_servers, topics)
     if packed:
         notice(

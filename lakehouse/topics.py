@@ -28,11 +28,7 @@ _DEFAULT_PORT = 9092
 _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
 _POLL_S = 0.1
 _METADATA_MS = 5_000  # so soon a new partition is seen
-UNPACKED = {"compression.type": "uncompressed"}
-"""What topics in are created with: the broker unpacks records, so its limit holds for what readers get.
-
-That costs the broker the CPU and the disk which a producer's compression would have saved it.
-"""
+_UNPACKED = {"compression.type": "uncompressed"}  # so limits of size hold for readers, too
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -56,7 +52,8 @@ def create_topics(
 ) -> list[str]:
     """Create missing topics, with the broker's replication factor; return their names.
 
-    `configs` are topic properties that override the broker's.
+    `configs` are topic properties that override the broker's. By default the broker unpacks records and
+    limits their real size, at the price of its CPU and disk.
 
     An existing topic is left alone, whatever its number of partitions. Several processes may call this at the
     same time.
@@ -68,7 +65,7 @@ def create_topics(
             return []
         answer = admin.create_topics(
             {
-                name: {"num_partitions": count, "configs": dict(configs or {})}
+                name: {"num_partitions": count, "configs": {**_UNPACKED, **(configs or {})}}
                 for name, count in missing.items()
             },
             raise_errors=False,
@@ -94,7 +91,7 @@ def topics_that_stay_packed(bootstrap_servers: str, topics: Collection[str]) -> 
     A topic is left out if the broker does not tell, because that needs a permission. Raises ServiceError if
     it does not answer.
     """
-    (name,) = UNPACKED
+    (name,) = _UNPACKED
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic, [name]) for topic in topics]
     with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
         answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL) if asked else {}
@@ -104,7 +101,7 @@ def topics_that_stay_packed(bootstrap_servers: str, topics: Collection[str]) -> 
         for topic, configs in topics_.items()
         if name in configs
     }
-    return sorted(topic for topic, value in found.items() if value not in (None, UNPACKED[name]))
+    return sorted(topic for topic, value in found.items() if value not in (None, _UNPACKED[name]))
 
 
 def ends_of(

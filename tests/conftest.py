@@ -84,7 +84,6 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.streaming.pollingDelay": "50ms",
     }
     session = build_session(session_settings, "lakehouse tests", options=options)
     yield session

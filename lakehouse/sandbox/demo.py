@@ -31,7 +31,7 @@ from lakehouse.sandbox.services import stop as stop_services
 from lakehouse.settings import Settings
 from lakehouse.streams import load
 from lakehouse.tables import Lake, open_lake
-from lakehouse.topics import UNPACKED, create_topics
+from lakehouse.topics import create_topics
 
 EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
 _SHAPES: Mapping[str, Mapping[str, float]] = {
@@ -74,7 +74,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         settings = settings.model_copy(update=update)
         streams = load(settings)
         topics = (topic for stream in streams for topic in stream.topics)
-        create_topics(at.kafka, dict.fromkeys(topics, settings.topic_partitions), UNPACKED)
+        create_topics(at.kafka, dict.fromkeys(topics, settings.topic_partitions))
         done = Done()
         _produce(settings, done, console)
         console.print("  starting Spark", highlight=False)

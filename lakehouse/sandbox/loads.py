@@ -15,7 +15,7 @@ from lakehouse.sandbox.producing import SendingProgress, Summary
 from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
-from lakehouse.topics import UNPACKED, create_topics
+from lakehouse.topics import create_topics
 
 _HOUR_S = 3600.0
 
@@ -99,9 +99,7 @@ def send(
     Raises what `producing.produce` raises, and SettingsError for shares that exceed one in total.
     """
     samples, topics = load.samples(settings), load.topics(settings)
-    create_topics(
-        settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions), UNPACKED
-    )
+    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
     return producing.produce(
         settings.kafka_bootstrap_servers,
         topics,

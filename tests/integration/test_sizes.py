@@ -14,11 +14,12 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.topics import UNPACKED, create_topics
+from lakehouse.topics import create_topics
 from tests import processes
 from tests.processes import LAKEHOUSE, Place, finish
 
 NOON_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
+AS_SENT = {"compression.type": "producer"}
 RUN = [LAKEHOUSE, "run", "all", "--trigger", "available-now"]
 
 
@@ -46,8 +47,8 @@ def send(place: Place, topic: str, values: list[bytes], key: bytes) -> None:
 
 def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: Endpoints, place: Place) -> None:
     packed, unpacked = f"packed-{place.suffix}", f"unpacked-{place.suffix}"
-    create_topics(services.kafka, {packed: 1})
-    create_topics(services.kafka, {unpacked: 1}, UNPACKED)
+    create_topics(services.kafka, {packed: 1}, AS_SENT)
+    create_topics(services.kafka, {unpacked: 1})
     value = b"x" * (5 << 20)
 
     send(place, packed, [value], b"k")
@@ -58,7 +59,7 @@ def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: End
 @pytest.mark.soak
 def test_call_records_of_half_a_gigabyte_in_half_a_megabyte_go_through_all_layers(place: Place) -> None:
     topic = place.topics["analyticsTopic"]
-    create_topics(place.services.kafka, {topic: 4})
+    create_topics(place.services.kafka, {topic: 4}, AS_SENT)
     text = "x" * 252_000
     records = [
         json.dumps({"user1": f"u{number}", "user2": "v", "timestamp": NOON_MS, "analytics": text}).encode()
@@ -77,18 +78,17 @@ def test_call_records_of_half_a_gigabyte_in_half_a_megabyte_go_through_all_layer
 @pytest.mark.soak
 def test_a_record_that_does_not_fit_in_memory_stops_its_own_topic_alone(place: Place) -> None:
     sale = json.dumps({"product": "p", "value": 3, "timestamp": NOON_MS}).encode()
-    metric = json.dumps({"serviceId": "s", "metricName": "m", "value": 1, "timestamp": NOON_MS}).encode()
-    topics = {place.topics["sales-events-v1"]: 1}
-    create_topics(place.services.kafka, topics)
-    send(place, place.topics["sales-events-v1"], [sale], b"p")
-    send(place, place.topic_in, [metric, b'"' + b"x" * (400 << 20) + b'"'], b"s")
+    spent = json.dumps({"userId": "u", "amount": 1, "timestamp": NOON_MS}).encode()
+    sales, transactions = place.topics["sales-events-v1"], place.topics["transactions-topic"]
+    create_topics(place.services.kafka, {sales: 1, transactions: 1}, AS_SENT)
+    send(place, sales, [sale], b"p")
+    send(place, transactions, [spent, b'"' + b"x" * (400 << 20) + b'"'], b"u")
 
-    done = finish([*RUN, "--stream", "metrics", "--stream", "sales"], place.environment)
+    done = finish([*RUN, "--stream", "transactions", "--stream", "sales"], place.environment)
 
     assert done.returncode == 1
-    assert "error: bronze.metrics_events failed in micro-batch" in done.stderr
-    assert "the heap was full (driver memory 1g)" in done.stderr
-    assert place.topic_in in done.stderr
-    assert "limits the compressed size of records" in done.stdout
+    assert "error: bronze.transactions failed in micro-batch 2, which reads " in done.stderr
+    assert f"{transactions} 0:1-2: the heap was full (driver memory 1g). It cannot take less" in done.stderr
+    assert f"{sales}, {transactions}: the broker limits the compressed size of records" in done.stdout
     assert [str(row["total"]) for row in place.rows("gold.product_sales")] == ["3.000000000"]
-    assert len(place.rows("silver.metrics_events")) == 1
+    assert len(place.rows("silver.transactions")) == 1
