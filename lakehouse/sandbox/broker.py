@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.errors import ServiceError
-from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port, write_atomically
+from lakehouse.files import write_whole
+from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
 from lakehouse.spark.jars import jars_directory, require_jars
 from lakehouse.topics import accepts_connections, require_broker
 
@@ -115,8 +116,8 @@ class KafkaServer(Service):
             "controller.quorum.voters": f"1@{controller}",
         }
         lines = [f"{key}={_escape(value)}\n" for key, value in settings.items()]
-        write_atomically(self._properties, "".join(lines))
-        write_atomically(self._log4j, _LOG4J)
+        write_whole(self._properties, "".join(lines))
+        write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
         """Return the command that formats the storage; meta.properties is the last file it writes."""

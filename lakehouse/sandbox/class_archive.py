@@ -9,13 +9,13 @@ with other jars, ignores the archive.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse import tables
 from lakehouse.catalog import ask, register
+from lakehouse.files import sync
 from lakehouse.layers import bronze
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -31,10 +31,14 @@ _EVENTS = 200
 
 
 def make_archive(archive: Path) -> None:
-    """Run silver and gold of every stream on a few samples, and archive the classes that this loaded."""
+    """Run silver and gold of every stream on a few samples, and archive the classes that this loaded.
+
+    The archive gets its name once it is whole: of one that was cut off, a JVM dies.
+    """
+    draft = archive.with_suffix(".draft")
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
         settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
-        options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"}
+        options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off"}
         spark = build_session(settings, "lakehouse classes", options=options)
         lake = Lake(spark, settings.lake)
         _land(lake, settings)
@@ -42,6 +46,8 @@ def make_archive(archive: Path) -> None:
         register(lake, load(settings))
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
         stop_with_jvm(spark)
+    sync(draft)
+    draft.replace(archive)
 
 
 def _land(lake: Lake, settings: Settings) -> None:
@@ -61,4 +67,3 @@ def _land(lake: Lake, settings: Settings) -> None:
 
 if __name__ == "__main__":
     make_archive(class_archive())
-    sys.exit(not class_archive().exists())

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import psutil
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,8 +128,8 @@ def read_record(service: Service) -> Record | None:
 
 def write_record(service: Service, record: Record) -> None:
     """Write the pid file, and the port where the next start looks for it."""
-    write_atomically(service.pid_file, json.dumps(asdict(record)))
-    write_atomically(service.port_file, f"{record.port}\n")
+    write_whole(service.pid_file, json.dumps(asdict(record)))
+    write_whole(service.port_file, f"{record.port}\n")
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
@@ -271,13 +272,6 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
             "as that user"
         ) from error
     raise ServiceError(f"{name}: the process {process.pid} does not end, not even by SIGKILL")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader sees the old or the new text, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import write_whole
 from lakehouse.sandbox.broker import KafkaServer
 from lakehouse.sandbox.interrupts import DeferredInterrupts
 from lakehouse.sandbox.processes import (
@@ -25,7 +26,6 @@ from lakehouse.sandbox.processes import (
     find_process,
     read_record,
     stop_process,
-    write_atomically,
     write_record,
 )
 from lakehouse.sandbox.redis_server import RedisServer
@@ -281,7 +281,7 @@ def _write_endpoints(settings: Settings) -> None:
             }
     path = services_file(settings.home)
     if entries:
-        write_atomically(path, json.dumps(entries, indent=2) + "\n")
+        write_whole(path, json.dumps(entries, indent=2) + "\n")
     else:
         path.unlink(missing_ok=True)
 

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import SettingsError
+from lakehouse.files import write_whole
 
 _PREFIX = "lakehouse_"
 _SECRET_BYTES = 32
@@ -88,7 +88,10 @@ class Tokens:
         except FileNotFoundError:
             self._tokens, self._read_at = (), None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SettingsError(f"{self.path} cannot be read: {error}") from error
+            raise SettingsError(
+                f"{self.path} cannot be read, so nobody is let in: {error}. Put a copy of it back, or delete "
+                "it and add every token again by `lakehouse tokens add`"
+            ) from error
         return self._tokens
 
     def caller(self, secret: str) -> Caller | None:
@@ -111,13 +114,9 @@ class Tokens:
             yield
 
     def _write(self, tokens: Sequence[_Token]) -> None:
-        """Replace the file atomically."""
+        """Replace the file; nothing else has what it says, so it must outlive a power failure."""
         text = json.dumps([vars(one) for one in tokens], indent=1)
-        beside = self.path.with_suffix(f".{os.getpid()}.tmp")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        beside.replace(self.path)
+        write_whole(self.path, text, lasting=True, mode=_OWNER_ONLY)
 
 
 def hashed(secret: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyspark
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import sync
 from lakehouse.spark import properties
 from lakehouse.spark.jars import checksums, jars_directory, share_directory
 
@@ -115,6 +116,8 @@ def _digest(path: Path) -> str:
 
 
 def _replace(target: Path, found: Path) -> None:
+    for jar in found.rglob("*.jar"):
+        sync(jar)
     shutil.rmtree(target, ignore_errors=True)
     found.chmod(0o755)
     found.rename(target)

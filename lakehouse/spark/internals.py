@@ -429,10 +429,10 @@ def text_in(spark: SparkSession, stream: Any) -> str:
     return str(static(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
 
 
-def atomic_file(spark: SparkSession, path: Any, *, overwrite: bool) -> Any:
+def atomic_file(spark: SparkSession, path: Any) -> Any:
     """Begin a file as Spark writes checkpoint files, and return its stream; closing it publishes the file."""
     directory = path.getParent()
     configuration = java_session(spark).sessionState().newHadoopConf()
     manager = static(spark, _FILES).create(directory, configuration)
     manager.mkdirs(directory)
-    return manager.createAtomic(path, overwrite)
+    return manager.createAtomic(path, True)  # noqa: FBT003 - over an existing one

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from lakehouse.files import write_whole
 from lakehouse.spark.jars import class_archive, jars_directory, require_jars
 
 CLUSTER = Path(__file__).parents[1] / "spark.properties"
@@ -48,4 +49,4 @@ def read(path: Path) -> dict[str, str]:
 
 def write(path: Path, options: Mapping[str, str]) -> None:
     """Write properties where spark-submit reads them; a rerun replaces the file."""
-    path.write_text("".join(f"{key} {value}\n" for key, value in options.items()), encoding="utf-8")
+    write_whole(path, "".join(f"{key} {value}\n" for key, value in options.items()), lasting=True)

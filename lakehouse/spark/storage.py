@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from lakehouse.files import write_whole
 from lakehouse.spark import internals
 from lakehouse.spark.paths import local_path
 
@@ -27,7 +26,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 def modified_ms(spark: SparkSession, path: str) -> int | None:
     """Return when a file was last modified, in ms since the epoch; null if it does not exist."""
-    here = _on_this_machine(spark, path)
+    here = on_this_machine(spark, path)
     if here is not None:
         try:
             return here.stat().st_mtime_ns // 1_000_000
@@ -54,6 +53,14 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
+def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
+    """Return the bytes of what is in a directory by its name; null for each if that is elsewhere."""
+    here = on_this_machine(spark, directory)
+    if here is None:
+        return dict.fromkeys(names(spark, directory))
+    return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
+
+
 def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
     """Return how many files lie below a directory, and their bytes."""
     found = _file_system(spark, directory).getContentSummary(_path(spark, directory))
@@ -66,7 +73,7 @@ def modified_here(spark: SparkSession, directory: str) -> dict[str, float] | Non
     Names that begin with an underscore or a dot are left out, but for a table's change feed. Null if the
     directory is not on this machine's file system.
     """
-    here = _on_this_machine(spark, directory)
+    here = on_this_machine(spark, directory)
     if here is None:
         return None
     found: dict[str, float] = {}
@@ -81,7 +88,7 @@ def modified_here(spark: SparkSession, directory: str) -> dict[str, float] | Non
 
 def read_text(spark: SparkSession, path: str) -> str:
     """Return a small file's text."""
-    here = _on_this_machine(spark, path)
+    here = on_this_machine(spark, path)
     if here is not None and here.exists():
         return here.read_text(encoding="utf-8")
     stream = _file_system(spark, path).open(_path(spark, path))
@@ -91,24 +98,16 @@ def read_text(spark: SparkSession, path: str) -> str:
         stream.close()
 
 
-def write_text(spark: SparkSession, path: str, text: str, *, anew: bool = False) -> None:
-    """Write a file as Spark writes checkpoint files: as a whole, replacing an existing one.
-
-    With `anew` it must not exist: raises FileExistsError if it does.
-    """
-    here = _on_this_machine(spark, path)
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a file as Spark writes checkpoint files: as a whole, replacing an existing one."""
+    here = on_this_machine(spark, path)
     if here is not None:
-        _write_here(here, text, anew=anew)
-        return
-    try:
-        _write_there(spark, path, text, anew=anew)
-    except Py4JJavaError as error:
-        if anew and "AlreadyExists" in str(error.java_exception):
-            raise FileExistsError(path) from error
-        raise
+        _write_here(here, text)
+    else:
+        _write_there(spark, path, text)
 
 
-def _on_this_machine(spark: SparkSession, path: str) -> Path | None:
+def on_this_machine(spark: SparkSession, path: str) -> Path | None:
     """Return the path on this machine's file system, null if Hadoop has it elsewhere."""
     if path.startswith(_LOCAL) or ("://" not in path and _is_local_by_default(spark.sparkContext)):
         return local_path(path)
@@ -120,24 +119,16 @@ def _is_local_by_default(context: SparkContext) -> bool:
     return internals.default_file_system(context).startswith(_LOCAL)
 
 
-def _write_here(path: Path, text: str, *, anew: bool) -> None:
+def _write_here(path: Path, text: str) -> None:
     """Write a file without Hadoop, which starts five processes (readlink, chmod) for each rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
-    try:
-        draft.write_bytes(text.encode())
-        # Hadoop's checksum of a former file of that name, which this one would be compared with.
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-        if anew:
-            os.link(draft, path)
-        else:
-            draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    # Hadoop's checksum of a former file of that name, which this one would be compared with.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    write_whole(path, text)
 
 
-def _write_there(spark: SparkSession, path: str, text: str, *, anew: bool) -> None:
-    stream = internals.atomic_file(spark, _path(spark, path), overwrite=not anew)
+def _write_there(spark: SparkSession, path: str, text: str) -> None:
+    stream = internals.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:

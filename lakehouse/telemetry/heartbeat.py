@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.files import write_whole
 from lakehouse.runtime.watch import Watch
 from lakehouse.telemetry.queries import query_of
-from lakehouse.telemetry.runs import as_json, draft_of, file_of
+from lakehouse.telemetry.runs import as_json, file_of
 from lakehouse.telemetry.values import QueryRun, Run
 
 if TYPE_CHECKING:
@@ -109,13 +110,10 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
     finally:
         ended.set()
         thread.join(timeout=EVERY_S)
-        for path in (draft_of(file), file):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = draft_of(file)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
+    write_whole(file, text)

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from lakehouse.files import drafts_of
 from lakehouse.telemetry.values import QueryRun, QueryState, Run
 
 GONE = timedelta(seconds=10)
@@ -34,11 +35,6 @@ def directory_of(home: Path) -> Path:
 def file_of(home: Path, host: str, pid: int) -> Path:
     """Return the file of a process."""
     return directory_of(home) / f"{host}-{pid}.json"
-
-
-def draft_of(file: Path) -> Path:
-    """Return the path of a file's next content before the rename."""
-    return file.with_suffix(".draft")
 
 
 def read_runs(home: Path, now: datetime) -> list[Run]:
@@ -160,7 +156,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _clear(file: Path) -> None:
-    for path in (file, draft_of(file)):
+    for path in (file, *drafts_of(file)):
         with suppress(OSError):
             path.unlink(missing_ok=True)
 

@@ -40,6 +40,21 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
         tokens.remove("ada")
 
 
+@pytest.mark.parametrize("content", ["", '[{"name": "ada", "sha'])
+def test_tokens_that_a_power_failure_has_cut_off_let_nobody_in_and_the_way_out_is_named(
+    tmp_path: Path, content: str
+) -> None:
+    tokens = Tokens(tmp_path)
+    secret = tokens.add("ada", [Scope.READ])
+    tokens.path.write_text(content)
+    way_out = "so nobody is let in: .* Put a copy of it back, or delete it and add every token again"
+    for call in (lambda: tokens.caller(secret), lambda: tokens.add("bob", [Scope.READ])):
+        with pytest.raises(SettingsError, match=way_out):
+            call()
+    tokens.path.unlink()
+    assert tokens.caller(tokens.add("ada", [Scope.READ])) is not None
+
+
 def test_a_request_needs_a_token_with_the_scope(make_client: MakeClient, lake: ServedLake) -> None:
     tokens = Tokens(lake.settings.home)
     client = make_client(Access(tokens), produces=True)

@@ -18,7 +18,7 @@ from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.telemetry import QueryRun, QueryState, Run
 from lakehouse.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.telemetry.runs import as_json, directory_of, draft_of, file_of, of_stream, read_runs, unrun
+from lakehouse.telemetry.runs import as_json, directory_of, file_of, of_stream, read_runs, unrun
 from tests import pipeline
 from tests.pipeline import await_
 
@@ -77,7 +77,7 @@ def test_a_file_has_camel_case_and_iso_8601() -> None:
 
 def test_a_process_of_another_host_is_gone_after_ten_seconds_and_its_file_is_cleared(tmp_path: Path) -> None:
     file = keep(tmp_path, RUN)
-    draft_of(file).write_text("half")
+    file.with_name(f".{file.name}.killed.tmp").write_text("half")
     assert read_runs(tmp_path, AT + timedelta(seconds=10)) == [RUN]
     assert read_runs(tmp_path, AT + timedelta(seconds=10, microseconds=1)) == []
     assert list(directory_of(tmp_path).iterdir()) == []

@@ -1,0 +1,46 @@
+"""Small files of this machine, such as tokens, pid files and notes: each is replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+_ANYBODY = 0o666  # as far as the process's umask lets them
+
+
+def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
+    """Replace a file's content so that a reader sees the old text or the new one, never a part.
+
+    `lasting`: it outlives a power failure, for which the caller waits; otherwise the file may then be empty.
+    `mode` are its permissions. If it cannot be written, the file stays as it was, and the error names it. A
+    killed process leaves one of the `drafts_of` the file.
+    """
+    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(text.encode())
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # which file it was
+    finally:
+        draft.unlink(missing_ok=True)
+    if lasting:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def drafts_of(path: Path) -> list[Path]:
+    """Return what processes that were killed while they wrote a file have left beside it."""
+    return list(path.parent.glob(f".{path.name}.*.tmp"))
