@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -49,7 +50,8 @@ def audit(
 ) -> Report:
     """Compare everything of the streams and return the checks; a difference is looked at twice.
 
-    Tables that do not exist yet are left out. If all are small, two streams are compared concurrently, and
+    Tables that do not exist yet are left out. A table that is refused, as one that is damaged, is a
+    difference; what needs it is left out. If all are small, two streams are compared concurrently, and
     `on_check` is called from both threads. Raises ServiceError if Kafka or Redis is out of reach.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
@@ -57,7 +59,7 @@ def audit(
     def checks(stream: Stream) -> list[Check]:
         found = []
         own = replace(lake, spark=lake.spark.newSession())  # with execution settings of its own
-        with executing_for(own.spark, few=small[stream.name]):
+        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # which `files` names
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
                     on_check(check)
@@ -72,7 +74,10 @@ def _is_small(lake: Lake, stream: Stream) -> bool:
     """Tell whether every table of the stream has few rows."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
-    sizes = (tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name))
+    try:
+        sizes = [tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name)]
+    except TableError:  # which `files` names
+        return False
     return are_few(size_bytes=max(sizes, default=0))
 
 

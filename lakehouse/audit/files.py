@@ -1,4 +1,4 @@
-"""The tables themselves: every data file that a table's log names exists."""
+"""The tables themselves: every data file that a table's log names exists, and is as long as it says."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
+from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 
+_MISSING = -1
+
 
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
-    """Compare the log of every existing table of the stream with the files in its directory."""
-    return [
-        _check(lake.spark, Compared(stream.name, "files", f"{layer}.{name}"), lake.path(layer, name))
-        for layer, name in _names(stream)
-        if lake.exists(layer, name)
-    ]
+    """Compare the log of every existing table of the stream with the files in its directory.
+
+    A table that is refused, as one that a power failure has damaged, is a difference.
+    """
+    return list(_checks(lake, stream))
+
+
+def _checks(lake: Lake, stream: Stream) -> Iterator[Check]:
+    for layer, name in _names(stream):
+        subject = Compared(stream.name, "files", f"{layer}.{name}")
+        try:
+            if lake.exists(layer, name):
+                yield _check(lake.spark, subject, lake.path(layer, name))
+        except TableError as error:
+            yield subject.found(0, 1, [Difference({}, str(error))])
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:
@@ -31,11 +43,19 @@ def _names(stream: Stream) -> Iterator[tuple[str, str]]:
 
 
 def _check(spark: SparkSession, subject: Compared, path: str) -> Check:
-    named = [unquote(file.path) for file in tables.files(spark, path)]
-    lying = set(storage.names(spark, path))
-    missing = [
-        Difference({"file": name}, "named by the table's log, but missing")
-        for name in named
-        if name not in lying
+    named = {unquote(file.path): file.size_bytes for file in tables.files(spark, path)}
+    lying = storage.sizes(spark, path)
+    wrong = [
+        Difference({"file": name}, what)
+        for name, size in named.items()
+        if (what := _what(size, lying.get(name, _MISSING))) is not None
     ]
-    return subject.found(len(named), len(missing), missing)
+    return subject.found(len(named), len(wrong), wrong)
+
+
+def _what(size: int, there: int | None) -> str | None:
+    if there == _MISSING:
+        return "named by the table's log, but missing"
+    if there not in (size, None):
+        return f"has {there:,} bytes, and {size:,} by the table's log: cut off, as by a power failure"
+    return None

@@ -111,15 +111,38 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
     """Yield the commits of a table from a version on and before another.
 
-    Raises TableError where log retention has removed one.
+    Raises TableError where log retention has removed one, or one cannot be read.
     """
     for version in range(first, end):
         yield _entry(spark, path, version)
 
 
+def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
+    """Return a commit of a table, null where the log no longer has it."""
+    try:
+        return tables.read_commit(spark, path, version)
+    except (Py4JJavaError, FileNotFoundError):
+        return None
+
+
+def noted_ms(spark: SparkSession, path: str, application_: str, position: Position) -> int | None:
+    """Return when a table noted a position, in ms since the epoch; null where the log has forgotten."""
+    for version in range(tables.version_of(spark, path), -1, -1):
+        entry = entry_of(spark, path, version)
+        if entry is None:
+            return None
+        if any(
+            one["appId"] == application_ and one["version"] == position.version for one in entry.of("txn")
+        ):
+            return entry.committed_ms
+    return None
+
+
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
     try:
         return tables.read_commit(spark, path, version)
+    except ValueError as error:
+        raise TableError(f"the table at {path} cannot be read: {error}") from error
     except (Py4JJavaError, FileNotFoundError) as error:
         kept = tables.first_version(spark, path)
         if version >= kept:

@@ -89,6 +89,7 @@ class Reading:
     beside: Sequence[Filled] = ()
     max_bytes: int = 1 << 40
     is_known_empty: bool = False
+    is_known_whole: bool = False
     _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
     _idle: Mapping[str, Mark] = field(default_factory=dict)
 
@@ -306,6 +307,25 @@ class _State:
         if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
             self._refuse_unknown_rows()
             self.reading.is_known_empty = True
+        if not self.reading.is_known_whole:
+            for name, position in self.positions.items():
+                self._refuse_what_was_given_up(name, position, way_out)
+            self.reading.is_known_whole = True
+
+    def _refuse_what_was_given_up(self, name: str, position: Position | None, way_out: str) -> None:
+        """Raise PositionError if the query has read a commit before that was lost in a power failure."""
+        spark, path = self.reading.spark, self.reading.sources[name]
+        if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:
+            return
+        read = parts.entry_of(spark, path, position.version - 1)
+        if read is None or not read.is_given_up:
+            return
+        noted_ms = parts.noted_ms(spark, self.reading.target.path, self._application(name), position)
+        if noted_ms is not None and noted_ms < (read.committed_ms or 0):
+            raise PositionError(
+                f"{self.reading.query} has read version {read.version} of {name}, which was lost in a power "
+                f"failure after that; its rows will come again, and would count twice. To go on, {way_out}"
+            )
 
     def _refuse_unknown_rows(self) -> None:
         query, spark = self.reading.query, self.reading.spark

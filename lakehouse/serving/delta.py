@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
+from lakehouse.errors import first_line
 from lakehouse.messages.layout import Row
 from lakehouse.spark.paths import is_local, location
 
@@ -55,7 +56,7 @@ class Snapshot:
             for batch in scanner.to_batches():
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
-            raise TableAwayError(str(error)) from error
+            raise TableAwayError(first_line(error)) from error
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Table:
                 raise NoTableError(f"there is no table at {self.path}") from error
             except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
                 self._forget()
-                raise TableAwayError(f"{self.path} cannot be read: {error}") from error
+                raise TableAwayError(f"{self.path} cannot be read: {first_line(error)}") from error
             self._looked = time.monotonic()
             return self._snapshot
 

@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.errors import PositionError
-from lakehouse.spark import internals
+from lakehouse.spark import internals, storage
 from lakehouse.spark.columns import Columns
 from lakehouse.tables import delta_internals as delta
+from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
 from lakehouse.tables.log import FEW_FILES, noted_files, properties_of, snapshot, transactions_in
@@ -182,7 +183,7 @@ class Commit:
         return self._publish([], delta.property_change(self.spark, given, unset=values))
 
     def _publish(self, actions: Sequence[Action], operation: Operation) -> int:
-        return delta.commit(self.spark, self._txn, actions, operation)
+        return _commit(self.spark, self.path, self._txn, actions, operation)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
@@ -207,7 +208,15 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
         properties=properties,
         at_ms=int(time.time() * 1000),
     )
-    delta.commit(spark, txn, [], delta.table_creation(spark, txn))
+    _commit(spark, path, txn, [], delta.table_creation(spark, txn))
+
+
+def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action], operation: Operation) -> int:
+    """Commit the actions, and return the new version once it outlives a power failure."""
+    version = delta.commit(spark, txn, actions, operation)
+    if (here := storage.on_this_machine(spark, path)) is not None:
+        lasting.keep(here, version)
+    return version
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.spark import paths
+from lakehouse.tables import lasting
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
 
@@ -43,7 +45,8 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
     """Append rows in one commit. A missing table is created as `ensure` does.
 
     A column that the table lacks is added; one that the spec lacks is null. If another process changes the
-    table's columns meanwhile, the same file is committed again. Raises what deltalake raises.
+    table's columns meanwhile, the same file is committed again. Raises what deltalake raises, and TableError
+    if a power failure has damaged the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -56,6 +59,9 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
     file, stats = data.getvalue(), json.dumps(_stats(rows, spec))
     name, now_ms = f"part-{uuid.uuid4()}.snappy.parquet", int(time.time() * 1000)
     added = AddAction(name, file.size, {}, now_ms, True, stats)
+    here = Path(path) if paths.is_local(path) else None
+    if here is not None:
+        lasting.look(here, spec.qualified_name)
     for tries_left in reversed(range(_TRIES)):
         try:
             table = _ensure(path, spec, schema)
@@ -67,6 +73,9 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
             if not tries_left:
                 raise
         else:
+            if here is not None:
+                table.update_incremental()
+                lasting.keep(here, table.version())
             return
 
 
@@ -91,7 +100,9 @@ def newest_first(
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+            raise TableError(
+                f"{spec.qualified_name} at {path} could not be read: {first_line(error)}"
+            ) from error
 
     def rows(name: str) -> list[dict[str, Any]]:
         with reading(), system.open_input_file(f"{root}/{name}") as source:
@@ -130,7 +141,7 @@ def rows_where(
         table = DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
         found: list[dict[str, Any]] = table.to_table(columns=list(columns), filter=where).to_pylist()
     except (DeltaError, OSError) as error:
-        raise TableError(f"{spec.qualified_name} at {path} could not be read: {error}") from error
+        raise TableError(f"{spec.qualified_name} at {path} could not be read: {first_line(error)}") from error
     return found
 
 

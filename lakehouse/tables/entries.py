@@ -15,6 +15,9 @@ from typing import Any
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
 
+GIVEN_UP = "GIVEN UP"
+"""What the entry of a lost commit says that it did."""
+
 _ONLY_APPENDS = {"add", "commitInfo", "txn"}
 
 
@@ -66,6 +69,11 @@ class LogEntry:
         return self.kinds <= _ONLY_APPENDS
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether it stands for a commit that was lost in a power failure (`lakehouse.tables.lasting`)."""
+        return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
+
+    @property
     def committed_ms(self) -> int | None:
         """When it was committed, in ms since the epoch; null if it does not say."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
@@ -79,11 +87,14 @@ class LogEntry:
 
 
 def entry_of(version: int, text: str) -> LogEntry:
-    """Return the entry with this text; raises ValueError if it is incomplete.
+    """Return the entry with this text; raises ValueError if it is empty or incomplete.
 
     Lines end at a line feed only: names may have U+2028 and other signs at which `str.splitlines` splits.
     """
-    return LogEntry(version, tuple(json.loads(line) for line in text.split("\n") if line.strip()))
+    actions = tuple(json.loads(line) for line in text.split("\n") if line.strip())
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        raise ValueError(f"the commit of version {version} is empty or incomplete")
+    return LogEntry(version, actions)
 
 
 def committed_ms_of(info: Action) -> int | None:

@@ -15,7 +15,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import TableError
+from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
+from lakehouse.tables import lasting
 from lakehouse.tables.delta_internals import Snapshot
 from lakehouse.tables.log import properties_of, snapshot
 
@@ -63,7 +65,12 @@ _UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*
 
 
 def exists(spark: SparkSession, path: str, name: str) -> bool:
-    """Tell whether there is a table; raises TableError if it has what this code is not safe with."""
+    """Tell whether there is a table.
+
+    Raises TableError if it has what this code is not safe with, or has lost rows in a power failure.
+    """
+    if (here := storage.on_this_machine(spark, path)) is not None:
+        lasting.look(here, name)
     try:
         found = snapshot(spark, path)
     except Py4JJavaError as error:

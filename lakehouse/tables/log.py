@@ -158,9 +158,9 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
-        return [DataFile(delta.path_of(file), delta.modified_ms(file)) for file in noted]
-    rows = delta.all_files(spark, found).select("path", "modificationTime").collect()
-    return [DataFile(row.path, row.modificationTime) for row in rows]
+        return [DataFile(delta.path_of(file), delta.modified_ms(file), delta.size_of(file)) for file in noted]
+    rows = delta.all_files(spark, found).select("path", "modificationTime", "size").collect()
+    return [DataFile(row.path, row.modificationTime, row["size"]) for row in rows]
 
 
 def size_bytes(spark: SparkSession, path: str) -> int:

@@ -93,10 +93,11 @@ class Move:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table: its path below the table's, and when it was written."""
+    """A data file of a table: its path below the table's, when it was written, and its size."""
 
     path: str
     modified_ms: int
+    size_bytes: int
 
 
 def path_of(lake: str, layer: str, name: str) -> str:

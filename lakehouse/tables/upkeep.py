@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.spark import internals, storage
 from lakehouse.tables import delta_internals as delta
+from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of
 from lakehouse.tables.log import noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
@@ -151,6 +152,8 @@ def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
 
     Delta does so by itself only for whole days, and after a month.
     """
+    if (here := storage.on_this_machine(spark, path)) is not None:
+        lasting.keep_checkpoints(here)
     delta.clean_up(spark, delta.log_of(spark, path), snapshot(spark, path), keep)
 
 

@@ -223,7 +223,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _checkpoints(directory: Path) -> dict[int, list[Path]]:
-    """Return the log's checkpoints by version; multi-part ones only if all parts exist."""
+    """Return the log's checkpoints by version, without those that lack a part or were cut off."""
     found: dict[int, list[Path]] = {}
     for path in sorted(directory.glob("*.checkpoint*.parquet")):
         version, _, *part = path.stem.split(".")
@@ -235,7 +235,15 @@ def _checkpoints(directory: Path) -> dict[int, list[Path]]:
             ]
             if all(one.exists() for one in parts):
                 found[int(version)] = parts
-    return found
+    return {number: parts for number, parts in found.items() if all(map(_is_whole, parts))}
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a file was written to its end; after a power failure it may not have been."""
+    try:
+        return bool(pq.read_metadata(path))
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def _to(part: list[str]) -> range:

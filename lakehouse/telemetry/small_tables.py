@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakehouse.quality.results import GateState, last_of
@@ -37,7 +38,7 @@ class OpenLetters:
         for path in missing[:FILES_A_LOOK]:
             try:
                 self._counts[path] = _open_letters(file_in(self._log, path))
-            except OSError:  # rewritten, and removed since the log was read: the next look finds others
+            except (OSError, pa.ArrowException):  # rewritten, and removed since the log was read, or damaged
                 self.by_stream = None
                 return
         # If a replay rewrites letters while they are counted, the sum is the old or the new one.
@@ -72,7 +73,7 @@ class Gates:
         for path in [path for path in self._log.files if path not in self._read]:
             try:
                 rows = pq.read_table(file_in(self._log, path)).to_pylist()
-            except OSError:
+            except (OSError, pa.ArrowException):
                 continue
             self._read.add(path)
             changes = (

@@ -13,8 +13,9 @@ from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
 from lakehouse.progress import parts
 from lakehouse.progress.reading import Filled, InMemory, Reading, Taken
-from lakehouse.tables import Position
+from lakehouse.tables import Move, Position, lasting
 from tests import pipeline
+from tests.damage import as_in_a_new_process, damage, newest_commit
 
 QUERY = "silver.numbers"
 
@@ -320,3 +321,45 @@ def pipeline_version(place: Place, name: str) -> int:
 def tables_forget(place: Place) -> None:
     """Let Delta forget what it knows of logs: the files have been replaced under it."""
     place.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def lose_newest(place: Place, name: str) -> None:
+    """Let the newest commit of a table be lost in a power failure, and given up at the next start."""
+    damage(newest_commit(place.path(name)), "empty")
+    as_in_a_new_process(place.spark)
+    lasting.look(Path(place.path(name)), name)
+
+
+def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_new_start_too(
+    place: Place,
+) -> None:
+    place.land(1)
+    assert place.take() == [1]
+    place.land(2)
+    assert place.take() == [2]
+    lose_newest(place, "in")
+    place.land(2)  # its own source has it still
+
+    for _ in range(2):
+        with pytest.raises(
+            PositionError, match=r"^silver.numbers has read version 2 of bronze.numbers, which was lost in a"
+        ) as caught:
+            place.take()
+        assert f"delete {place.path('out')} (and what was made from it)" in str(caught.value)
+        as_in_a_new_process(place.spark)
+    assert place.rows("out") == [1, 2]
+
+
+def test_a_commit_that_was_lost_before_it_had_been_read_is_passed_over(place: Place) -> None:
+    place.land(1)
+    assert place.take() == [1]
+    place.land(2)
+    lose_newest(place, "in")
+    reading = place.reading()
+    assert place.take(reading) is None
+    moves = [Move(f"{QUERY} reads {tables.table_id(place.spark, place.path('in'))}", 2, 3)]
+    tables.note(place.spark, place.path("out"), moves)  # as with rows of another source
+    assert place.take() is None
+    place.land(2)
+    assert place.take() == [2]
+    assert place.rows("out") == [1, 2]

@@ -1,0 +1,234 @@
+"""Commits that outlive a power failure, of tables on a disk of this machine.
+
+Neither Spark nor Delta waits for the disk. What they have just written may be empty after a power failure,
+and Spark takes an empty commit for one that did nothing. So whoever commits waits until the commit and its
+files are on the disk (`keep`), before anybody goes on from it.
+
+The first look at a table in a process (`look`) finds what was not on the disk. If it is the newest commits,
+nobody was told of them: they are given up. Positions are in the commits, so their steps do the same again. If
+later commits build on what is lost, the table is refused. Checkpoints of the log can be left out: those that
+cannot be read are removed.
+
+What is elsewhere, as on HDFS or in an object store, is left to that store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from lakehouse.errors import TableError
+from lakehouse.events import Kind, note
+from lakehouse.files import sync, write_whole
+from lakehouse.tables.entries import GIVEN_UP, LogEntry, entry_of
+
+_MOST_COMMITS = 100  # what is older has long been on the disk
+_SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
+_OF_A_VERSION = re.compile(r"\.?(\d{20})\..+")
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_HINT = "_last_checkpoint"
+_PARQUET = b"PAR1"  # at both ends of a file
+_CHECKSUM = b"crc\0"  # begins Hadoop's checksums of a file; then come their reach, in 4 bytes, and 4 for each
+_BYTES_A_CHECKSUM = 512
+
+_kept: dict[Path, int] = {}
+"""Up to which version each table that this process has seen is on the disk."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A commit that cannot be read, or one that names a data file which cannot; `what` is wrong with it."""
+
+    version: int
+    file: Path
+    what: str
+
+
+def keep(path: Path, version: int) -> None:
+    """Wait until a commit to the table at the path is on the disk, and all others since the last time."""
+    first = min(_kept.get(path, version), version - 1) + 1
+    for number in range(max(first, version - _MOST_COMMITS), version + 1):
+        with suppress(FileNotFoundError):
+            _sync(path, _read(path, number))
+    sync(path / "_delta_log")
+    _kept[path] = version
+
+
+def keep_checkpoints(path: Path) -> None:
+    """Wait until the log's checkpoints are on the disk, before commits are removed that they stand for."""
+    for file in (path / "_delta_log").glob("*.checkpoint*"):
+        sync(file)
+
+
+def look(path: Path, name: str) -> None:
+    """Find what a power failure has damaged in the table at the path, once in a process; there may be none.
+
+    Raises TableError, which names the file, where rows are lost that nothing will write again.
+    """
+    if path in _kept or not (numbers := _numbers(path)):
+        return
+    if found := damages(path):
+        time.sleep(_SURELY_S)
+        found = damages(path)
+    checkpoints, unreadable = _checkpoints(path)
+    first = found[0].version if found else numbers[-1] + 1
+    builds_on_it = set(range(first, numbers[-1] + 1)) - {one.version for one in found}
+    has_no_basis = numbers[0] > 0 and not any(version < first for version in checkpoints)
+    if builds_on_it or (has_no_basis and (found or unreadable)):
+        raise _lost((found or unreadable)[0], name)
+    for one in unreadable:
+        log.warning("%s %s, as after a power failure; it is removed", one.file, one.what)
+        _remove(one.file)
+    _check_hint(path / "_delta_log" / _HINT, {version for version in checkpoints if version < first})
+    for one in reversed(found):
+        _give_up(path, name, one, is_first=first == 0)
+    left = _numbers(path)
+    for number in left[-_MOST_COMMITS:]:
+        with suppress(FileNotFoundError):
+            for file, _ in _files(path, _read(path, number), set()):
+                _check_checksum(file)
+    keep(path, max(left, default=-1))
+
+
+def _lost(one: Damage, name: str) -> TableError:
+    return TableError(
+        f"{name} has lost what version {one.version} wrote: {one.file} {one.what}, as after a power "
+        "failure, and the table builds on it. Put a copy of that file back, or make the table again: "
+        'docs/troubleshooting.md, "After a power failure or a full disk"'
+    )
+
+
+def damages(path: Path) -> list[Damage]:
+    """Return what is damaged among the table's newest commits, at most one thing of each, in order."""
+    entries, found = list[LogEntry](), list[Damage]()
+    for number in _numbers(path)[-_MOST_COMMITS:]:
+        try:
+            entries.append(_read(path, number))
+        except FileNotFoundError:  # the log has just been shortened
+            continue
+        except ValueError:
+            file = _commit(path, number)
+            found.append(Damage(number, file, "is cut off" if file.stat().st_size else "is empty"))
+    gone = {str(one["path"]) for entry in entries for one in entry.of("remove")}
+    for entry in entries:
+        for file, size in _files(path, entry, gone):
+            if (what := _wrong(file, size)) is not None:
+                found.append(Damage(entry.version, file, what))
+                break
+    return sorted(found, key=lambda one: one.version)
+
+
+def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
+    """Let a commit have done nothing; its version stays, so that no other commit is taken for it.
+
+    A log whose first commit is lost is not the beginning of a table: then nothing stays.
+    """
+    for file in (path / "_delta_log").iterdir():
+        version = _OF_A_VERSION.fullmatch(file.name)
+        if version is not None and int(version[1]) == one.version:
+            file.unlink(missing_ok=True)
+    if not is_first:
+        at_ms = int(time.time() * 1000)
+        done = {"timestamp": at_ms, "inCommitTimestamp": at_ms, "operation": GIVEN_UP}
+        write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
+    said = (
+        f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
+        f"{one.what}); it is given up, and what it had read is read again"
+    )
+    log.warning("%s", said)
+    note(Kind.RECOVERY, said, layer=name.partition(".")[0], table=name)
+
+
+def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
+    """Return the versions of the log's checkpoints that can be read, and those that cannot."""
+    whole, unreadable = set[int](), list[Damage]()
+    for file in sorted((path / "_delta_log").iterdir()):
+        if (version := _CHECKPOINT.fullmatch(file.name)) is not None:
+            what = _wrong(file, None)
+            if what is None:
+                whole.add(int(version[1]))
+            else:
+                unreadable.append(Damage(int(version[1]), file, what))
+    return whole - {one.version for one in unreadable}, unreadable
+
+
+def _check_hint(hint: Path, checkpoints: set[int]) -> None:
+    """Remove the note of the last checkpoint if it cannot be read, or names one that is not there."""
+    try:
+        named = int(json.loads(hint.read_text(encoding="utf-8"))["version"])
+    except FileNotFoundError:
+        return
+    except (ValueError, LookupError, TypeError):
+        named = -1
+    if named not in checkpoints:
+        _remove(hint)
+
+
+def _check_checksum(file: Path) -> None:
+    """Remove Hadoop's checksum of a file if it is not whole: Spark could not read the file beside it."""
+    checksum = file.with_name(f".{file.name}.crc")
+    with suppress(FileNotFoundError):
+        length = len(_CHECKSUM) + 4 + 4 * -(-file.stat().st_size // _BYTES_A_CHECKSUM)
+        if not (content := checksum.read_bytes()).startswith(_CHECKSUM) or len(content) != length:
+            _remove(checksum)
+
+
+def _remove(file: Path) -> None:
+    """Remove a file and Hadoop's checksum of it, if this user may."""
+    with suppress(PermissionError):
+        file.unlink(missing_ok=True)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the versions whose commits are in the log, in order."""
+    try:
+        names = [_COMMIT.fullmatch(file.name) for file in (path / "_delta_log").iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name[1]) for name in names if name is not None)
+
+
+def _commit(path: Path, version: int) -> Path:
+    return path / "_delta_log" / f"{version:020}.json"
+
+
+def _read(path: Path, version: int) -> LogEntry:
+    return entry_of(version, _commit(path, version).read_text(encoding="utf-8"))
+
+
+def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
+    """Yield a commit's files, and their sizes by the log, but for those that have left the table."""
+    for one in (*entry.of("add"), *entry.of("cdc")):
+        if str(one["path"]) not in gone:
+            yield path / unquote(str(one["path"])), int(one["size"])
+
+
+def _sync(path: Path, entry: LogEntry) -> None:
+    files = [file for file, _ in _files(path, entry, set())]
+    for file in (*files, *{file.parent for file in files}):
+        with suppress(FileNotFoundError):  # compacted and removed since
+            sync(file)
+    sync(_commit(path, entry.version))
+
+
+def _wrong(file: Path, size: int | None) -> str | None:
+    """Return what is wrong with a Parquet file of a size; null for nothing, or if it is not there."""
+    try:
+        with file.open("rb") as opened:
+            there = opened.seek(0, 2)
+            if size is not None and there != size:
+                return f"has {there:,} of {size:,} bytes"
+            opened.seek(max(0, there - len(_PARQUET)))
+            return None if opened.read() == _PARQUET else "is cut off" if there else "is empty"
+    except FileNotFoundError:
+        return None
