@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -19,7 +20,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import QueryResult
 from lakehouse.spark import internals
 from lakehouse.stream import GoldTable, Stream
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, leases
 
 _SET_ASIDE = "keys_set_aside"
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
@@ -103,6 +104,23 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
     )
 
 
+@contextmanager
+def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
+    """Hold the gold tables that a statement names: their micro-batches wait until the block ends.
+
+    Micro-batches rewrite gold's files, so a statement that changes rows would lose every race with them. A
+    side table is held with the table that it is beside. Raises TableError if somebody else holds one.
+    """
+    statement = statement.lower()
+    with ExitStack() as held:
+        for table in (table for stream in streams for table in stream.gold):
+            is_named = any(one.name in statement for one in (table, *table.sides))
+            if is_named and lake.exists("gold", table.name):
+                path, name = lake.path("gold", table.name), f"gold.{table.name}"
+                held.enter_context(leases.held(lake.spark, path, name))
+        yield
+
+
 class WriteRefusedError(QueryError):
     """A statement changes something, and only reading is allowed."""
 
@@ -110,9 +128,9 @@ class WriteRefusedError(QueryError):
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
     """Run a SQL statement and return at most `limit` rows.
 
-    A statement that corrects a table runs only with `write`, and is retried if a running layer has written to
-    the table in the meantime. Raises WriteRefusedError without `write`, and QueryError with Spark's
-    explanation if the statement is refused or fails.
+    A statement that corrects a table runs only with `write`, and is retried if another writer has changed
+    what it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if the
+    statement is refused or fails.
     """
     # PySpark would print a refusal itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True

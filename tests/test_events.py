@@ -301,6 +301,7 @@ def test_the_table_is_made_as_spark_makes_the_others(lake: str) -> None:
         "delta.checkpoint.writeStatsAsStruct": "true",
         "delta.enableChangeDataFeed": "false",
         "delta.dataSkippingStatsColumns": "at",
+        "delta.isolationLevel": "WriteSerializable",
         "lakehouse.format": "1",
     }
     table = DeltaTable(direct.location(lake, EVENTS))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from lakehouse.catalog import WriteRefusedError, ask, register
+from lakehouse.catalog import WriteRefusedError, ask, holding_gold, register
 from lakehouse.errors import QueryError
 from lakehouse.render import QueryResult, as_csv, as_json, as_table
 from lakehouse.streams import load, read_settings
@@ -36,14 +37,16 @@ def sql(
     """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
     Times are printed in UTC. SHOW TABLES IN gold lists the tables. A statement that corrects a table needs
-    --write. It is retried if a running layer has written to the table in the meantime.
+    --write. The streams may run: rows that they append to bronze or silver meanwhile are left as they come,
+    and gold tables that the statement names wait for it.
     """
     settings = read_settings()
     streams = load(settings)
     with open_lake(settings, "lakehouse sql") as lake:
         register(lake, streams, statement=statement)
         try:
-            answer = ask(lake.spark, statement, limit=limit, write=write)
+            with holding_gold(lake, streams, statement) if write else nullcontext():
+                answer = ask(lake.spark, statement, limit=limit, write=write)
         except WriteRefusedError:
             raise
         except QueryError as error:

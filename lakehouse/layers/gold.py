@@ -30,6 +30,7 @@ def spec(table: MergedTable) -> TableSpec:
         table.schema,
         stats=tuple(dict.fromkeys((*table.keys, *times, *table.stats))),
         change_feed=True,
+        is_merged=True,
         pinned_settings=table.pinned_settings,
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),

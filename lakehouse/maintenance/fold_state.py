@@ -3,7 +3,7 @@
 A gold row's fold state (sketches, moments) is cleared once no record can change the row any more. Silver
 refuses records before its watermark. So a row is out of reach if its time ends before the watermark that
 applied to every record still to be merged: that of the last silver version that gold has merged completely.
-It may run beside the layers.
+It may run beside the layers: micro-batches wait while rows are cleared (`lakehouse.tables.leases`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakehouse.layers import gold, silver
 from lakehouse.progress import cuts
 from lakehouse.records.validation import watermark_of
 from lakehouse.stream import GoldTable, Stream
-from lakehouse.tables import Lake, from_micros
+from lakehouse.tables import Lake, from_micros, leases
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class Cleared:
 
 
 def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
-    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing to clear."""
+    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing to clear.
+
+    Raises TableError if somebody else holds a table with such rows.
+    """
     return [
         _clear(lake, stream, table) for stream in streams for table in stream.gold if table.state is not None
     ]
@@ -45,7 +48,11 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
         return Cleared(name, 0, None)
     path = lake.ensure(gold.spec(table))
     ended = table.state.settled() & (F.col(table.state.until) <= F.lit(before))
-    return Cleared(name, tables.clear(lake.spark, path, table.state.columns, ended), before)
+    is_spent = ended & F.col(table.state.columns[0]).isNotNull()
+    if tables.read(lake.spark, path).where(is_spent).isEmpty():
+        return Cleared(name, 0, before)
+    with leases.held(lake.spark, path, name):
+        return Cleared(name, tables.clear(lake.spark, path, table.state.columns, ended), before)
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:

@@ -40,14 +40,15 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Task:
-    """A table to look after, and who reads it; micro-batches rewrite the files of one that `is_merged`.
+    """A table to look after, and who reads it.
 
-    `cut` says which rows are too old; null: it keeps all of them.
+    `made_by` is the gold table whose micro-batches rewrite its files, null for none; of a side table it is
+    the one that the side table is beside. `cut` says which rows are too old; null: it keeps all of them.
     """
 
     spec: TableSpec
     readers: tuple[Reader, ...] = ()
-    is_merged: bool = False
+    made_by: str | None = None
     cut: CutMaker | None = None
 
 
@@ -132,7 +133,7 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
             cut = None if kept is None else retention.gold_cut(stream, table, made_by, kept)
             topic = None if table.export.topic is None else settings.topic(table.export.topic)
             readers = (Reader(f"export.{table.name}", topic=topic),)
-            found.append(Task(spec, readers, is_merged=True, cut=cut))
+            found.append(Task(spec, readers, made_by.name, cut))
     return found
 
 
@@ -169,7 +170,7 @@ class Keeper:
         if not self._lake.exists(spec.layer, spec.name):
             return None
         files, stored = upkeep.current_size(spark, path), upkeep.stored_size(spark, path)
-        rows = self._take(task, path, now, dry_run=dry_run)
+        rows = self._take(task, now, dry_run=dry_run)
         merged = self._merge_files(task, path, files, dry_run=dry_run)
         held = held_by(self._lake, task.readers, path)
         removed = upkeep.vacuum(spark, path, self._kept_for(task, held, now), dry_run=dry_run)
@@ -178,35 +179,36 @@ class Keeper:
         left = stored if dry_run else upkeep.stored_size(spark, path)
         return Kept(spec.qualified_name, rows, (files, merged), (stored, left), removed, held)
 
-    def _take(self, task: Task, path: str, now: datetime, *, dry_run: bool) -> int:
+    def _take(self, task: Task, now: datetime, *, dry_run: bool) -> int:
         cut = None if task.cut is None else task.cut(self._lake, now)
         if cut is None:
             return 0
-        with nullcontext() if dry_run else self._holding(task, path):
+        with nullcontext() if dry_run else self._holding(task):
             return retention.take(self._lake, task.spec, cut, now, dry_run=dry_run)
 
     def _merge_files(self, task: Task, path: str, files: Size, *, dry_run: bool) -> Size:
         spark, target_bytes = self._lake.spark, self._target_bytes_of(task, path)
         small = upkeep.small_files(spark, path, target_bytes)
-        if not upkeep.has_many_small_files(small) or (task.is_merged and small.bytes > self._most_bytes):
+        is_too_much = task.made_by is not None and small.bytes > self._most_bytes
+        if is_too_much or not upkeep.has_many_small_files(small):
             return files
         if dry_run:
             return Size(files.files - small.files + 1 + small.bytes // target_bytes, files.bytes)
-        with self._holding(task, path):
+        with self._holding(task):
             tables.retry_on_conflict(lambda: upkeep.optimize(spark, path, task.spec.cluster_by, target_bytes))
         return upkeep.current_size(spark, path)
 
     def _target_bytes_of(self, task: Task, path: str) -> int:
-        if not task.is_merged:
+        if task.made_by is None:
             return self._target_bytes
         return min(self._target_bytes, upkeep.bytes_of_rows(self._lake.spark, path, _ROWS_A_MERGED_FILE))
 
-    def _holding(self, task: Task, path: str) -> AbstractContextManager[None]:
-        if not task.is_merged:
+    def _holding(self, task: Task) -> AbstractContextManager[None]:
+        if task.made_by is None:
             return nullcontext()
         if self._alone is not None:
             return self._alone()
-        return leases.held(self._lake.spark, path, task.spec.qualified_name)
+        return leases.held(self._lake.spark, self._lake.path("gold", task.made_by), f"gold.{task.made_by}")
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
         """Return how far back a table's versions have to be readable."""

@@ -13,7 +13,7 @@ from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.tables import commits, features, schema_evolution
 from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, snapshot
+from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, properties_of, snapshot
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec
 from lakehouse.tables.writing import retry_on_conflict
@@ -26,6 +26,7 @@ _LOG = "_delta_log"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
+_ISOLATION = "delta.isolationLevel"
 
 # Other readers open the tables, so they use nothing that only Spark understands. Delta's default, a
 # checkpoint of the log every ten commits, takes seconds that a table written every second does not have.
@@ -68,7 +69,18 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
     fixed = {
         FIXED_PREFIX + name: value for name, value in (*spec.pinned_settings.items(), *spec.shape.items())
     }
-    return {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT)} | fixed
+    return _maintained_properties(spec) | fixed
+
+
+def _maintained_properties(spec: TableSpec) -> dict[str, str]:
+    """Return the properties that a table of an earlier version is given.
+
+    Under WriteSerializable, a commit that has read the table does not conflict with an append that has not:
+    those rows count as appended after it. A merge must see every row, so a merged table is Serializable, as
+    all are that do not say otherwise.
+    """
+    isolation = "Serializable" if spec.is_merged else "WriteSerializable"
+    return {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT), _ISOLATION: isolation}
 
 
 def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -140,12 +152,14 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
     """Note in the table which columns have minima and maxima, and what its rows' shape depends on."""
     declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
-    declared |= {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT)}
+    declared |= _maintained_properties(spec)
 
     def bring_up_to_date() -> None:
-        standing = properties(spark, path)
-        pairs = [f"'{name}' = '{value}'" for name, value in declared.items() if standing.get(name) != value]
-        if pairs:
-            schema_evolution.alter(spark, path, f"SET TBLPROPERTIES ({', '.join(pairs)})")
+        # Not ALTER TABLE: Delta obeys WriteSerializable, and lets nobody set it.
+        commit = commits.begin(spark, path)
+        standing = properties_of(commit.snapshot)
+        changed = {name: value for name, value in declared.items() if standing.get(name) != value}
+        if changed:
+            commit.set_properties(changed)
 
     retry_on_conflict(bring_up_to_date)

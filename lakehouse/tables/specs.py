@@ -23,7 +23,8 @@ class TableSpec:
 
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
     on `shape` in the code; both are kept as table properties and compared at every start. `cluster_by` is the
-    column by which maintenance orders the rows, null for a table that stays small.
+    column by which maintenance orders the rows, null for a table that stays small. `is_merged`: micro-batches
+    rewrite rows; into any other table they only append.
     """
 
     layer: str
@@ -34,6 +35,7 @@ class TableSpec:
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
     shape: Mapping[str, str] = field(default_factory=dict)
     cluster_by: str | None = None
+    is_merged: bool = False
 
     @property
     def qualified_name(self) -> str:

@@ -20,7 +20,6 @@ from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of
 from lakehouse.tables.log import noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
-from lakehouse.tables.writing import retry_on_conflict
 
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # files that are clustered together at most
@@ -98,7 +97,7 @@ def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_byte
 
 def _ensure_clustered(spark: SparkSession, path: str, column: str) -> None:
     if column not in (_clustered_by(spark, path) or ()):
-        retry_on_conflict(lambda: alter(spark, path, f"CLUSTER BY (`{column}`)"))
+        alter(spark, path, f"CLUSTER BY (`{column}`)")
 
 
 def _clustered_by(spark: SparkSession, path: str) -> list[str]:
