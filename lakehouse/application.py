@@ -27,7 +27,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
 from lakehouse.runtime.watch import Watches
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
-from lakehouse.spark.query_errors import error_line
+from lakehouse.spark.query_errors import error_line, what_of
 from lakehouse.spark.session import is_small
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, load, read_settings
@@ -287,7 +287,7 @@ def exit_with(app: typer.Typer) -> None:
         _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
         sys.exit(1)
     except OSError as error:  # the same, raised in Python
-        _print_error(f"{type(error).__name__}: {error}")
+        _print_error(what_of(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

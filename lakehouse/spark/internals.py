@@ -33,6 +33,7 @@ _SQL = "org.apache.spark.sql"
 _PLANS = f"{_SQL}.catalyst.plans.logical"
 _FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
 _SIGNAL = "sun.misc.Signal"
+_SNAPPY, _ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ MEMBERS = (
     *members("scala.jdk.javaapi.OptionConverters", "toScala(java.util.Optional)"),
     *members(_SIGNAL, "new(java.lang.String)", f"handle({_SIGNAL},sun.misc.SignalHandler)"),
     *members("sun.misc.SignalHandler", f"handle({_SIGNAL})"),
+    *members(_SNAPPY, "getNativeLibraryVersion()"),
+    *members(_ZSTD, "load()"),
 )
 """Every member of the JVM that is used here and is not Spark's, Hadoop's or Java's public API."""
 
@@ -335,6 +338,15 @@ def is_stopped(spark: SparkSession) -> bool:
     """Tell whether the session's context was stopped; fails if the JVM does not answer."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
+
+
+def load_codecs(spark: SparkSession) -> None:
+    """Let the JVM unpack its compression libraries into its temporary directory.
+
+    A class that fails to do so when it is first used, on a full disk say, stays broken as long as the JVM.
+    """
+    static(spark, _SNAPPY).getNativeLibraryVersion()
+    static(spark, _ZSTD).load()
 
 
 def stop_with_jvm(spark: SparkSession) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -10,20 +13,37 @@ from lakehouse.spark import internals
 
 _HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
+_NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error's message, without the stack traces that Spark puts into messages."""
-    return first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    """Return an error's message, without the stack traces that Spark puts into messages.
+
+    That a disk is full comes first: Java says so only at the end of those.
+    """
+    line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    why = _no_room(error)
+    return line if why is None else f"the disk is full ({why}): {line}"
 
 
 def what_of(error: BaseException) -> str:
     """Return an error's message, with its class unless users know it."""
-    return (
-        error_line(error)
-        if isinstance(error, LakehouseError)
-        else f"{type(error).__name__}: {error_line(error)}"
-    )
+    if isinstance(error, LakehouseError) or _no_room(error) is not None:
+        return error_line(error)
+    return f"{type(error).__name__}: {error_line(error)}"
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Tell whether something could not be written because a disk is full, or a quota."""
+    return _no_room(error) is not None
+
+
+def _no_room(error: BaseException) -> str | None:
+    """Return why there was no room to write, null if that was not the reason."""
+    if isinstance(error, LakehouseError):
+        return None
+    text = str(error)
+    return next((why for why in _NO_ROOM if why in text), None)
 
 
 def are_files_gone(error: BaseException) -> bool:

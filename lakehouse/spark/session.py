@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -36,8 +37,8 @@ def build_session(
     """Return a session for the tables of this project; `options` override everything else.
 
     `brief`: it will not live long enough for the JVM's optimizing compiler to pay. The second call in a
-    process returns the session of the first. Raises ServiceError if the runtime jars are missing, or if the
-    JVM does not start within two minutes.
+    process returns the session of the first. Raises ServiceError if the runtime jars are missing, if the JVM
+    does not start within two minutes, or if it finds no room in the temporary directory.
     """
     # PySpark would print a failure itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
@@ -49,7 +50,15 @@ def build_session(
         for key, value in (_launch_options(settings, brief=brief) | dict(options or {})).items():
             builder = builder.config(key, value)
     with _impatient():
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    try:
+        internals.load_codecs(spark)
+    except Py4JError as error:
+        spark.stop()
+        raise ServiceError(
+            "Spark's JVM could not unpack its libraries; is the disk of the temporary directory full?"
+        ) from error
+    return spark
 
 
 @contextlib.contextmanager

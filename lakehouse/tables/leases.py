@@ -13,6 +13,7 @@ Parts of a table, such as the letters of one source, have leases of their own,
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import re
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
@@ -38,6 +40,7 @@ _TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
+log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
@@ -133,7 +136,10 @@ def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
 
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
-        _forget(spark, path, holder, before_ms=_extend(spark, path, holder))
+        try:
+            _forget(spark, path, holder, before_ms=_extend(spark, path, holder))
+        except (OSError, Py4JError):  # a full disk, say: the term that is noted is valid for a while
+            log.warning("the lease of %s was not renewed", path, exc_info=True)
 
 
 def _extend(spark: SparkSession, path: str, holder: str) -> int:

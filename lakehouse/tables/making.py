@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
+from lakehouse.spark.query_errors import error_line, is_disk_full
 from lakehouse.tables import commits, features, schema_evolution
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, properties_of, snapshot
@@ -90,10 +91,10 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
     except (TableError, PySparkException, Py4JJavaError) as error:
         if exists(spark, path):  # another job has created it at this moment
             return
-        why = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+        way_out = "" if is_disk_full(error) else " If you do not need what is there, remove it and run again"
         raise TableError(
             f"{spec.qualified_name} could not be created, and there is no table at {path}: "
-            f"{why.splitlines()[0]} If you do not need what is there, remove it and run again"
+            f"{error_line(error)}{way_out}"
         ) from error
 
 
