@@ -125,19 +125,6 @@ def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
         return None
 
 
-def noted_ms(spark: SparkSession, path: str, application_: str, position: Position) -> int | None:
-    """Return when a table noted a position, in ms since the epoch; null where the log has forgotten."""
-    for version in range(tables.version_of(spark, path), -1, -1):
-        entry = entry_of(spark, path, version)
-        if entry is None:
-            return None
-        if any(
-            one["appId"] == application_ and one["version"] == position.version for one in entry.of("txn")
-        ):
-            return entry.committed_ms
-    return None
-
-
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
     try:
         return tables.read_commit(spark, path, version)

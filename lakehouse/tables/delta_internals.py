@@ -212,16 +212,25 @@ def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
 
 
 def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
-    """Return the last transaction of each application by a snapshot's checksum; null if it has none.
+    """Return the last transaction of each application by a snapshot's checksum; null if it has none."""
+    found = _noted(spark, snapshot)
+    return None if found is None else {str(one["appId"]): int(one["version"]) for one in found}
 
-    They come as one text: each of them would be three calls to the JVM.
-    """
+
+def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int | None:
+    """Return when the application's last transaction was, in ms since the epoch; null if nothing says so."""
+    found = (one for one in _noted(spark, snapshot) or () if one["appId"] == application)
+    return next((one.get("lastUpdated") for one in found), None)
+
+
+def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | None:
+    """Return the transactions of a checksum as one text: each of them would be three calls to the JVM."""
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
     if found is None:
         return None
     text = static(spark, f"{DELTA}.util.JsonUtils").mapper().writeValueAsString(found)
-    return {str(one["appId"]): int(one["version"]) for one in json.loads(str(text))}
+    return list(json.loads(str(text)))
 
 
 def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:

@@ -201,6 +201,11 @@ def transactions(spark: SparkSession, path: str) -> dict[str, int]:
     return transactions_in(spark, snapshot(spark, path))
 
 
+def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
+    """Return when an application's last transaction was, in ms since the epoch; null if nothing says so."""
+    return delta.noted_ms(spark, snapshot(spark, path), application)
+
+
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
     """Return the same as of a snapshot.
 

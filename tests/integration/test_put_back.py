@@ -17,6 +17,7 @@ from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.report import Check
 from lakehouse.errors import PositionError
+from lakehouse.progress import reading
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, data_files
 from tests import pipeline
@@ -135,7 +136,7 @@ def test_a_shallow_clone_has_no_positions_and_is_refused(lake: Filled, tmp_path:
 
 
 def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_audit_names(
-    lake: Filled, tmp_path: Path
+    lake: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(pipeline.path_of(lake.settings, SILVER), tmp_path / "copy")
     lake.land("d", "e")
@@ -147,6 +148,11 @@ def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_
         lake.run()  # silver has filled its table again in one commit
     assert lake.clean == "abcde"
 
-    lake.land("f")  # the version that gold had read is there again, with other rows
+    lake.land("f")  # within a minute, the version that gold had read is there again, with other rows
     assert "f" not in lake.counted
     assert lake.audited() == CLEAN | {"gold": {"missing"}}
+    monkeypatch.setattr(reading, "_CLOCKS_DIFFER_MS", 0)
+    with pytest.raises(
+        PositionError, match=f"^{GOLD} had read version 5 of {SILVER} before that version was written"
+    ):
+        lake.run()
