@@ -21,6 +21,7 @@ from lakehouse.audit import audit
 from lakehouse.errors import TableError
 from lakehouse.layers.step import LayerName
 from lakehouse.progress import sent
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, lasting
@@ -171,6 +172,25 @@ def test_a_loss_that_nothing_writes_again_is_one_line_and_the_audit_names_it_too
         for check in report.checks
         if check.differences
     } == {("files", SILVER): [said.partition("; failed too")[0]]}
+
+
+@pytest.mark.soak
+def test_dead_letters_that_the_disk_has_lost_after_all_are_named_by_the_audit_and_rebuilt(
+    lake: Filled,
+) -> None:
+    lake.run("bronze", "silver")
+    lake.fail(newest_commit(lake.path(DEAD_LETTERS)))
+    lake.run(*LAYERS)
+
+    report = audit(Lake(lake.spark, lake.settings.lake), [STREAM], lake.settings, utc_now())
+    assert {
+        check.name: [example.what for example in check.examples]
+        for check in report.checks
+        if check.differences
+    } == {"books": ["neither in silver nor a dead letter"]}
+
+    rebuild_silver(Lake(lake.spark, lake.settings.lake), STREAM, Landed(), utc_now())
+    assert lake.is_right()
 
 
 def test_the_audit_names_a_data_file_that_is_shorter_than_it_was(lake: Filled) -> None:
