@@ -195,13 +195,14 @@ def test_a_lease_that_finds_no_room_for_its_next_term_is_renewed_later(
     path = lake.ensure(event_table.EVENTS)
     monkeypatch.setattr(leases, "_RENEWED_EVERY_S", 0.05)
 
-    def terms() -> list[str]:
-        return sorted(storage.names(spark, f"{path}/_lakehouse_lease"))
+    failing, renewed = full_once(storage.write_text, lambda *_: "term", itself), list[object]()
+
+    def renew(*given: Any) -> None:
+        failing(*given)
+        renewed.append(given)
 
     with leases.held(spark, path, "ops.events"):
-        failing = full_once(storage.write_text, lambda *_: "term", itself)
-        monkeypatch.setattr(storage, "write_text", failing)
-        first = terms()
-        await_(lambda: terms() and terms() != first)
+        monkeypatch.setattr(storage, "write_text", renew)
+        await_(lambda: len(renewed) > 1, timeout_s=10)
         assert leases.is_held(spark, path)
-    assert terms() == []
+    assert storage.names(spark, f"{path}/_lakehouse_lease") == []
