@@ -240,6 +240,7 @@ def settled_days(spark: SparkSession, settings: Settings, oldest: int) -> Busy:
 OF_A_DAY = {BRONZE: 3, SILVER: 1, DEAD_LETTERS: 2}
 
 
+@pytest.mark.soak
 def test_old_rows_leave_although_young_ones_come(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +260,9 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", STATEMENTS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "UPDATE" else pytest.param(kind, marks=pytest.mark.soak) for kind in STATEMENTS]
+)
 def test_a_statement_is_not_overtaken_by_rows_that_come_while_it_runs(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:

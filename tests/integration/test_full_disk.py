@@ -80,6 +80,7 @@ def table_of(txn: Any) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_each_data_file_and_commit_of_each_layer_finds_the_disk_full_once(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

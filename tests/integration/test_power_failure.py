@@ -193,6 +193,7 @@ def test_dead_letters_that_the_disk_has_lost_after_all_are_named_by_the_audit_an
     assert lake.is_right()
 
 
+@pytest.mark.soak
 def test_the_audit_names_a_data_file_that_is_shorter_than_it_was(lake: Filled) -> None:
     """It looks at every file of a table, and a start only at those of its newest commits."""
     lake.run(*LAYERS)

@@ -104,6 +104,7 @@ def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_na
     }
 
 
+@pytest.mark.soak
 def test_rows_that_restore_takes_from_gold_are_not_merged_again_and_the_audit_names_them(
     lake: Filled,
 ) -> None:
@@ -112,6 +113,7 @@ def test_rows_that_restore_takes_from_gold_are_not_merged_again_and_the_audit_na
     assert lake.audited() == CLEAN | {"gold": {"missing"}}
 
 
+@pytest.mark.soak
 def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_names_them(
     lake: Filled,
 ) -> None:
@@ -122,6 +124,7 @@ def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_na
     assert (lake.clean, lake.audited()) == ("abbcc", CLEAN | {"books": {"2 times in silver"}})
 
 
+@pytest.mark.soak
 def test_a_shallow_clone_has_no_positions_and_is_refused(lake: Filled, tmp_path: Path) -> None:
     clone = lake.settings.model_copy(update={"lake": str(tmp_path / "clone")})
     for table in (BRONZE, SILVER, DEAD_LETTERS, GOLD):

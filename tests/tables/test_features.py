@@ -66,6 +66,8 @@ TRIED = [
     Case("typeWidening", (enabled("enableTypeWidening"),)),
     Case("variantType", (supported("variantType"), "ADD COLUMN n VARIANT"), appends_only=True),
 ]
+OFTEN = ("checkConstraints", "clustering domainMetadata", "changeDataFeed invariants")
+SOME_TRIED = [one if str(one) in OFTEN else pytest.param(one, marks=pytest.mark.soak) for one in TRIED]
 REFUSED = [
     Case("allowColumnDefaults", (supported("allowColumnDefaults"),)),
     Case("columnMapping", (enabled("columnMapping.mode", "name"),)),
@@ -118,7 +120,7 @@ def test_every_known_feature_is_tried() -> None:
     assert not {case.features for case in REFUSED} & SAFE
 
 
-@pytest.mark.parametrize("case", TRIED, ids=str)
+@pytest.mark.parametrize("case", SOME_TRIED, ids=str)
 def test_with_a_known_feature_writers_and_readers_give_the_same_as_without(
     lake: Lake, path: str, case: Case
 ) -> None:
