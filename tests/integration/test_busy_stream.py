@@ -175,6 +175,11 @@ OPERATIONS = (
     Operation("rebuild silver", rebuilding, Statuses("replayed", "open")),
 )
 by_name = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+some_by_name = pytest.mark.parametrize(
+    "operation",
+    [OPERATIONS[0], *(pytest.param(one, marks=pytest.mark.soak) for one in OPERATIONS[1:])],
+    ids=lambda operation: operation.name,
+)
 
 
 def at_rest(operation: Operation, lake: Lake, settings: Settings, landed: int) -> None:
@@ -204,7 +209,7 @@ def overtaken(stream: Busy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@by_name
+@some_by_name
 def test_an_append_between_what_is_read_and_the_commit_is_no_conflict(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
@@ -260,9 +265,8 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "UPDATE" else pytest.param(kind, marks=pytest.mark.soak) for kind in STATEMENTS]
-)
+@pytest.mark.parametrize("kind", STATEMENTS)
+@pytest.mark.soak
 def test_a_statement_is_not_overtaken_by_rows_that_come_while_it_runs(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
@@ -331,6 +335,7 @@ def test_a_side_table_is_held_with_the_table_that_it_is_beside(
         assert leases.is_held(lake.spark, paths[0])
 
 
+@pytest.mark.soak
 def test_state_is_cleared_while_micro_batches_wait(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

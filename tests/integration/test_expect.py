@@ -179,6 +179,7 @@ def environment_of(settings: Settings, home: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     spark: SparkSession,
     lake: Settings,

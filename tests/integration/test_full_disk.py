@@ -134,6 +134,7 @@ def test_checkpoints_and_checksums_of_logs_that_find_no_room_stop_nothing(
     assert len(pipeline.rows_of(settings, BRONZE)) == 4
 
 
+@pytest.mark.soak
 def test_an_export_that_finds_no_room_for_its_note_sends_nothing_twice(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,9 +98,9 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> Filled:
 @pytest.mark.parametrize(
     ("layer", "lost"),
     [
-        ("bronze", newest_commit),
+        pytest.param("bronze", newest_commit, marks=pytest.mark.soak),
         ("silver", newest_rows),
-        ("gold", newest_commit),
+        pytest.param("gold", newest_commit, marks=pytest.mark.soak),
         pytest.param("bronze", newest_rows, marks=pytest.mark.soak),
         pytest.param("silver", newest_commit, marks=pytest.mark.soak),
         pytest.param("gold", newest_rows, marks=pytest.mark.soak),
@@ -117,6 +117,7 @@ def test_a_step_whose_micro_batch_was_not_on_the_disk_does_it_again(
     assert lake.is_right()
 
 
+@pytest.mark.soak
 def test_dead_letters_that_were_not_on_the_disk_are_written_again(
     lake: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_dead_letters_that_were_not_on_the_disk_are_written_again(
     assert lake.is_right()
 
 
+@pytest.mark.soak
 def test_what_lies_beside_the_tables_is_done_without(lake: Filled) -> None:
     """The export's note, a lease's term, checkpoints and checksums of logs, Hadoop's own checksums."""
     topic = lake.settings.topic("metrics-aggregated-1m")

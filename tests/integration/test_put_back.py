@@ -89,6 +89,7 @@ def lake(spark: SparkSession, lake_settings: Settings) -> Filled:
     return filled
 
 
+@pytest.mark.soak
 def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_names_them(
     lake: Filled,
 ) -> None:

@@ -156,6 +156,7 @@ def test_rows_that_wait_are_merged_and_sent_when_the_run_ends(lake: WaitingLake)
     lake.check()
 
 
+@pytest.mark.soak
 def test_what_somebody_else_writes_into_silver_is_merged_and_sent_though_no_record_comes(
     lake: WaitingLake,
 ) -> None:
