@@ -22,7 +22,6 @@ from lakehouse.sinks import Change
 from lakehouse.stream import GoldTable, MergedTable
 
 _PART_BYTES = 16 << 20
-_PARTS = 16  # at least
 _ORDER = "_order"
 
 
@@ -40,7 +39,7 @@ class Outgoing:
 
     def in_parts(self) -> Iterator[Change]:
         """Yield them in the same order; the driver holds a part of them at a time."""
-        parts = max(_PARTS, self.size_bytes // _PART_BYTES)
+        parts = 1 + self.size_bytes // _PART_BYTES  # each is a job
         ordered = self._rows.repartitionByRange(parts, _ORDER).sortWithinPartitions(_ORDER).drop(_ORDER)
         return (Change(**row.asDict()) for row in ordered.toLocalIterator())
 
