@@ -19,8 +19,9 @@ from lakehouse.audit.report import Check
 from lakehouse.errors import PositionError
 from lakehouse.progress import reading
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, data_files
+from lakehouse.tables import Lake
 from tests import pipeline
+from tests.damage import as_in_a_new_process
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 from tests.streams import METRICS_1M
 
@@ -59,8 +60,7 @@ class Filled:
         path = pipeline.path_of(self.settings, table)
         shutil.rmtree(path)
         shutil.copytree(copy, path)
-        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        data_files._known.clear()
+        as_in_a_new_process(self.spark)
 
     @property
     def clean(self) -> str:

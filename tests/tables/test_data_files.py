@@ -15,6 +15,7 @@ from lakehouse.tables import Lake, Move, TableSpec, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.entries import rows_of, stats_of
 from lakehouse.tables.pruning import Between, Near
+from tests.damage import as_in_a_new_process
 from tests.frames import local_frame
 
 SPEC = TableSpec("silver", "numbers", StructType().add("k", LongType()), stats=("k",), change_feed=True)
@@ -45,12 +46,6 @@ def append(spark: SparkSession, path: str, number: int) -> None:
         path,
         [Move("here", number - 1 if number else None, number)],
     )
-
-
-def as_in_a_new_process(spark: SparkSession) -> None:
-    """Forget what Delta and the driver know of all logs."""
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    data_files._known.clear()
 
 
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE.keys())
