@@ -25,6 +25,11 @@ class ChangeReading:
         self._ahead: Position | None = None
         self._until: int | None = None
 
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the next changes end where a killed micro-batch did, and cannot be fewer."""
+        return self._ahead is not None
+
     def begin(self, progress: tuple[Progress | None, Position | None]) -> None:
         """Begin where the query has come, and read first of all up to where a killed micro-batch did."""
         done, self._ahead = progress

@@ -104,12 +104,16 @@ class _Export(Step):
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes; null if none waits."""
-        part = self._reading.next(max_bytes=self._max_bytes)
+        part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None
         self._span = Span(self._reading.table_id, part.first, part.end)
-        feed = self._reading.feed(part)
-        return Batch(feed, number=self._reading.number_of(part), reads=f"gold.{self._table.name} {part}")
+        return Batch(
+            self._reading.feed(part),
+            number=self._reading.number_of(part),
+            reads=f"gold.{self._table.name} {part}",
+            size=0 if self._reading.is_resuming else part.divisible_bytes,
+        )
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:

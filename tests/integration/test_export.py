@@ -537,6 +537,23 @@ def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on
     assert len(export.messages()) == 4
 
 
+# Less than waits, after the heap was full.
+
+
+def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(export: Export) -> None:
+    export.put(State("auth", 9))
+    export.run()
+    for window in range(4):
+        export.put(State("auth", window))
+    with export.stepping() as step:
+        batch = planned(step)
+        step.limit = batch.size // 4
+        first = planned(step)
+
+    assert (batch.reads, first.reads) == ("gold.metrics_1m 2 to 6", "gold.metrics_1m 2 to 3")
+    assert (batch.size > 0, first.size) == (True, 0)
+
+
 # In slices.
 
 
@@ -623,6 +640,8 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
             with pytest.raises(ServiceError, match="pulled out"):
                 write(step, planned(step), now=utc_now())
     assert len(export.messages()) == there + 4
+    with export.stepping() as step:
+        assert planned(step).size == 0  # the slices belong to this micro-batch, which ends where it did
     if before == "a lost note":
         export.put_note_back(None)
     export.put(State("service 0", 0, count=2), State("service 9", 0))
