@@ -23,7 +23,7 @@ from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
 from lakehouse.layers import gold
 from lakehouse.layers.change_reading import ChangeReading
-from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, newest_since, outgoing
+from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, newest_since, outgoing, within
 from lakehouse.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import sent
@@ -131,7 +131,7 @@ class _Export(Step):
         # The first micro-batch has all rows of the table, unless they are too many: it fills Redis itself.
         begins = not is_filled and self._reading.position is None and not span.after.is_beginning
         with self._redis.filling() if begins else nullcontext():
-            done = self._send(leaving, span, now)
+            done = self._send(leaving, span, now, few=few)
         self._note_progress(span.after)
         self._reading.advance(span.after)
         if not is_filled and not begins:
@@ -203,11 +203,14 @@ class _Export(Step):
             return Progress(table_id, sliced.before), sliced.after
         return position, None
 
-    def _send(self, leaving: DataFrame, span: Span, now: datetime) -> Sent:
-        with outgoing(leaving, self._table) as rows:
-            if rows.count >= SLICED_FROM_ROWS or rows.size_bytes > SLICED_FROM_BYTES:
-                return self._send_slices(rows.in_parts(), span, now)
-            changes = rows.all_at_once()
+    def _send(self, leaving: DataFrame, span: Span, now: datetime, *, few: bool) -> Sent:
+        most = {"rows": SLICED_FROM_ROWS - 1, "size_bytes": SLICED_FROM_BYTES}
+        changes = within(leaving, self._table, **most) if few else None
+        if changes is None:
+            with outgoing(leaving, self._table) as rows:
+                if rows.count > most["rows"] or rows.size_bytes > most["size_bytes"]:
+                    return self._send_slices(rows.in_parts(), span, now)
+                changes = rows.all_at_once()
         sending, putting = Stopwatch(), Stopwatch()
         count, refused = 0, tuple[TooLarge, ...]()
         if self._kafka is not None:

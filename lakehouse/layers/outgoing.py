@@ -35,7 +35,7 @@ class Outgoing:
 
     def all_at_once(self) -> list[Change]:
         """Return the rows in the order in which they are sent."""
-        return [Change(**row.asDict()) for row in self._rows.orderBy(_ORDER).drop(_ORDER).collect()]
+        return _collected(self._rows)
 
     def in_parts(self) -> Iterator[Change]:
         """Yield them in the same order; the driver holds a part of them at a time."""
@@ -44,16 +44,40 @@ class Outgoing:
         return (Change(**row.asDict()) for row in ordered.toLocalIterator())
 
 
+def within(newest: DataFrame, table: MergedTable, *, rows: int, size_bytes: int) -> list[Change] | None:
+    """Return what leaves, in the order in which it is sent; null if it is more than that.
+
+    One job, for rows of the feed that one task holds. The driver gets no more than one row beyond the limits.
+    """
+    size = reduce(Column.__add__, _sizes())
+    before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
+    leaving = _leaving(newest, table).withColumn("_before", F.coalesce(F.sum(size).over(before), F.lit(0)))
+    found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
+    sizes = (len(one.key) + len(one.value or "") + len(one.row_key) for one in found)
+    return found if len(found) <= rows and sum(sizes) <= size_bytes else None
+
+
 @contextmanager
 def outgoing(newest: DataFrame, table: MergedTable) -> Iterator[Outgoing]:
-    """Keep rows of the feed as what leaves, during the block.
+    """Keep rows of the feed as what leaves, in the order in which it is sent, during the block."""
+    rows = _leaving(newest, table).persist()
+    try:
+        found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
+        count, size = (0, None) if found is None else found
+        yield Outgoing(rows, count, size or 0)
+    finally:
+        rows.unpersist()
+
+
+def _leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
+    """Return rows of the feed as what leaves, and their order.
 
     They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
     so that the last message under a key is a row that stands.
     """
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
-    rows = newest.select(
+    return newest.select(
         export.key().alias("key"),
         (export.partition_by or export.key)().alias("partition_by"),
         F.when(~deleted, message_of(table)).alias("value"),
@@ -63,14 +87,16 @@ def outgoing(newest: DataFrame, table: MergedTable) -> Iterator[Outgoing]:
         view.member().alias("member"),
         view.order().alias("order"),
         F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys).alias(_ORDER),
-    ).persist()
-    try:
-        texts = (F.coalesce(F.length(text), F.lit(0)) for text in ("key", "value", "row_key"))
-        found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, texts))).first()
-        count, size = (0, None) if found is None else found
-        yield Outgoing(rows, count, size or 0)
-    finally:
-        rows.unpersist()
+    )
+
+
+def _sizes() -> list[Column]:
+    return [F.coalesce(F.length(text), F.lit(0)) for text in ("key", "value", "row_key")]
+
+
+def _collected(leaving: DataFrame, most: int | None = None) -> list[Change]:
+    ordered = leaving.orderBy(_ORDER).drop(_ORDER)
+    return [Change(**row.asDict()) for row in (ordered if most is None else ordered.limit(most)).collect()]
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:

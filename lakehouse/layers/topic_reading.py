@@ -24,7 +24,7 @@ from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import read_between
-from lakehouse.spark.execution import FEW_ROWS, are_few
+from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.spark.query_errors import is_heap_full
 from lakehouse.tables import Lake, Move
 from lakehouse.topics import OffsetLooker, describe_topic
@@ -32,6 +32,7 @@ from lakehouse.topics import OffsetLooker, describe_topic
 Offsets = Mapping[int, int]
 
 _LOOKED_AT = 200  # records, to judge the size of many
+_MANY_RECORDS = 100_000  # a live micro-batch has fewer, and the look would be a tenth of its time
 _OVERHEAD_BYTES = 64  # of a record, in memory
 
 
@@ -106,7 +107,7 @@ class TopicReading:
     def _most(self, waiting: Mapping[int, tuple[int, int]], limit: int) -> int:
         """Return how many of the waiting records are taken at most."""
         most = min(self._max_records, limit)
-        if are_few(rows=min(most, sum(end - first for first, end in waiting.values()))):
+        if min(most, sum(end - first for first, end in waiting.values())) < _MANY_RECORDS:
             return most
         try:
             size = self._bytes_a_record(capped(waiting, _LOOKED_AT))

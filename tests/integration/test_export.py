@@ -656,6 +656,24 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
     assert export.run() == []
 
 
+def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_layer, "SLICED_FROM_BYTES", 1_000)
+    monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
+    transactions, commit = list[KafkaProducer](), KafkaProducer.commit_transaction
+    monkeypatch.setattr(
+        KafkaProducer, "commit_transaction", lambda self: (transactions.append(self), commit(self))
+    )
+    export.put(State("auth", 0), State("auth", 1))
+    export.run()
+    assert len(transactions) == 1
+
+    export.put(*(State("auth", window) for window in range(2, 10)))
+    export.run()
+
+    assert len(transactions) == 1 + 4 + 1  # the last notes how far that is
+    assert len(export.messages()) == 10
+
+
 @pytest.mark.usefixtures("few_are_many")
 def test_a_crash_after_all_slices_and_before_the_progress_sends_nothing_twice(
     export: Export, monkeypatch: pytest.MonkeyPatch
