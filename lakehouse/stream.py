@@ -166,7 +166,8 @@ class Export:
     value           the message, JSON
     redis           the layout in Redis
     partition_by    what determines the partition; null: the key
-    identity        fields of a message that, with its key, identify the row; null: none do
+    identity        fields of a message that, with its key, identify the row; null: none do, and a deleted row
+                    is not told of
     export_when     which of the new and changed rows are sent
     tombstone_when  which of the deleted rows are sent, as tombstones
     """
@@ -179,6 +180,15 @@ class Export:
     identity: tuple[str, ...] | None = ()
     export_when: Callable[[], Column] = lambda: F.lit(True)
     tombstone_when: Callable[[], Column] = lambda: F.lit(True)
+
+    def tombstone_key(self) -> Column:
+        """Return the key of a deleted row's message, which is the row's alone.
+
+        If a message's key is that of several rows, such as the windows of a series, a null value under it
+        would take all of them from a compacted topic.
+        """
+        names = self.identity or ()
+        return F.concat_ws(":", self.key(), *(self.value.values[name]().cast("string") for name in names))
 
 
 @dataclass(frozen=True)

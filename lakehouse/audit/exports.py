@@ -27,7 +27,9 @@ from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
+_NOT_IN_GOLD = "in the topic, but not in gold"
 _STATE = ["key", "value_sha256"]
+GONE = "VACUUM has removed files of gold's change feed"
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
     """Return the rows whose last message differs from gold, and the digest of that message.
 
-    A tombstone has only a key: it may mean any row of the key that was sent before it.
+    A tombstone has a key that is the row's alone.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -164,10 +166,13 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
         .groupBy(*names)
         .agg(F.max_by(F.struct(F.col("value")), place).alias("last"), F.max(place).alias("at"))
     )
-    tombstones = messages.where("value IS NULL").groupBy("key").agg(F.max(place).alias("withdrawn"))
-    both = (
-        gold.withColumn("stands", F.lit(True)).join(last, names, "full_outer").join(tombstones, "key", "left")
+    gone = (
+        messages.where("value IS NULL")
+        .groupBy(F.col("key").alias("own"))
+        .agg(F.max(place).alias("withdrawn"))
     )
+    both = gold.withColumn("stands", F.lit(True)).join(last, names, "full_outer")
+    both = both.withColumn("own", F.concat_ws(":", *names)).join(gone, "own", "left")
     left = F.coalesce("leaves", F.lit(False))
     said = F.when(
         left | F.col("withdrawn").isNull() | (F.col("withdrawn") < F.col("at")), F.col("last.value")
@@ -175,7 +180,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
     what = (
         F.when(left & said.isNull(), F.lit(_NOT_SENT))
         .when(left & (said != F.col("value")), F.concat(F.lit("the topic says "), said))
-        .when(F.col("stands").isNull() & said.isNotNull(), F.lit("in the topic, but not in gold"))
+        .when(F.col("stands").isNull() & said.isNotNull(), F.lit(_NOT_IN_GOLD))
     )
     digest = F.when(left, F.sha2("value", 256)).otherwise("")
     return both.select(*names, what.alias("what"), digest.alias("value_sha256")).where("what IS NOT NULL")

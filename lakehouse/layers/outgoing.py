@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -19,10 +19,12 @@ from lakehouse import tables
 from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks import Change
+from lakehouse.spark.columns import Columns
 from lakehouse.stream import GoldTable, MergedTable
 
 _PART_BYTES = 16 << 20
 _ORDER = "_order"
+_KIND = "_change_type"
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,12 @@ def _leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
     """Return rows of the feed as what leaves, and their order.
 
     They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
-    so that the last message under a key is a row that stands.
+    so that the last message under a key is a row that stands. A deleted row has a key of its own.
     """
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
     return newest.select(
-        export.key().alias("key"),
+        F.when(deleted, export.tombstone_key()).otherwise(export.key()).alias("key"),
         (export.partition_by or export.key)().alias("partition_by"),
         F.when(~deleted, message_of(table)).alias("value"),
         F.col("_commit_version").alias("version"),
@@ -86,6 +88,7 @@ def _leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
         group_of(table).alias("group"),
         view.member().alias("member"),
         view.order().alias("order"),
+        (deleted & F.lit(export.identity is None)).alias("for_redis"),
         F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys).alias(_ORDER),
     )
 
@@ -102,19 +105,52 @@ def _collected(leaving: DataFrame, most: int | None = None) -> list[Change]:
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep the last change of every row in the feed: its state after it, or the delete.
 
-    A change that only clears fold state, as maintenance does, does not count: a cleared row has no other
-    changes.
+    Rows are told by the table's keys. So an UPDATE of a key is a delete of the old row: its preimage has no
+    other image in the commit. A change that only clears fold state, as maintenance does, does not count.
     """
-    if isinstance(table, GoldTable) and table.state is not None:
-        cleared = (F.col("_change_type") == "update_postimage") & F.col(table.state.columns[0]).isNull()
-        feed = feed.where(~cleared)
-    newest = Window.partitionBy(*table.keys).orderBy(
-        F.desc("_commit_version"), F.col("_change_type") == "delete"
-    )
-    return (
-        feed.where(F.col("_change_type") != "update_preimage")
-        .withColumn("_position", F.row_number().over(newest))
-        .where(F.col("_position") == 1)
+    state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
+    compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))
+    images = _images(table.keys, compared, state[0] if state else None)
+    if state:
+        feed = images.beside.added_to(feed).where(images.counts)
+    last = images.position.added_to(feed).where(images.is_last)
+    return images.kind.added_to(last)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Columns that compare the images of a row in a feed, built once for each table.
+
+    beside    what the next change of the row is, and the version of the previous one; newest changes first
+    counts    whether a change is more than the clearing of state, or a part of one that is
+    position  the number of a change among those of its row, the newest first
+    is_last   whether it is the newest
+    kind      the kind of a change: a preimage that is a row's last is a delete
+    """
+
+    beside: Columns
+    counts: Column
+    position: Columns
+    is_last: Column
+    kind: Columns
+
+
+@cache
+def _images(keys: tuple[str, ...], compared: tuple[str, ...], state: str | None) -> _Images:
+    kind, version = F.col(_KIND), F.col("_commit_version")
+    is_gone = kind.isin("delete", "update_preimage")
+    newest = Window.partitionBy(*keys).orderBy(F.desc("_commit_version"), is_gone)
+    has_state = F.lit(True) if state is None else F.col(state).isNotNull()
+    image = F.struct("_commit_version", *compared)
+    before = F.lead(F.when((kind == "update_preimage") & has_state, image)).over(newest)
+    clears = (kind == "update_postimage") & ~has_state & F.col("_before").eqNullSafe(image)
+    is_paired = (kind == "update_preimage") & F.col("_above").eqNullSafe(version)
+    return _Images(
+        Columns({"_before": before, "_above": F.lag("_commit_version").over(newest)}),
+        ~clears & ~is_paired,
+        Columns({"_position": F.row_number().over(newest)}),
+        F.col("_position") == 1,
+        Columns({_KIND: F.when(is_gone, "delete").otherwise(kind)}),
     )
 
 

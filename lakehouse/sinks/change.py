@@ -18,7 +18,7 @@ class Change:
     """A gold row as it is sent: Kafka key, JSON (null: deleted), version, and its places in Redis.
 
     Rows of the same `partition_by` go to one partition, that of a record with this key; null: of the key
-    itself.
+    itself. One that is `for_redis` alone is not told to the topic.
     """
 
     key: str
@@ -29,6 +29,7 @@ class Change:
     member: str
     order: int
     partition_by: str | None = None
+    for_redis: bool = False
 
 
 @dataclass(frozen=True)

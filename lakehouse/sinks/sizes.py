@@ -40,9 +40,9 @@ class Weighed:
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
-    """Split the changes by whether their records exceed the topic's limit."""
+    """Split the changes that go to the topic by whether their records exceed its limit."""
     fitting, refused = [], []
-    for change in changes:
+    for change in [change for change in changes if not change.for_redis]:
         found = _too_large(change, limit_bytes)
         if found is None:
             fitting.append(change)

@@ -25,14 +25,15 @@ def differences(
     return sorted((row.key, row.windowStart, row.what) for row in found)
 
 
-def test_a_window_that_gold_has_lost_differs_until_a_tombstone_of_its_key_follows(
+def test_a_window_that_gold_has_lost_differs_until_a_tombstone_of_its_own_follows(
     spark: SparkSession,
 ) -> None:
     sent: list[Message] = [
         ("kept and lost", window(1), 0, 0),
         ("kept and lost", window(2), 0, 1),
+        ("kept and lost", None, 0, 2),  # the key of all windows says nothing of one
         ("lost", window(1), 1, 0),
-        ("told too early", None, 1, 1),
+        ("told too early:1", None, 1, 1),
         ("told too early", window(1), 1, 2),
     ]
     standing = [("kept and lost", 1)]
@@ -40,12 +41,12 @@ def test_a_window_that_gold_has_lost_differs_until_a_tombstone_of_its_key_follow
     beside = ("kept and lost", "2", "in the topic, but not in gold")
 
     assert differences(spark, standing, sent) == [beside, lost, (*early, "in the topic, but not in gold")]
-    told: list[Message] = [("kept and lost", None, 0, 9), ("lost", None, 1, 9)]
+    told: list[Message] = [("kept and lost:2", None, 0, 9), ("lost:1", None, 1, 9)]
     assert differences(spark, standing, [*sent, *told]) == [(*early, "in the topic, but not in gold")]
 
 
 def test_a_tombstone_excuses_no_row_that_gold_has(spark: SparkSession) -> None:
-    sent: list[Message] = [("a", window(1, count=7), 0, 0), ("a", None, 0, 1)]
+    sent: list[Message] = [("a", window(1, count=7), 0, 0), ("a:1", None, 0, 1)]
 
     assert differences(spark, [("a", 1), ("b", 1)], sent) == [
         ("a", "1", f"the topic says {window(1, count=7)}"),

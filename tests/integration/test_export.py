@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -134,6 +135,20 @@ class Export:
         row = local_frame(self.spark, [state.row()], METRICS_1M.schema).withColumn(DELETED, F.lit(True))
         tables.replace(row, self.path, METRICS_1M.keys, within=F.lit(True))
 
+    def correct(self, values: str, where: str) -> None:
+        """Update rows in one commit, as a user does."""
+        self.spark.sql(f"UPDATE delta.`{self.path}` SET {values} WHERE {where}")
+
+    def audited(self) -> list[Check]:
+        """What the audit says of the topic, and of Redis."""
+        redis_ = check_redis(self.lake, METRICS, METRICS_1M, self.settings, utc_now())
+        return [*self.audited_topic(), *redis_]
+
+    def audited_topic(self) -> list[Check]:
+        """What the audit says of the topic."""
+        servers = self.settings.kafka_bootstrap_servers
+        return check_topic(self.lake, METRICS, METRICS_1M, self.topic, servers)
+
     def delete(self, state: State) -> None:
         """Delete a row in one commit, as a user does."""
         start = (START + timedelta(minutes=state.window)).strftime("%Y-%m-%d %H:%M:%S")
@@ -169,6 +184,10 @@ class Export:
         """Everything that a read-committed consumer sees, in the order of each partition."""
         found = read_topic(self.settings.kafka_bootstrap_servers, self.topic)
         return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
+
+    def counts(self) -> Counter[tuple[str, int | None]]:
+        """How often each count has left under each key, null for a row that is gone."""
+        return Counter((key, None if row is None else row["count"]) for key, row in self.messages())
 
     def in_redis(self) -> Mapping[str, dict[str, Any]]:
         """Every row by its key, all of them of the table that stands, which is left out."""
@@ -227,7 +246,9 @@ def export(spark: SparkSession, make_settings: MakeSettings, redis_url: str) -> 
 
 
 def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:
-    return [value for key, value in messages if key == f"{service}:latency"]
+    """A service's messages; those of a window that is gone have a key of the window's own."""
+    series = f"{service}:latency"
+    return [value for key, value in messages if key == series or (value is None and key.startswith(series))]
 
 
 @pytest.mark.soak
@@ -351,6 +372,36 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
     assert [batch.result.written for batch in again] == [{export.topic: 0, "redis": 0}]
     assert sorted(export.messages(), key=repr) == sorted(sent, key=repr)  # of several partitions
     assert (export.in_redis(), export.latest()) == (stored, latest)
+
+
+def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export) -> None:
+    """Auth's rows are corrected after their state was cleared, billing's and cart's get another key."""
+    export.put(*(State(name, 0) for name in ("auth", "billing", "cart", "search")), State("auth", 1))
+    export.run()
+    export.put(State("late", 0))  # version 2, and it has not left when its state is cleared
+    tables.clear(export.spark, export.path, ("m2", "sketch"), F.lit(True))  # version 3
+    assert [one.result.rows for one in export.run()] == [1]
+    before = export.counts()
+
+    export.correct("count = 7", "service_id = 'auth'")  # version 4
+    export.correct("service_id = 'invoicing'", "service_id = 'billing'")  # version 5
+    names = "CASE service_id WHEN 'cart' THEN 'search' ELSE 'cart' END"
+    export.correct(f"service_id = {names}, sum = sum + 1", "service_id IN ('cart', 'search')")  # version 6
+    export.put(State("late", 0, count=2))  # version 7
+    export.correct("m2 = NULL, sketch = NULL, count = 3", "service_id = 'late'")  # version 8, not a clearing
+    export.run()
+
+    gone = f"billing:latency:{State('billing', 0).start_ms}"
+    moved = [(f"{name}:latency", 1) for name in ("invoicing", "cart", "search")]
+    assert export.counts() - before == Counter(
+        [("auth:latency", 7), ("auth:latency", 7), (gone, None), ("late:latency", 3), *moved]
+    )
+    stored = export.in_redis()
+    assert stored[State("billing", 0).row_key] == {"deleted": True, "version": 5}
+    assert {stored[State(name, 0).row_key]["sum"] for name in ("cart", "search")} == {3.5}
+    assert stored[State("late", 0).row_key]["count"] == 3
+    assert export.latest().keys() == {"auth", "invoicing", "cart", "search", "late"}
+    assert [one.differences for one in export.audited()] == [0, 0]
 
 
 KAFKA_COMMIT, REDIS_WRITE = "kafka.KafkaProducer.commit_transaction", "lakehouse.sinks.RedisSink.write"
