@@ -20,6 +20,7 @@ from pyspark.sql.types import TimestampType
 from lakehouse import tables
 from lakehouse.layers.step import Batch, BatchResult
 from lakehouse.messages.layout import Equals
+from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.spark import internals
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
@@ -283,6 +284,7 @@ class Merge:
 
         If the side table has been written and the main table has not, the main table may since have changed.
         So the rows of the micro-batch's records, and all rows of the keys to recompute, are compared first.
+        Recomputed rows that retention has taken do not come back.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -291,7 +293,8 @@ class Merge:
         theirs = [] if folded.to_recompute is None else [(folded.to_recompute, self._table.keys)]
         theirs += [(folded.partials.select(*side.keys).distinct(), side.keys)] if is_again else []
         if theirs:
-            every = tables.read(rows.sparkSession, path)
+            rows = retained.filter_kept(self._lake, side, rows)
+            every = tables.read(rows.sparkSession, path).select(*side.schema.names)
             found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
             standing = reduce(DataFrame.unionByName, found).distinct()
             gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))

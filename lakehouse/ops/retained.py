@@ -71,6 +71,14 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
     tables.replace(rows, path, ("table_id",), within=F.lit(True))
 
 
+def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
+    """Keep the rows of a gold table that have not been taken of it."""
+    before = taken_of(lake, "gold", table.name).before
+    if before is None or table.time_columns is None:
+        return rows
+    return rows.where(F.col(table.time_columns[1]) >= F.lit(before))
+
+
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time from which a gold table's rows are still there, with all that they were made of.
 

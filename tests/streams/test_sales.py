@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.layers import gold
 from lakehouse.layers.step import LAYERS
+from lakehouse.maintenance import retention
+from lakehouse.maintenance.retention import Cut
+from lakehouse.ops.retained import TakenRows
 from lakehouse.progress import cuts
 from lakehouse.settings import Settings
-from lakehouse.tables import Position
+from lakehouse.tables import Lake, Position
 from tests import pipeline
 from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
-from tests.streams import SALES
+from tests.streams import SALES, SALES_NOTIFICATIONS
 
 SOURCE = SALES.sources[0]
 LANDED = pipeline.utc("2026-03-29T01:00:00")
@@ -237,6 +243,24 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
         "pen": (Decimal(2103), 4),
         "ink": (Decimal(2001), 2),
     }
+
+
+def test_a_notification_that_retention_has_taken_does_not_come_back_with_its_product(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    settings, before = lake_settings, LANDED - timedelta(days=5)
+    early = replace(sold("pen", 2500), timestamp_ms=int((LANDED - timedelta(days=6)).timestamp() * 1000))
+    first = [at(1, early), at(2, tombstone("pen")), at(4, sold("pen", 2000))]
+    pipeline.land(spark, settings, [first], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+    assert notified(settings) == {("pen", 1): Decimal(2500), ("pen", 4): Decimal(2000)}
+    cut = Cut(F.col("event_time") < F.lit(before), TakenRows(before))
+    retention.take(Lake(spark, settings.lake), gold.spec(SALES_NOTIFICATIONS), cut, LANDED, dry_run=False)
+
+    pipeline.land(spark, settings, [[at(3, sold("pen", 1))]], landed_at=LANDED, source=SOURCE)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
+
+    assert notified(settings) == {("pen", 4): Decimal(2001)}
 
 
 @pytest.mark.soak
