@@ -303,6 +303,7 @@ def test_the_table_is_made_as_spark_makes_the_others(lake: str) -> None:
         "delta.dataSkippingStatsColumns": "at",
         "delta.isolationLevel": "WriteSerializable",
         "lakehouse.format": "1",
+        "lakehouse.columns": json.dumps({one.name: one.dataType.simpleString() for one in EVENTS.schema}),
     }
     table = DeltaTable(direct.location(lake, EVENTS))
     assert json.loads(table.schema().to_json()) == json.loads(EVENTS.schema.json())

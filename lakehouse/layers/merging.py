@@ -23,6 +23,7 @@ from lakehouse.messages.layout import Equals
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.spark import internals
+from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
 from lakehouse.stream import (
     EventClock,
@@ -97,6 +98,7 @@ class Merge:
         self._lake = lake
         self._table = table
         self._path = lake.path("gold", table.name)
+        self._declared = Columns({name: F.col(name) for name in table.schema.names})
         self._merged = (
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
@@ -138,7 +140,7 @@ class Merge:
         few = are_few(rows=max(facts.partials, near.rows))
         with executing_for(spark, few=few):
             partials = gathered(partials, few=few)
-            current = commit.rows(near).drop(tables.FILE)
+            current = self._declared.of(commit.rows(near))
             current = gathered(current if touched is None else current.where(touched.condition()), few=few)
             to_recompute = (
                 self._to_recompute(partials, current) if self._may_need_recompute(facts, progress) else None

@@ -71,7 +71,7 @@ def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
     """Return the rows that the cut's tables must hold, by table; the wall clock closes nothing."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
-    nothing = cut.found[table.name].where(F.lit(False))
+    nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
     folded = table.fold(partials, nothing, _front(partials, table))
     rows = {table.name: folded.select(*table.schema.names)}
     rows |= {side.name: side.rows(folded) for side in table.sides}

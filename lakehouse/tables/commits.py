@@ -222,10 +222,11 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
     """Return what to write in place of `old`, rows of a table, so that `new` replaces them by key.
 
-    `new` has one row per key and the columns of `old`; rows with `gone` true are deleted. Result rows without
-    a `_change_type` go into the table, the others into the change feed.
+    `new` has one row per key; columns that it lacks keep the values of `old`. Rows with `gone` true are
+    deleted. Result rows without a `_change_type` go into the table, the others into the change feed.
     """
-    columns = _merging(tuple(old.columns), tuple(keys))
+    given = tuple(name for name in old.columns if name in new.columns)
+    columns = _merging(tuple(old.columns), tuple(keys), given)
     right = columns.new.of(new.withColumn("_gone", gone))
     both = columns.old.of(old).join(right, list(keys), "full_outer")
     return both.select(columns.changes).select("_row.*", CHANGE_TYPE)
@@ -241,7 +242,7 @@ def amended_rows(
     before = F.struct(*(F.col(f"t.{name}") for name in names))
     after = F.struct(*(values.get(name, F.col(f"t.{name}")).alias(name) for name in names))
     both = rows.select(before.alias("_old"), F.when(hit, after).alias("_new"), F.lit(False).alias("_gone"))
-    changes = _merging(tuple(names), ()).changes
+    changes = _merging(tuple(names), (), tuple(names)).changes
     return both.select(changes).select("_row.*", CHANGE_TYPE)
 
 
@@ -255,9 +256,12 @@ class _Merging:
 
 
 @cache
-def _merging(names: tuple[str, ...], keys: tuple[str, ...]) -> _Merging:
-    row, by = F.struct(*names), {name: F.col(name) for name in keys}
+def _merging(names: tuple[str, ...], keys: tuple[str, ...], given: tuple[str, ...]) -> _Merging:
+    by = {name: F.col(name) for name in keys}
     before, after, gone = F.col("_old"), F.col("_new"), F.col("_gone")
+    if given != names:
+        fields = (F.col(f"{'_new' if name in given else '_old'}.{name}").alias(name) for name in names)
+        after = F.when(F.col("_new").isNotNull(), F.struct(*fields))
     stays, is_update = after.isNotNull() & ~gone, before.isNotNull() & after.isNotNull()
     kinds = (
         (F.when(after.isNull(), before).when(stays, after), F.lit(None)),
@@ -266,7 +270,7 @@ def _merging(names: tuple[str, ...], keys: tuple[str, ...]) -> _Merging:
     )
     variants = (F.struct(part.alias("_row"), kind.cast("string").alias(CHANGE_TYPE)) for part, kind in kinds)
     return _Merging(
-        old=Columns({**by, "_old": row}),
-        new=Columns({**by, "_new": row, "_gone": gone}),
+        old=Columns({**by, "_old": F.struct(*names)}),
+        new=Columns({**by, "_new": F.struct(*given), "_gone": gone}),
         changes=F.inline(F.filter(F.array(*variants), lambda variant: variant["_row"].isNotNull())),
     )

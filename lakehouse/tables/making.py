@@ -13,8 +13,17 @@ from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.spark.query_errors import error_line, is_disk_full
 from lakehouse.tables import commits, features, schema_evolution
-from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.log import CHECKPOINT_INTERVAL, exists, metadata, properties, properties_of, snapshot
+from lakehouse.tables.log import (
+    CHECKPOINT_INTERVAL,
+    Metadata,
+    exists,
+    first_version,
+    metadata,
+    properties,
+    properties_of,
+    read_commit,
+    version_of,
+)
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
 from lakehouse.tables.specs import TableSpec
 from lakehouse.tables.writing import retry_on_conflict
@@ -28,6 +37,8 @@ _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of seve
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
+_COLUMNS = f"{FIXED_PREFIX}columns"  # what the stream declared last; other columns are a user's
+_MOST_COMMITS = 1_000  # so many are looked at for the last one with the declared columns
 
 # Other readers open the tables, so they use nothing that only Spark understands. Delta's default, a
 # checkpoint of the log every ten commits, takes seconds that a table written every second does not have.
@@ -60,7 +71,7 @@ def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) ->
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
     """Tell, by one look at the log, whether there is nothing to change and nothing to refuse."""
     found = metadata(spark, path)
-    if found is None or schema_evolution.compare(found.schema, spec.schema) != SchemaChanges():
+    if found is None or not _differing(found, spec).are_none:
         return False
     return all(found.properties.get(name) == value for name, value in _own_properties(spec).items())
 
@@ -81,7 +92,17 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     all are that do not say otherwise.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
-    return {_STATS: ",".join(spec.stats), _FORMAT: str(FORMAT), _ISOLATION: isolation}
+    return {
+        _STATS: ",".join(spec.stats),
+        _FORMAT: str(FORMAT),
+        _ISOLATION: isolation,
+        _COLUMNS: _declared(spec.schema),
+    }
+
+
+def _declared(schema: StructType) -> str:
+    """Return the columns that a stream declares, with their types, as a property notes them."""
+    return json.dumps({column.name: column.dataType.simpleString() for column in schema})
 
 
 def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -142,12 +163,52 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> N
 
 
 def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
-    def standing() -> StructType:
-        return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
+    def differing() -> SchemaChanges:
+        found = metadata(spark, path)
+        return SchemaChanges() if found is None else _differing(found, spec)
 
     schema_evolution.bring_up_to_date(
-        spark, path, spec.qualified_name, standing, spec.schema, refused=refused
+        spark,
+        path,
+        spec.qualified_name,
+        differing,
+        refused=refused,
+        way_out=lambda: _way_back(spark, path, spec, refused),
     )
+
+
+def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
+    """Return the differences between a table and its declaration; a user's columns are carried."""
+    ours = json.loads(found.properties.get(_COLUMNS, "{}"))
+    return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
+
+
+def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
+    """Say how to mend columns that are refused, by whether the table was changed or the stream."""
+    is_as_before = properties(spark, path).get(_COLUMNS) == _declared(spec.schema)
+    version = _last_accepted(spark, path, spec, refused) if is_as_before else None
+    if version is None:
+        return (
+            "Declare it as it was, with a new one beside it if need be, or give the table another name or "
+            "use another LAKEHOUSE_LAKE, and fill it anew"
+        )
+    again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
+    return (
+        f"Version {version + 1} of the table has changed them. Take that back: lakehouse sql --write "
+        f'"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}"{again}'
+    )
+
+
+def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
+    """Return the last version whose columns were accepted; null if none was, or the log does not tell."""
+    newest, changed = version_of(spark, path), None
+    for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
+        for one in read_commit(spark, path, version).of("metaData"):
+            noted = Metadata(one["configuration"], StructType.fromJson(json.loads(one["schemaString"])))
+            if not refused.of(_differing(noted, spec)):
+                return None if changed is None else changed - 1
+            changed = version
+    return None
 
 
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:

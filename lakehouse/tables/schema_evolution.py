@@ -7,14 +7,17 @@ elements as `reasons.element.rule`.
     a column that the table lacks            it is added in place, null in existing rows
     a type that holds the column's values    the column is widened in place
     any other type                           refused
-    no column where the table has one        refused for a writer; a reader ignores the column
+    no column where the table has one        a user's is carried along; one that a stream has declared, or
+                                             inside a struct, is refused for a writer; a reader ignores it
+
+A user's column is null in new rows and keeps its values in others.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pyspark.errors import PySparkException
@@ -73,7 +76,8 @@ class SchemaChanges:
     """The differences between a table's schema and the declared one.
 
     `missing` are columns of the table that are not declared. `narrowed` are columns declared with a narrower
-    type than theirs, `other` with an unrelated type; both with the actual and the declared type.
+    type than theirs, `other` with an unrelated type; both with the actual and the declared type. `carried`
+    are columns of a user.
     """
 
     added: tuple[Added, ...] = ()
@@ -81,6 +85,21 @@ class SchemaChanges:
     missing: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
     narrowed: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing to change and nothing to refuse."""
+        return replace(self, carried=()) == SchemaChanges()
+
+    def carrying(self, ours: Collection[str]) -> SchemaChanges:
+        """Return the same with columns carried that are a user's; `ours` have been declared by a stream.
+
+        Names that begin with an underscore are those of columns that a micro-batch adds for itself.
+        """
+        theirs = [one for one in self.missing if not ("." in one or one[0] == "_" or one in ours)]
+        missing = tuple(one for one in self.missing if one not in theirs)
+        return replace(self, missing=missing, carried=(*self.carried, *theirs))
 
     def __add__(self, more: SchemaChanges) -> SchemaChanges:
         return SchemaChanges(
@@ -89,6 +108,7 @@ class SchemaChanges:
             self.missing + more.missing,
             self.other + more.other,
             self.narrowed + more.narrowed,
+            self.carried + more.carried,
         )
 
 
@@ -107,23 +127,22 @@ def bring_up_to_date(
     spark: SparkSession,
     path: str,
     name: str,
-    standing: Callable[[], StructType],
-    declared: StructType,
+    differing: Callable[[], SchemaChanges],
     *,
     refused: Refused,
+    way_out: Callable[[], str],
 ) -> None:
     """Add and widen the columns of a Delta table until it has the declared ones; a rerun changes nothing.
 
-    Another job may do the same at the same moment: what `standing` shows as done is not repeated.
+    Another job may do the same at the same moment: what `differing` shows as done is not repeated. `way_out`
+    says how to mend what is refused.
     """
     for left in reversed(range(_ATTEMPTS)):
-        found = compare(standing(), declared)
+        found = differing()
         if columns := refused.of(found):
             raise TableError(
                 f"{name} has columns that the stream does not declare so: {', '.join(columns)}. A column is "
-                f"not removed, renamed or given another type in place. Declare it as it was, with a new one "
-                f"beside it if need be, or give the table another name or use another LAKEHOUSE_LAKE, and "
-                f"fill it anew"
+                f"not removed, renamed or given another type in place. {way_out()}"
             )
         clauses = [*(one.clause() for one in found.added), *(one.clause() for one in found.widened)]
         if found.widened:

@@ -1,8 +1,12 @@
-"""A table follows its declaration: columns are added and types widened in place, anything else is refused."""
+"""A table follows its declaration: columns are added and types widened in place, a user's are carried along.
+
+Anything else is refused.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -124,6 +128,50 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
     ]
     with pytest.raises(TableError, match=r"silver.numbers has columns that .* so: unit, place.topic\. "):
         lake.ensure(SPEC)
+
+
+def test_a_column_of_a_user_is_null_in_new_rows_and_kept_in_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    path = lake.ensure(SPEC)
+    tables.append(spark.createDataFrame([(one, 1, LANDED, (0, 7)) for one in "abc"], SCHEMA), path)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string FIRST)")
+    spark.sql(f"UPDATE delta.`{path}` SET note = 'kept'")
+
+    assert lake.ensure(SPEC) == path
+    rows = spark.createDataFrame([(one, 2, LANDED, (0, 8)) for one in "bcd"], SCHEMA)
+    rows = rows.withColumn(tables.DELETED, F.col("name") == "c")
+    assert tables.replace(rows, path, ("name",), within=F.lit(True)) == 3
+
+    found = DeltaTable(path).to_pyarrow_table(columns=["name", "n", "note"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [
+        ("a", 1, "kept"),
+        ("b", 2, "kept"),
+        ("d", 2, None),
+    ]
+
+
+@pytest.mark.parametrize("column", ["place.mine", pytest.param("_mine", marks=pytest.mark.soak)])
+def test_a_change_by_a_user_that_is_refused_says_how_to_take_it_back(
+    spark: SparkSession, tmp_path: Path, column: str
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    path = lake.ensure(SPEC)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string)")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS ({column} integer)")
+
+    with pytest.raises(TableError) as caught:
+        lake.ensure(SPEC)
+    said = re.search(
+        r'so: (.*?)\. .* Version 2 .* sql --write "(.*)", and then .* rebuild silver$', str(caught.value)
+    )
+    assert said is not None
+    assert said[1] == column
+    spark.sql(said[2])
+
+    assert lake.ensure(SPEC) == path
+    assert DeltaTable(path).to_pyarrow_table().column_names == [*SCHEMA.names, "note"]
 
 
 def test_a_column_that_several_jobs_add_at_once_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
