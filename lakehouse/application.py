@@ -60,8 +60,8 @@ AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
         help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
-        "landed; they are recorded in ops.data_losses. resend: rows of a table that was "
-        "deleted and recreated are sent again."
+        "landed; they are recorded in ops.data_losses. resend: rows are sent again, of a table that was "
+        "deleted and recreated, or whose changes VACUUM has removed."
     ),
 ]
 

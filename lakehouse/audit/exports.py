@@ -1,7 +1,8 @@
 """Exports: in the topics, read committed, the last message of every row equals gold.
 
 Rows that gold has changed since the version that the export had reached are in flight and left out. A row
-that is too large for the topic is a note, not a difference, whatever older state of it the topic has.
+that is too large for the topic is a note, not a difference, whatever older state of it the topic has. So is
+what cannot be compared because VACUUM has removed files.
 """
 
 from __future__ import annotations
@@ -59,9 +60,18 @@ def check_topic(
     unknown = _unknown_progress(lake, table, topic, progress, bootstrap_servers)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
-    found = None if progress is None else _sent(lake, table, topic, progress.position, bootstrap_servers)
-    if found is None:
-        return [subject.compared(0, notes=["nothing has been exported yet"])]
+    try:
+        found = None if progress is None else _sent(lake, table, topic, progress.position, bootstrap_servers)
+        if found is None:
+            return [subject.compared(0, notes=["nothing has been exported yet"])]
+        return [_compared(lake, table, topic, found, subject)]
+    except (PySparkException, Py4JError) as error:
+        if not are_files_gone(error):
+            raise
+        return [subject.compared(0, notes=[f"not compared: {GONE}"])]
+
+
+def _compared(lake: Lake, table: MergedTable, topic: str, found: _Sent, subject: Compared) -> Check:
     gold = found.gold.persist()
     try:
         if table.export.identity is None:
@@ -78,9 +88,13 @@ def check_topic(
             different = different.join(_states(noted), _STATE, "left_anti")
             if too_large:
                 notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
+            if unsent_rows.are_removed(noted):
+                rows = different.where(F.col("what") == _NOT_IN_GOLD).count()
+                different = different.where(F.col("what") != _NOT_IN_GOLD)
+                notes.append(f"{rows:,} rows are not in gold; {GONE} before it was sent, see ops.unsent_rows")
         doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
-        return [subject.compared(gold.where("leaves").count(), wrong, [*notes, *more])]
+        return subject.compared(gold.where("leaves").count(), wrong, [*notes, *more])
     finally:
         gold.unpersist()
 
@@ -210,14 +224,13 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
     """
     if _counted(sent.messages).where("times > 1").isEmpty():
         return [], []
-    doubled = _doubled(sent.changes(), sent.messages)
     try:
+        doubled = _doubled(sent.changes(), sent.messages)
         count = doubled.count()
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):
             raise
-        gone = "VACUUM has removed files of gold's change feed"
-        return [], [f"{gone}: it is unknown whether messages that are in the topic twice were sent twice"]
+        return [], [f"{GONE}: it is unknown whether messages that are in the topic twice were sent twice"]
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"

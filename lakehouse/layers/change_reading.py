@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -11,6 +14,15 @@ from lakehouse.progress import parts
 from lakehouse.progress.parts import Part
 from lakehouse.spark.execution import by_reference
 from lakehouse.tables import Position, Progress
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is left of changes of which files are gone: the part, its changes, and the last version lost."""
+
+    part: Part
+    feed: DataFrame
+    lost: int
 
 
 class ChangeReading:
@@ -73,15 +85,30 @@ class ChangeReading:
         if not part.first.is_beginning:
             return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
         version = part.first.version
-        rows = part.frame(self._spark, self._path)
-        by, at = F.col(rows.columns[0]), tables.committed_at(self._spark, self._path, version)
-        return rows.withColumns(
-            {
-                "_change_type": F.lit("insert"),
-                "_commit_version": by_reference(F.lit(version).cast("long"), by),
-                "_commit_timestamp": by_reference(F.lit(at), by),
-            }
-        )
+        at = tables.committed_at(self._spark, self._path, version)
+        return _as_inserted(part.frame(self._spark, self._path), version, at)
+
+    def rest(self, part: Part) -> Rest | None:
+        """Return what can still be told of all changes from a part on; null if none has lost a file.
+
+        Up to the last version of which one is gone, the newest state of every row in files that were written
+        since stands for them; rows that were deleted are not known.
+        """
+        spark, path, first = self._spark, self._path, part.first
+        end = tables.version_of(spark, path) + 1
+        if self._ahead is not None:  # a killed micro-batch ends there
+            first, end = (self._ahead, end) if self._ahead.is_beginning else (first, self._ahead.version)
+        begins = first.version + 1 if first.is_beginning else first.version
+        lost = parts.last_gone(spark, path, begins, end)
+        if first.is_beginning:
+            lost = first.version if lost is None else lost
+        if lost is None:
+            return None
+        rows = tables.read_files(spark, path, parts.files_since(spark, path, first, end - 1))
+        feed = _as_inserted(rows, lost, tables.committed_at(spark, path, end - 1))
+        if lost + 1 < end:
+            feed = feed.unionByName(tables.read_changes(spark, path, lost + 1, end - 1))
+        return Rest(Part(first, Position(end)), feed, lost)
 
     def number_of(self, part: Part) -> int:
         """Return the last version that a part has changes of."""
@@ -90,3 +117,15 @@ class ChangeReading:
     def advance(self, position: Position) -> None:
         """Go on from a position."""
         self.position, self._ahead = position, None
+
+
+def _as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
+    """Return rows of the table as the changes of a commit that inserted them."""
+    by = F.col(rows.columns[0])
+    return rows.withColumns(
+        {
+            "_change_type": F.lit("insert"),
+            "_commit_version": by_reference(F.lit(version).cast("long"), by),
+            "_commit_timestamp": by_reference(F.lit(at), by),
+        }
+    )

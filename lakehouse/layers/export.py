@@ -27,6 +27,7 @@ from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, n
 from lakehouse.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import sent
+from lakehouse.progress.parts import Part
 from lakehouse.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, Span, TooLarge
@@ -89,6 +90,9 @@ class _Export(Step):
         self._max_bytes = settings.bytes_per_batch
         self._kafka = _kafka_sink(table, settings)
         self._is_redis_behind = False
+        self._allow = permitted.allow
+        self._part: Part | None = None
+        self._lost: int | None = None  # the last version of which changes were removed before they were sent
         self._reading = ChangeReading(lake.spark, self.name, self._path)
         self._reading.begin(self._progress(resend=Allow.RESEND in permitted.allow))
         self._redis = RedisSink(
@@ -104,12 +108,17 @@ class _Export(Step):
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
         """Choose the next changes; null if none waits."""
-        part = self._reading.next(max_bytes=self.limit or self._max_bytes)
+        part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
         if part is None:
             return None
+        self._part = part
+        try:
+            feed = self._reading.feed(part)
+        except (PySparkException, Py4JError) as error:
+            feed, part = self._rest_of(part, error)
         self._span = Span(self._reading.table_id, part.first, part.end)
         return Batch(
-            self._reading.feed(part),
+            feed,
             number=self._reading.number_of(part),
             reads=f"gold.{self._table.name} {part}",
             size=0 if self._reading.is_resuming else part.divisible_bytes,
@@ -118,9 +127,32 @@ class _Export(Step):
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Send the changes that were chosen last; those that Kafka has go to Redis alone."""
-        if self._span is None:
+        if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
-        yield Passed(self._write(batch.rows, self._span, now))
+        try:
+            result = self._write(batch.rows, self._span, now)
+        except (PySparkException, Py4JError) as error:
+            feed, part = self._rest_of(self._part, error)
+            self._span = Span(self._reading.table_id, part.first, part.end)
+            result = self._write(feed, self._span, now)
+        yield Passed(result)
+
+    def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
+        """Return what is left of changes that VACUUM has removed, and which part it stands for.
+
+        Raises TableError unless sending rows again is allowed, and any other error as it is.
+        """
+        rest = self._reading.rest(part) if are_files_gone(error) and self._lost is None else None
+        if rest is None:
+            raise error
+        if Allow.RESEND not in self._allow:
+            raise TableError(
+                f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
+                f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then the newest state of every "
+                "row is sent that may have changed since; rows deleted by then are not told of"
+            ) from error
+        self._lost = rest.lost
+        return rest.feed, rest.part
 
     def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
         spark = feed.sparkSession
@@ -128,6 +160,8 @@ class _Export(Step):
         few = are_few(size_bytes=size_of(feed))
         execute_for(spark, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
+        if self._lost is not None and self._kafka is not None:
+            unsent_rows.note_removed(self._lake, self._table.name, self._kafka.topic, self._lost, now=now)
         # The first micro-batch has all rows of the table, unless they are too many: it fills Redis itself.
         begins = not is_filled and self._reading.position is None and not span.after.is_beginning
         with self._redis.filling() if begins else nullcontext():
@@ -234,6 +268,7 @@ class _Export(Step):
             self._kafka.take_over(),
             slice_rows=SLICE_ROWS,
             transaction_timeout_s=TRANSACTION_TIMEOUT_S,
+            begins_anew=self._lost is not None,
         )
         with closing(sliced):
             done = send_in_slices(rows, sliced, self._redis, span, slice_rows=SLICE_ROWS)

@@ -1,10 +1,11 @@
-"""Gold rows that are too large for a topic, kept so that the others need not wait: ops.unsent_rows.
+"""Gold rows that were not sent to a topic, kept so that the others need not wait: ops.unsent_rows.
 
 Grain: one row per state of a gold row that could not be sent; key: table, topic, row_key (the row's key in
 Redis), version (the Delta commit of that state) and value_sha256 (of the message's value, in hex; empty for a
 delete). `key` is the Kafka record's key, `size_bytes` the record's size in a batch of its own, `limit_bytes`
 the topic's limit, `reason` is `too_large`, `noted_at` is UTC. The row itself is in gold and in Redis. The
-note stays if the row is sent later. A rerun writes nothing twice.
+note stays if the row is sent later. With `changes_removed` a row stands for all changes up to its version
+that VACUUM had removed before they were sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -40,13 +41,24 @@ SCHEMA = (
 UNSENT_ROWS = TableSpec("ops", "unsent_rows", SCHEMA, stats=("table", "topic", "version", "noted_at"))
 _KEYS = ("table", "topic", "row_key", "version", "value_sha256")
 _TOO_LARGE = "too_large"
+_REMOVED = "changes_removed"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[TooLarge], *, now: datetime) -> None:
     """Note rows of a gold table that are too large for its topic, except those already noted."""
+    _note(lake, table, topic, [asdict(row) | {"reason": _TOO_LARGE} for row in rows], now)
+
+
+def note_removed(lake: Lake, table: str, topic: str, version: int, *, now: datetime) -> None:
+    """Note that changes up to a version were removed before they were sent."""
+    row = {"row_key": "", "version": version, "value_sha256": "", "reason": _REMOVED}
+    _note(lake, table, topic, [row], now)
+
+
+def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], now: datetime) -> None:
     path = lake.ensure(UNSENT_ROWS)
-    alike = {"table": table, "topic": topic, "reason": _TOO_LARGE, "noted_at": now}
-    fields = [asdict(row) | alike for row in rows]
+    alike = {"table": table, "topic": topic, "noted_at": now}
+    fields = [dict.fromkeys(SCHEMA.names) | row | alike for row in rows]
     frame = lake.spark.createDataFrame([tuple(one[name] for name in SCHEMA.names) for one in fields], SCHEMA)
     tables.insert_missing(frame, path, _KEYS, _of(table, topic))
 
@@ -55,6 +67,11 @@ def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
     """Return what is noted of a gold table and a topic, null for nothing."""
     rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
+
+
+def are_removed(noted: DataFrame) -> bool:
+    """Tell whether changes were removed before they were sent, by what `read` has found."""
+    return not noted.where(F.col("reason") == _REMOVED).isEmpty()
 
 
 def _of(table: str, topic: str) -> Column:

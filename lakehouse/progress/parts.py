@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.progress.positions import BEFORE_ALL
+from lakehouse.spark import storage
 from lakehouse.tables import Position
 from lakehouse.tables.entries import Action, LogEntry, rows_of, size_of, total
 
@@ -106,6 +108,26 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
         return between(spark, path, first, end)
     found = entries(spark, path, first.version, end.version)
     return Part(first, end, tuple(file for entry in found for file in entry.feed))
+
+
+def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
+    """Return the last of some versions whose changes lack a file, which VACUUM has removed; null for none."""
+    found = None
+    for entry in entries(spark, path, first, end):
+        names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
+        if not all(storage.exists(spark, name) for name in names):
+            found = entry.version
+    return found
+
+
+def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
+    """Return the files of a version that the table did not have, or nobody had read, at a position."""
+    known = set[str]()
+    before = first.version if first.is_beginning else first.version - 1
+    if before >= tables.first_version(spark, path):
+        read = tables.files_at(spark, path, before)[: first.files]
+        known = {str(file["path"]) for file in read}
+    return [file for file in tables.files_at(spark, path, version) if str(file["path"]) not in known]
 
 
 def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:

@@ -105,7 +105,8 @@ class SlicedSink(Exporter):
     Progress is the number of rows that are done, as the offset of the group
     `lakehouse-export-<table>-to-<topic>-slices`; its metadata says which span of the table they are from. A
     retry of the micro-batch skips that many rows, so they have to come in the same order. Refused rows stay
-    the same, too: rows that are done are judged by the limit that applied then.
+    the same, too: rows that are done are judged by the limit that applied then. With `begins_anew` it skips
+    none: the rows are others.
     """
 
     def __init__(
@@ -117,11 +118,13 @@ class SlicedSink(Exporter):
         *,
         slice_rows: int,
         transaction_timeout_s: int,
+        begins_anew: bool = False,
     ) -> None:
         group = slices_group(table, topic)
         super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
         self._limits = limits
         self._slice_rows = slice_rows
+        self._begins_anew = begins_anew
 
     def send(self, changes: Iterable[Change], span: Span) -> Iterator[Slice]:
         """Send the changes in order and yield them, slice by slice, each after its commit.
@@ -150,7 +153,7 @@ class SlicedSink(Exporter):
     def _progress_of(self, span: Span) -> _Progress:
         """Return how far the sink has come in a micro-batch."""
         committed = read_group(self._bootstrap_servers, self._group, self.topic)
-        if committed is None:
+        if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
         said = json.loads(str(committed.metadata))
         found = _from_json(said["span"])

@@ -12,7 +12,7 @@ from lakehouse.errors import LakehouseError, first_line
 from lakehouse.spark import internals
 
 _HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
-_FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND")
+_FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND", "PATH_NOT_FOUND")
 _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 

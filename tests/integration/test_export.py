@@ -46,6 +46,7 @@ from tests import redis_databases
 from tests.batches import planned, write
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
+from tests.fuzz import commands
 from tests.pipeline import await_, read_topic
 from tests.streams import METRICS, METRICS_1M
 
@@ -830,6 +831,71 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
         file.unlink()
     with pytest.raises(TableError, match="LAKEHOUSE_REDIS_TTL_S"):
         export.run()
+
+
+@pytest.mark.soak
+def test_changes_that_vacuum_has_removed_are_told_and_the_newest_state_of_their_rows_leaves(
+    export: Export,
+) -> None:
+    export.put(*(State(name, window) for name in ("auth", "cart") for window in range(3)), State("idle", 0))
+    export.run()
+    export.put(State("auth", 0, count=2))
+    export.take_away(State("auth", 1))  # nobody can tell of it
+    commands.vacuum(export.spark, export.settings, "gold.metrics_1m", everything=True)
+    export.put(State("auth", 0, count=3), State("cart", 0, count=2))
+    export.take_away(State("cart", 1))
+
+    with export.stepping() as step, pytest.raises(TableError, match=r"removed them. .* --allow resend"):
+        write(step, planned(step), now=utc_now())
+    (stuck,) = export.audited_topic()
+    before = export.counts()
+    (done,) = export.run(allow=[Allow.RESEND])
+
+    # The rows that have not changed lie in files with others.
+    gone = f"cart:latency:{State('cart', 1).start_ms}"
+    states = [("auth:latency", 3), ("cart:latency", 2), (gone, None)]
+    neighbours = [(f"{name}:latency", 1) for name in ("auth", "cart", "idle")]
+    assert export.counts() - before == Counter([*states, *neighbours])
+    assert done.result.written == {export.topic: 6, "redis": 6}
+    (went_on,) = export.audited_topic()
+    assert (stuck.differences, went_on.differences) == (0, 0)
+    assert stuck.notes == ("not compared: VACUUM has removed files of gold's change feed",)
+    assert went_on.notes[1].startswith("1 rows are not in gold; VACUUM has removed")
+    export.put(State("auth", 9))
+    assert [one.result.rows for one in export.run()] == [1]
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("few_are_many")
+def test_slices_begin_anew_if_vacuum_has_removed_the_changes_that_they_counted(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first slice had a delete that nobody can tell of any more, so rows have other places by then."""
+    services, commit, commits = (
+        [f"service {number}" for number in range(6)],
+        KafkaProducer.commit_transaction,
+        [0],
+    )
+    export.put(*(State(service, 0) for service in services))
+    export.run()
+    export.take_away(State(services[0], 0))
+    export.put(*(State(service, 0, count=2) for service in services[1:]))
+
+    def breaking(producer: KafkaProducer) -> None:
+        commits[0] += 1
+        if commits[0] == 2:
+            crash()
+        commit(producer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaProducer, "commit_transaction", breaking)
+        with pytest.raises(ServiceError, match="pulled out"), export.stepping() as step:
+            write(step, planned(step), now=utc_now())
+    commands.vacuum(export.spark, export.settings, "gold.metrics_1m", everything=True)
+    export.run(allow=[Allow.RESEND])
+
+    left = export.counts()
+    assert {service for service in services if left[f"{service}:latency", 2]} == set(services[1:])
 
 
 def test_the_newest_changes_since_a_time_are_those_committed_from_then_on(export: Export) -> None:
