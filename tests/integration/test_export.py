@@ -712,9 +712,12 @@ def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.
     monkeypatch.setattr(export_layer, "SLICED_FROM_BYTES", 1_000)
     monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
     transactions, commit = list[KafkaProducer](), KafkaProducer.commit_transaction
-    monkeypatch.setattr(
-        KafkaProducer, "commit_transaction", lambda self: (transactions.append(self), commit(self))
-    )
+
+    def counting(producer: KafkaProducer) -> None:
+        transactions.append(producer)
+        commit(producer)
+
+    monkeypatch.setattr(KafkaProducer, "commit_transaction", counting)
     export.put(State("auth", 0), State("auth", 1))
     export.run()
     assert len(transactions) == 1
