@@ -28,6 +28,8 @@ PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
 _JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number", FieldType.DECIMAL: "a number"}
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
+# The parser reads numbers of up to 1,000 characters, so no other exponent brings their digits into range.
+_EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
 """The greatest magnitude of a double. Squares of such values, and sums of the squares, are doubles too."""
 
@@ -58,11 +60,14 @@ def _under(name: str, literal: str) -> str:
 
 
 def _exactly(literal: Column) -> Column:
-    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold all of it."""
+    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold all of it.
+
+    Even a cast that tries fails on an exponent near the greatest integer.
+    """
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
     significant = F.regexp_replace(digits, "0+$", "")
-    shift = F.when(exponent == "", F.lit(0)).otherwise(exponent.try_cast("bigint"))
+    shift = F.when(exponent == "", F.lit(0)).when(exponent.rlike(_EXPONENT), exponent.try_cast("int"))
     places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
     zero = F.lit(0).cast(DECIMAL)  # with any exponent
     return F.when(significant == "", zero).when(places <= DECIMAL.scale, literal.try_cast(DECIMAL))

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from functools import reduce
 from typing import Any
 
@@ -35,8 +35,12 @@ class Number:
 
     @property
     def decimal(self) -> Decimal:
-        """The number itself."""
-        return Decimal(self.text)
+        """The number itself; infinite where its exponent is beyond Python's, unless it is zero."""
+        try:
+            return Decimal(self.text)
+        except InvalidOperation:
+            digits = re.split("[eE]", self.text)[0]
+            return Decimal("Infinity") if re.search("[1-9]", digits) else Decimal(0)
 
     @property
     def kept(self) -> Decimal:

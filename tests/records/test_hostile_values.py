@@ -1,0 +1,118 @@
+"""No value makes judging fail: hostile ones in every field of every contract, judged in one job a contract.
+
+Spark raises on an overflow, and one expression that does would stop a stream at that record for ever. What
+comes out is compared with the oracle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.layers import bronze
+from lakehouse.records.validation import judge
+from lakehouse.spark.execution import executing_for
+from tests.frames import local_frame
+from tests.oracles.json_text import payload_meaning
+from tests.oracles.judging import CONTRACTS, Kind, judge_record
+from tests.pipeline import micros
+from tests.streams import STREAMS
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATE = NOW - timedelta(days=1)
+SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
+
+DIGITS = ("1", "0", "0.0", "-123.456", "9" * 38, "0." + "0" * 28 + "1", "7" * 900, "0." + "0" * 900 + "5")
+EXPONENTS = (
+    *("", "e0", "e9", "E+28", "e29", "e-9", "e-10", "e308", "e309", "e-324", "e-400", "e901", "e-899"),
+    *("e9999", "e10000", "e-10000", "e+0002", "e-" + "0" * 40 + "9", "e" + "9" * 60, "e-" + "9" * 60),
+    *(
+        f"e{sign}{2**bits + more}"
+        for bits in (31, 32, 63, 64)
+        for sign in ("", "-")
+        for more in (-39, -1, 0, 1)
+    ),
+)
+NUMBERS = tuple(digits + exponent for digits in DIGITS for exponent in EXPONENTS)
+TEXTS = (
+    *("", " ", "\0", "\u2028", "\ufeff", "🚚", "$1", "\\", '"', "}", "?", "now", "epoch", "NaN", "Infinity"),
+    *("1e2147483647", "9" * 400, "x" * 40_000, "true", "null", "{}", "[1e400]"),
+    *(
+        "+294247-01-10T04:00:54Z",
+        "-290308-12-21T19:59:05Z",
+        "9999999-01-01T00:00:00Z",
+        "0000-00-00T00:00:00Z",
+    ),
+    *(
+        "2026-01-01T00:00:00+18:00",
+        "2026-01-01T00:00:00-99:99",
+        "2026-01-01T00:00:00.999999999Z",
+        "2026-01-01",
+    ),
+)
+OTHERS = (
+    *("null", "true", "false", "{}", "[]", "[[]]", '{"":null}', "[0,-0.0,1e5]", "[" * 200 + "]" * 200),
+    *('{"a":' * 200 + "1" + "}" * 200, "[" + ",".join(["17"] * 10_000) + "]"),
+    "{" + ",".join(f'"k{number}":{number}' for number in range(2_000)) + "}",
+)
+VALUES = (*NUMBERS, *map(json.dumps, TEXTS), *OTHERS)
+KEYS = (None, b"", b"k", b"\0", b"\xff", b"\xed\xa0\x80", "\u2028".encode(), b"k" * 40_000)
+
+
+def valid(kind: Kind) -> str:
+    return "12.5" if kind in (Kind.DOUBLE, Kind.DECIMAL) else '"x"'
+
+
+def records(table: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Keys and values: each value in each field and as the time, with and without a time of the record."""
+    fields = {field.name: valid(field.kind) for field in CONTRACTS[table].fields}
+    for one in (*fields, "timestamp", "more"):
+        for text in VALUES:
+            for time in ({}, {"timestamp": str(micros(NOW) // 1000)}):
+                texts = fields | time | {one: text}
+                yield (
+                    b"k",
+                    ("{" + ",".join(f'"{name}":{value}' for name, value in texts.items()) + "}").encode(),
+                )
+    for key in KEYS:
+        yield key, None
+
+
+def check_columns(table: str, found: dict[str, Any], expected: Mapping[str, Any]) -> None:
+    """Compare what silver has; a payload may hold a number that no double is."""
+    for field in CONTRACTS[table].fields:
+        here, there = found[field.column], expected[field.column]
+        if field.kind is Kind.ANY:
+            here, there = payload_meaning(here), payload_meaning(there)
+        if not isinstance(there, Decimal) or there.is_finite():
+            assert here == there
+
+
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("table", CONTRACTS)
+def test_no_value_in_any_field_makes_judging_fail(spark: SparkSession, table: str, *, few: bool) -> None:
+    given = list(records(table))
+    rows = [(key, value, None, "any", 0, offset, NOW, 0, NOW) for offset, (key, value) in enumerate(given)]
+
+    with executing_for(spark, few=few):
+        judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], LATE)
+        found = judged.withColumn("event_time", F.unix_micros("event_time")).drop("raw").collect()
+
+    assert len(found) == len(given)
+    for row in found:
+        key, value = given[row.offset]
+        expected = judge_record(
+            CONTRACTS[table], value, micros(NOW) // 1000, micros(NOW), micros(LATE), key=key
+        )
+        shown = (row.offset, key, value and value[:300])
+        assert {(one.rule, one.column) for one in row.reasons} == expected.reasons, shown
+        if not expected.reasons:
+            assert row.event_time == expected.event_time_us, shown
+            check_columns(table, row.asDict(), expected.columns)
