@@ -54,9 +54,12 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return the pattern for a literal, its first group, under a name in a JSON text."""
+    """Return the pattern for a literal, its first group, under a name in a JSON text.
+
+    It is anchored: a search that finds nothing would otherwise begin anew at every character.
+    """
     space = r"[ \t\r\n]*"
-    return rf'(?s).*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
+    return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
 def _exactly(literal: Column) -> Column:

@@ -1,7 +1,7 @@
 """No value makes judging fail: hostile ones in every field of every contract, judged in one job a contract.
 
-Spark raises on an overflow, and one expression that does would stop a stream at that record for ever. What
-comes out is compared with the oracle.
+Spark raises on an overflow, and an expression that does stops a stream at that record for ever. So does one
+whose time grows with the square of a text's length. What comes out is compared with the oracle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EXPONENTS = (
 NUMBERS = tuple(digits + exponent for digits in DIGITS for exponent in EXPONENTS)
 TEXTS = (
     *("", " ", "\0", "\u2028", "\ufeff", "🚚", "$1", "\\", '"', "}", "?", "now", "epoch", "NaN", "Infinity"),
-    *("1e2147483647", "9" * 400, "x" * 40_000, "true", "null", "{}", "[1e400]"),
+    *("1e2147483647", "9" * 400, "x" * 300_000, "true", "null", "{}", "[1e400]"),
     *(
         "+294247-01-10T04:00:54Z",
         "-290308-12-21T19:59:05Z",
