@@ -10,7 +10,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
-from lakehouse.errors import QueryError
+from lakehouse.errors import QueryError, first_line
 from lakehouse.layers import bronze, gold, silver
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.ops.event_table import EVENTS
@@ -140,7 +140,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
         frame = tables.retry_on_conflict(lambda: spark.sql(statement))
         rows = frame.limit(limit + 1).collect()
     except PySparkException as error:
-        raise QueryError(str(error).strip().splitlines()[0]) from None
+        raise QueryError(first_line(error)) from None
     return QueryResult(frame.schema, rows[:limit], truncated=len(rows) > limit)
 
 

@@ -63,6 +63,6 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that is not empty."""
-    lines = (line.strip() for line in str(error).splitlines())
+    """Return the first line of an error's text that is not empty; names in it may have U+2028."""
+    lines = (line.strip() for line in str(error).split("\n"))
     return next((line for line in lines if line), "no message")

@@ -148,4 +148,4 @@ def _error_of(info: Any) -> str | None:
     """Return an expectation's exception; Great Expectations keeps one per expectation or one per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
-    return next((line.strip() for text in messages for line in text.splitlines() if line.strip()), None)
+    return next((line.strip() for text in messages for line in text.split("\n") if line.strip()), None)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.layers import bronze, gold, silver
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
@@ -122,9 +122,7 @@ class PinnedTables:
         try:
             frame = tables.read_version(self.spark, self._path(subject), version)
         except PySparkException as error:
-            raise TableError(
-                f"{subject.name} has no version {version}: {str(error).splitlines()[0]}"
-            ) from error
+            raise TableError(f"{subject.name} has no version {version}: {first_line(error)}") from error
         frame = tables.as_declared(frame, subject.spec.schema)
         return frame if since is None else frame.where(F.col(subject.time) >= F.lit(since))
 

@@ -241,7 +241,7 @@ class Child:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._console_start, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", errors="replace")
-        lines = [line.rstrip() for line in text.splitlines()]
+        lines = [line.rstrip() for line in text.split("\n")]
         kept = [line for line in lines if line and not line.lstrip().startswith(("at ", "... "))]
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 

@@ -90,7 +90,7 @@ def _resolved(say: Callable[[str], object]) -> Path:
         )
     if done.returncode:
         shutil.rmtree(target)
-        lines = [line for line in done.stdout.splitlines() if "FAILED" in line or "ERROR" in line]
+        lines = [line for line in done.stdout.split("\n") if "FAILED" in line or "ERROR" in line]
         told = "\n".join(lines[:_FEW_LINES])
         raise ServiceError(
             "the runtime jars could not be resolved; is the Maven repository reachable? Run this again "

@@ -42,7 +42,7 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 
 def read(path: Path) -> dict[str, str]:
     """Return the properties of a file: name and value, separated by spaces, on a line each."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").split("\n"))
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return {key: value.strip() for key, value in pairs}
 

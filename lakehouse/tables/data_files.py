@@ -20,7 +20,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import entries
 from lakehouse.tables.delta_internals import Action, Snapshot
-from lakehouse.tables.entries import stats_of
+from lakehouse.tables.entries import bounds_of, is_file, rows_of
 from lakehouse.tables.log import read_commit, snapshot
 from lakehouse.tables.pruning import Bounds
 
@@ -110,7 +110,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
-    """Return the files that a version's checksum names; null if it names none, or cannot be read.
+    """Return the files that a version's checksum names; null if it names none, or is not understood.
 
     After a power failure it may be empty, as it is written without fsync.
     """
@@ -121,7 +121,8 @@ def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]
         found = json.loads(storage.read_text(spark, file))
     except (Py4JJavaError, ValueError):
         return None
-    return found.get("allFiles") if isinstance(found, dict) else None
+    files = found.get("allFiles") if isinstance(found, dict) else None
+    return files if isinstance(files, list) and all(map(is_file, files)) else None
 
 
 def _name(action: Mapping[str, Any]) -> str:
@@ -130,7 +131,5 @@ def _name(action: Mapping[str, Any]) -> str:
 
 def file_of(action: Mapping[str, Any]) -> File:
     """Return a file that the log adds, given in its words."""
-    stats = stats_of(action)
-    bounds = Bounds(stats.get("minValues") or {}, stats.get("maxValues") or {})
     whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
-    return File(int(action["size"]), stats.get("numRecords"), bounds, whole)
+    return File(int(action["size"]), rows_of(action), Bounds(*bounds_of(action)), whole)

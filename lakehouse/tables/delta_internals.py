@@ -260,6 +260,13 @@ def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
     return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
 
 
+def rewritten(spark: SparkSession, text: str) -> str:
+    """Return a commit's text as Delta itself would have written it, without actions that it does not know."""
+    parser = internals.singleton(spark, f"{ACTIONS}.Action")
+    actions = [parser.fromJson(line) for line in text.split("\n") if line.strip()]
+    return "\n".join(str(action.json()) for action in actions if action is not None)
+
+
 def is_added(action: Action) -> bool:
     """Tell whether an action adds a file to the table, and not to its change feed."""
     return internals.class_name(action) == "AddFile"

@@ -102,6 +102,7 @@ MEMBERS = (
         "removeWithTimestamp(long,boolean)",
         "size()",
     ),
+    *members(f"{ACTIONS}.Action", "json()"),
     *members(f"{ACTIONS}.Action$", "fromJson(java.lang.String)"),
     *members(f"{OPERATIONS}CreateTable", f"new({ACTIONS}.Metadata,boolean,boolean,{_OPTION})"),
     *members(f"{OPERATIONS}SetTableProperties", f"new({_MAP})"),

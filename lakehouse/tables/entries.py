@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
@@ -87,14 +87,24 @@ class LogEntry:
 
 
 def entry_of(version: int, text: str) -> LogEntry:
-    """Return the entry with this text; raises ValueError if it is empty or incomplete.
+    """Return the entry with this text; raises ValueError if it is empty, incomplete or not understood.
 
     Lines end at a line feed only: names may have U+2028 and other signs at which `str.splitlines` splits.
+    Some writers name every kind in each action, and leave all but one null.
     """
-    actions = tuple(json.loads(line) for line in text.split("\n") if line.strip())
-    if not actions or not all(isinstance(action, dict) for action in actions):
+    lines = [json.loads(line) for line in text.split("\n") if line.strip()]
+    if not lines or not all(isinstance(line, dict) for line in lines):
         raise ValueError(f"the commit of version {version} is empty or incomplete")
-    return LogEntry(version, actions)
+    entry = LogEntry(version, tuple(_without_nulls(line) for line in lines))
+    files = [file for kind in ("add", "cdc") for file in entry.of(kind)]
+    if not all(map(is_file, files)) or not all("path" in file for file in entry.of("remove")):
+        raise ValueError(f"the commit of version {version} names a file without its path or size")
+    return entry
+
+
+def is_file(action: object) -> bool:
+    """Tell whether an action says of a file what is read here: its path and its size."""
+    return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
 def committed_ms_of(info: Action) -> int | None:
@@ -107,7 +117,7 @@ def stats_of(action: Action) -> Mapping[str, Any]:
     """Return the statistics of a file that is added or removed; empty if there are none that can be read."""
     try:
         stats = json.loads(action.get("stats") or "{}")
-    except ValueError:
+    except (TypeError, ValueError):
         return {}
     return stats if isinstance(stats, dict) else {}
 
@@ -115,9 +125,16 @@ def stats_of(action: Action) -> Mapping[str, Any]:
 def rows_of(action: Action) -> int | None:
     """Return how many rows a file that is added or removed has; null if it does not say."""
     records = stats_of(action).get("numRecords")
-    if records is None:
+    if not _is_count(records):
         return None
-    return int(records) - int((action.get("deletionVector") or {}).get("cardinality") or 0)
+    return records - int((action.get("deletionVector") or {}).get("cardinality") or 0)
+
+
+def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the least and the greatest values in a file, by column, as far as its statistics say."""
+    stats = stats_of(action)
+    least, greatest = stats.get("minValues"), stats.get("maxValues")
+    return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
@@ -128,6 +145,14 @@ def total(numbers: Sequence[int | None]) -> int | None:
 def size_of(files: Sequence[Action]) -> int:
     """Return the bytes of files, as far as the log says."""
     return sum(int(file.get("size") or 0) for file in files)
+
+
+def _without_nulls(action: Action) -> Action:
+    return {kind: fields for kind, fields in action.items() if fields is not None}
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _changes_rows(action: Action) -> bool:

@@ -6,8 +6,8 @@ files are on the disk (`keep`), before anybody goes on from it.
 
 The first look at a table in a process (`look`) finds what was not on the disk. If it is the newest commits,
 nobody was told of them: they are given up. Positions are in the commits, so their steps do the same again. If
-later commits build on what is lost, the table is refused. Checkpoints of the log can be left out: those that
-cannot be read are removed.
+later commits build on what is lost, the table is refused. Checkpoints of the log, and what is noted of the
+newest version in its `.crc`, can be left out: those that cannot be read are removed.
 
 What is elsewhere, as on HDFS or in an object store, is left to that store.
 """
@@ -92,6 +92,7 @@ def look(path: Path, name: str) -> None:
     for one in reversed(found):
         _give_up(path, name, one, is_first=first == 0)
     left = _numbers(path)
+    _check_noted(path / "_delta_log" / f"{max(left, default=0):020}.crc")
     for number in left[-_MOST_COMMITS:]:
         with suppress(FileNotFoundError):
             for file, _ in _files(path, _read(path, number), set()):
@@ -171,6 +172,18 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
         named = -1
     if named not in checkpoints:
         _remove(hint)
+
+
+def _check_noted(file: Path) -> None:
+    """Remove what is noted of the newest version if it is not whole: Delta would count on from zero files."""
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        noted = None
+    if not isinstance(noted, dict) or not noted.get("metadata"):
+        _remove(file)
 
 
 def _check_checksum(file: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -192,8 +193,18 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
-    """Return what a version's commit did."""
-    return entry_of(version, storage.read_text(spark, commit_file(path, version)))
+    """Return what a version's commit did, as Delta puts it where its text is not understood here.
+
+    Raises ValueError if Delta does not understand it either.
+    """
+    text = storage.read_text(spark, commit_file(path, version))
+    try:
+        return entry_of(version, text)
+    except ValueError as error:
+        try:
+            return entry_of(version, delta.rewritten(spark, text))
+        except Py4JJavaError:
+            raise error from None
 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:

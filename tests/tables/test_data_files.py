@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, Move, TableSpec, data_files
+from lakehouse.tables import Lake, Move, TableSpec, data_files, upkeep
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.entries import rows_of, stats_of
 from lakehouse.tables.pruning import Between, Near
+from lakehouse.tables.writing import upsert
 from tests.damage import as_in_a_new_process
 from tests.frames import local_frame
 
@@ -28,6 +33,10 @@ UNREADABLE = {
     "cut off": b'{"txnId":"',
     "null": b"null",
     "a list": b"[]",
+    "an empty object": b"{}",
+    "nulls": b'{"allFiles":null,"setTransactions":null,"numFiles":null}',
+    "another kind": b'{"allFiles":7,"setTransactions":{},"tableSizeBytes":"x"}',
+    "files without paths": b'{"allFiles":[{}],"setTransactions":[{}],"numFiles":1}',
 }
 
 
@@ -49,20 +58,32 @@ def append(spark: SparkSession, path: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_checksum_that_cannot_be_read_stops_nothing(spark: SparkSession, path: str, content: bytes) -> None:
+def test_a_checksum_that_cannot_be_read_stops_nothing(lake: Lake, path: str, content: bytes) -> None:
+    spark = lake.spark
     checksum = Path(path, "_delta_log", f"{3:020}.crc")
     checksum.write_bytes(content)
     checksum.with_name(f".{checksum.name}.crc").unlink(missing_ok=True)
     as_in_a_new_process(spark)
+    lake.ensure(SPEC)
 
     assert tables.begin(spark, path).candidates(EVERY).rows == 3
     assert tables.transactions(spark, path) == {"here": 2}
-    assert len(tables.files(spark, path)) == 3
-    assert tables.size_bytes(spark, path) == sum(file.stat().st_size for file in Path(path).glob("*.parquet"))
+    check_files(spark, path, 3)
     assert tables.read(spark, path).count() == 3
     append(spark, path, 3)
     assert tables.transactions(spark, path) == {"here": 3}
     assert tables.begin(spark, path).candidates(EVERY).rows == 4
+    as_in_a_new_process(spark)
+    assert tables.transactions(spark, path) == {"here": 3}
+    check_files(spark, path, 4)
+
+
+def check_files(spark: SparkSession, path: str, count: int) -> None:
+    """Compare what is said of a table's files with what lies there."""
+    size = sum(file.stat().st_size for file in Path(path).glob("*.parquet"))
+    assert len(tables.files(spark, path)) == count
+    assert tables.size_bytes(spark, path) == size
+    assert upkeep.current_size(spark, path) == upkeep.Size(count, size)
 
 
 def test_a_commit_that_the_driver_cannot_read_is_left_to_delta(spark: SparkSession, path: str) -> None:
@@ -79,11 +100,65 @@ def test_a_commit_that_the_driver_cannot_read_is_left_to_delta(spark: SparkSessi
     assert [tuple(row) for row in changed.collect()] == [(3, "insert", 4)]
 
 
-@pytest.mark.parametrize("stats", ["{", "null", "[]", "1", ""])
-def test_statistics_that_cannot_be_read_are_none(stats: str) -> None:
+@pytest.mark.parametrize("stats", ["{", "null", "[]", "1", "", {}])
+def test_statistics_that_cannot_be_read_are_none(stats: object) -> None:
     assert stats_of({"stats": stats}) == {}
     assert rows_of({"stats": stats}) is None
     assert data_files.file_of({"path": "a", "size": 1, "stats": stats}).rows is None
+
+
+@pytest.mark.parametrize("stats", ["{", "[]", '{"numRecords":"x","minValues":7,"maxValues":{"k":[]}}'])
+def test_statistics_that_nobody_understands_are_left_to_the_rows(
+    spark: SparkSession, path: str, stats: str
+) -> None:
+    edit_commit(path, 3, lambda add: add | {"stats": stats})
+    as_in_a_new_process(spark)
+
+    for where in (EVERY, F.col("k") >= 0):
+        commit = tables.begin(spark, path)
+        assert commit.rows(commit.candidates(where)).count() == 3
+    assert upsert_one(spark, path, 2) == 1
+    assert sorted(row.k for row in tables.read(spark, path).collect()) == [0, 1, 2]
+
+
+def test_a_commit_that_is_written_in_another_way_is_read_as_delta_reads_it(
+    spark: SparkSession, path: str
+) -> None:
+    """Jackson takes a text for a number."""
+    assert tables.begin(spark, path).candidates(EVERY).rows == 3
+    append(spark, path, 3)
+    edit_commit(path, 4, lambda add: add | {"size": str(add["size"]), "dataChange": "true"})
+
+    (file,) = tables.read_commit(spark, path, 4).appended
+    assert (type(file["size"]), file["dataChange"]) == (int, True)
+    assert tables.begin(spark, path).candidates(EVERY).rows == 4
+    changed = tables.read_changes(spark, path, 4, 4)
+    assert [row.k for row in changed.collect()] == [3]
+
+
+def edit_commit(path: str, version: int, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let a commit add its file in other words; its checksum is gone."""
+    file = Path(path, "_delta_log", f"{version:020}.json")
+    actions = [json.loads(line) for line in file.read_text().split("\n") if line]
+    edited = [action | {"add": edit(action["add"])} if "add" in action else action for action in actions]
+    file.write_text("".join(f"{json.dumps(action)}\n" for action in edited))
+    for checksum in (file.with_suffix(".crc"), *(Path(path, "_delta_log").glob(f".{version:020}.*"))):
+        checksum.unlink(missing_ok=True)
+
+
+def upsert_one(spark: SparkSession, path: str, number: int) -> int:
+    commit, new = tables.begin(spark, path), local_frame(spark, [(number,)], SPEC.schema).persist()
+    near = commit.candidates(Near(((Between("k", number, number),),)))
+    return upsert(new, commit, near, ["k"]).rows
+
+
+@pytest.mark.parametrize("wrong", ["x", 1.5, True, [], {}, None])
+def test_what_statistics_say_in_another_way_is_unknown(wrong: object) -> None:
+    stats = json.dumps({"numRecords": wrong, "minValues": wrong, "maxValues": {"k": wrong}})
+
+    file = data_files.file_of({"path": "a", "size": 1, "stats": stats})
+    assert (file.rows, file.bounds.least) == (None, {})
+    assert Between("k", 5, 5).may_hold(file.bounds)
 
 
 def test_several_threads_get_the_files_of_their_versions_and_the_newest_stay_known(

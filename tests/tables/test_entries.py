@@ -38,7 +38,9 @@ def test_an_append_is_read_as_a_whole_and_is_its_own_change_feed() -> None:
 
 def test_a_commit_that_changes_rows_appends_none_and_its_change_feed_is_its_own_if_it_has_one() -> None:
     plain = entry(add("new"), remove("old"))
-    with_feed = entry(add("new"), remove("old"), {"cdc": {"path": "changes", "dataChange": False}})
+    with_feed = entry(
+        add("new"), remove("old"), {"cdc": {"path": "changes", "size": 10, "dataChange": False}}
+    )
 
     assert (plain.rewrites, plain.appended, paths(plain.feed)) == (True, [], ["new", "old"])
     assert (with_feed.rewrites, with_feed.appended, paths(with_feed.feed)) == (True, [], ["changes"])
@@ -58,6 +60,22 @@ def test_a_name_may_have_signs_that_end_lines_elsewhere(sign: str) -> None:
     found = entry_of(0, f"{text}\n{text}\n")
 
     assert paths(found.appended) == ["a", "a"]
+
+
+def test_kinds_that_are_null_are_none() -> None:
+    every = dict.fromkeys(("add", "remove", "cdc", "txn", "metaData", "protocol", "commitInfo"))
+    found = entry({**every, **add("a")}, {**every, "commitInfo": {"timestamp": 5}})
+
+    assert (found.kinds, found.committed_ms, found.only_appends) == ({"add", "commitInfo"}, 5, True)
+    assert paths(found.appended) == paths(found.feed) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "action", [{"add": {}}, {"add": {"path": "a", "size": "x"}}, {"cdc": 1}, {"remove": {}}]
+)
+def test_an_entry_with_a_file_that_is_not_understood_is_refused(action: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="version 7 names a file"):
+        entry(action)
 
 
 def test_an_entry_that_is_cut_off_is_refused() -> None:
