@@ -1,7 +1,8 @@
 """How a table's schema becomes the one that the code declares.
 
 Columns are matched by name, in any order. A field inside a struct is written with dots, one of an array's
-elements as `reasons.element.rule`.
+elements as `reasons.element.rule`, one of a map's values as `partitions.value.total`. Types are compared
+without what tables note beside them: comments, and whether there may be nulls.
 
     the code declares                        what happens
     a column that the table lacks            it is added in place, null in existing rows
@@ -31,11 +32,12 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StructType,
 )
 
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.events import Kind, note
 
 _ATTEMPTS = 5
@@ -157,7 +159,7 @@ def bring_up_to_date(
             if not left:
                 raise TableError(
                     f"{name} at {path} could not get the columns that the stream declares: "
-                    f"{str(error).splitlines()[0]}"
+                    f"{first_line(error)}"
                 ) from error
             time.sleep(_PAUSE_S)
 
@@ -191,6 +193,9 @@ def _of_type(column: str, was: DataType, declared: DataType) -> SchemaChanges:
         return compare(was, declared, column)
     if isinstance(was, ArrayType) and isinstance(declared, ArrayType):
         return _of_type(f"{column}.element", was.elementType, declared.elementType)
+    if isinstance(was, MapType) and isinstance(declared, MapType):
+        keys = _of_type(f"{column}.key", was.keyType, declared.keyType)
+        return keys + _of_type(f"{column}.value", was.valueType, declared.valueType)
     if was == declared:
         return SchemaChanges()
     if _holds(declared, was):

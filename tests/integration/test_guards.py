@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 
 from lakehouse import catalog, tables
+from lakehouse.audit.files import check_files
 from lakehouse.audit.landing import check_landing
 from lakehouse.errors import PositionError, StreamError, TableError
 from lakehouse.layers import silver
@@ -29,7 +30,7 @@ from lakehouse.tables import Lake
 from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, Raw, await_
+from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
 from tests.streams import METRICS_1M, STREAMS, under
 
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
@@ -84,6 +85,23 @@ def refusal(spark: SparkSession, settings: Settings, layer: LayerName) -> str:
     message = str(refused.value)
     assert "\n" not in message
     return message
+
+
+@pytest.mark.parametrize(
+    "table", [*(pytest.param(name, marks=pytest.mark.soak) for name in (BRONZE, SILVER)), DEAD_LETTERS, GOLD]
+)
+def test_a_table_with_column_mapping_is_refused_by_that_name_where_layers_start(
+    spark: SparkSession, settings: Settings, tmp_path: Path, table: str
+) -> None:
+    path = pipeline.path_of(settings, table)
+    copy = shutil.copytree(path, tmp_path / table)
+    with replaced(path, copy):
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+        before = pipeline.versions(settings)
+        with pytest.raises(TableError, match=rf"^{table} at .* has Delta's table feature columnMapping"):
+            pipeline.run_layers(spark, settings, *LAYERS)
+        assert "columnMapping" in str(check_files(Lake(spark, settings.lake), STREAM))
+        assert pipeline.versions(settings) == before
 
 
 @pytest.mark.parametrize(("layer", "table"), [("gold", SILVER), ("silver", BRONZE)])

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DecimalType, StructType
+from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructType
 
 from lakehouse import tables
 from lakehouse.audit.landing import unknown_fields
@@ -87,6 +87,42 @@ def test_columns_are_told_by_name_also_within_structs_and_arrays() -> None:
         added=(Added("a", "string", None), Added("reasons.element.rule", "string", "offset")),
         missing=("old",),
     )
+
+
+def test_types_are_compared_without_comments_and_whether_they_may_be_null() -> None:
+    notes = {"comment": "a user's", "delta.columnMapping.id": 3}
+
+    def schema(field: StructType, *, nullable: bool) -> StructType:
+        of_map, of_array = MapType(StringType(), field, nullable), ArrayType(field, nullable)
+        return StructType().add("map", of_map).add("array", of_array).add("struct", field)
+
+    noted = schema(StructType().add("n", "long", nullable=False, metadata=notes), nullable=False)
+    plain = schema(StructType().add("n", "long"), nullable=True)
+    wider = schema(StructType().add("n", "decimal(38,9)").add("rule", "string"), nullable=True)
+
+    assert compare(noted, plain) == compare(plain, noted) == SchemaChanges()
+    changes = compare(noted, wider)
+    assert changes.added[0] == Added("map.value.rule", "string", "n")
+    assert changes.widened[0] == Widened("map.value.n", "decimal(38,9)")
+    assert compare(wider, noted).missing[0] == "map.value.rule"
+
+
+def test_a_comment_inside_a_map_stops_nothing_and_its_values_get_columns_in_place(lake: Lake) -> None:
+    def spec(value: StructType) -> TableSpec:
+        return replace(SPEC, schema=StructType().add("n", "integer").add("of", MapType(StringType(), value)))
+
+    first = spec(StructType().add("total", "integer"))
+    path = lake.ensure(first)
+    tables.append(lake.spark.createDataFrame([(1, {"a": (1,)})], first.schema), path)
+    lake.spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN of.value.total COMMENT 'theirs'")
+    assert lake.ensure(first) == path
+    tables.append(lake.spark.createDataFrame([(2, {"a": (2,)})], first.schema), path)
+
+    second = spec(StructType().add("total", "long").add("count", "long"))
+    lake.ensure(second)
+    tables.append(lake.spark.createDataFrame([(3, {"a": (2**40, 7)})], second.schema), path)
+    found = {row.n: tuple(row.of["a"]) for row in tables.read(lake.spark, path).collect()}
+    assert found == {1: (1, None), 2: (2, None), 3: (2**40, 7)}
 
 
 def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
