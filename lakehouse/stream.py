@@ -272,7 +272,7 @@ class FoldState:
     columns         their names
     until           a time column: records with this event time or a later one do not change the row
     settled         whether time alone no longer changes the row; only settled rows are cleared
-    unsettled_from  of the progress: rows that begin later are not cleared; null: there are none
+    unsettled_from  of the progress: rows that begin later are not cleared; null: it is unknown which
     """
 
     columns: tuple[str, ...]

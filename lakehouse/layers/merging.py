@@ -236,7 +236,7 @@ class Merge:
         if self._table.state is None or facts.first is None:
             return True
         unsettled_from = self._table.state.unsettled_from(progress)
-        return unsettled_from is not None and facts.first <= unsettled_from
+        return unsettled_from is None or facts.first <= unsettled_from
 
     def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
         """Return the keys of rows that have to be recomputed from silver, null where there are none."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+
+from lakehouse.tables.specs import shifted
 
 Value = datetime | int | str
 T = TypeVar("T", int, datetime)
@@ -73,31 +75,25 @@ class Near:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and greatest values in a file, by column, as Delta notes them; others are unknown."""
+    """The least and greatest values in a file, by column, as its writer has noted them in the log.
+
+    Writers note times differently. A note that is not understood is unknown, like one that is not there.
+    """
 
     least: Mapping[str, Any]
     greatest: Mapping[str, Any]
 
     def of(self, column: str) -> tuple[Value | None, Value | None]:
         """Return a column's bounds; null where they are unknown. Every value of the file lies within."""
-        least, greatest = _value(self.least.get(column)), _value(self.greatest.get(column))
-        if isinstance(greatest, datetime):
-            greatest = _next(greatest)
-        return least, greatest
+        return _reach(self.least.get(column))[0], _reach(self.greatest.get(column))[1]
 
 
 def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
     """Return those files, by name, that can hold the greatest value of a timestamp column."""
-    unknown = [name for name, bounds in files.items() if bounds.of(column)[1] is None]
-    known = {
-        name: _value(bounds.greatest.get(column)) for name, bounds in files.items() if name not in unknown
-    }
-    greatest = max(_times(known.values()), default=None)
-    return unknown + [name for name, value in known.items() if value == greatest]
-
-
-def _times(values: Iterable[Value | None]) -> Iterable[datetime]:
-    return (value for value in values if isinstance(value, datetime))
+    reach = {name: _reach(bounds.greatest.get(column)) for name, bounds in files.items()}
+    known = {name: last for name, (_, last) in reach.items() if isinstance(last, datetime)}
+    surely = max((first for first, _ in reach.values() if isinstance(first, datetime)), default=None)
+    return [name for name in files if name not in known or surely is None or known[name] > surely]
 
 
 def _is_less(one: Value, other: Value) -> bool:
@@ -109,27 +105,23 @@ def _is_less(one: Value, other: Value) -> bool:
     return isinstance(one, str) and isinstance(other, str) and one < other
 
 
-def _next(moment: datetime) -> datetime:
-    try:
-        return moment + _TRUNCATED
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
-
-
-def _value(noted: Any) -> Value | None:
+def _reach(noted: Any) -> tuple[Value | None, Value | None]:
+    """Return the least and the greatest value that a note may stand for; null if it is not understood."""
     if isinstance(noted, str):
-        return _time(noted) or noted
-    return noted if isinstance(noted, int) and not isinstance(noted, bool) else None
+        return _reach_of_text(noted)
+    return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
 
 
 @lru_cache(maxsize=100_000)
-def _time(text: str) -> datetime | None:
-    """Return a time as Delta notes it, null for any other text."""
+def _reach_of_text(text: str) -> tuple[Value, Value]:
+    """Return the same of a text: of a moment if it is one with an offset, else of the text itself."""
     try:
-        found = datetime.fromisoformat(text) if text.endswith("Z") else None
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        return None
-    return found
+        return text, text
+    if moment.tzinfo is None:
+        return text, text
+    return moment, shifted(moment, _TRUNCATED)
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakehouse.tables.entries import LogEntry, committed_ms_of, entry_of, rows_of, stats_of, total
+from lakehouse.tables.entries import LogEntry, bounds_of, committed_ms_of, entry_of, rows_of, total
 from lakehouse.tables.specs import EPOCH
 
 
@@ -191,7 +191,7 @@ class Log:
                 self.committed_ms = committed_ms_of(info)
 
     def _data_file(self, add: Mapping[str, Any]) -> FileFacts:
-        newest = (stats_of(add).get("maxValues") or {}).get(self._time_column)
+        newest = bounds_of(add)[1].get(self._time_column or "")
         return FileFacts(rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest))
 
 
@@ -203,8 +203,10 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def _time(text: object) -> datetime | None:
+    """Return a time that has an offset, null for anything else."""
     try:
-        return None if text is None else datetime.fromisoformat(str(text)).astimezone(UTC)
+        found = datetime.fromisoformat(str(text))
+        return None if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 

@@ -45,10 +45,32 @@ def test_numbers_and_texts_are_compared_with_the_bounds() -> None:
 
 @pytest.mark.parametrize(
     "bounds",
-    [Bounds({}, {}), Bounds({"at": "+12026-01-01T00:00:00.000Z"}, {"at": 7}), Bounds({"at": None}, {})],
+    [
+        Bounds({}, {}),
+        Bounds({"at": "+12026-01-01T00:00:00.000Z"}, {"at": 7}),
+        Bounds({"at": None}, {}),
+        Bounds({"at": "2027-01-01 00:00:00"}, {"at": "2025-01-01T00:00:00.000"}),
+        Bounds({"at": {"a": 1}}, {"at": ["2025-01-01T00:00:00Z"]}),
+        Bounds({"at": 1.5}, {"at": True}),
+    ],
 )
-def test_what_is_unknown_can_hold_any_row(bounds: Bounds) -> None:
+def test_what_is_unknown_can_hold_any_row_and_the_greatest_time(bounds: Bounds) -> None:
     assert Between("at", NOON, NOON).may_hold(bounds)
+    assert last_ones({"known": HOUR, "unknown": bounds}, "at") == ["known", "unknown"]
+
+
+@pytest.mark.parametrize(
+    "noted",
+    ["2026-05-04T14:00:00.000+02:00", "2026-05-04T08:29:08.000-03:30:52", "2026-05-04T12:00:00+00:00"],
+)
+def test_a_time_of_a_session_in_any_zone_is_understood(noted: str) -> None:
+    bounds = Bounds({"at": noted}, {"at": noted})
+
+    assert Between("at", NOON, NOON).may_hold(bounds)
+    for far in (NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)):
+        assert not Between("at", far, far).may_hold(bounds)
+    assert last_ones({"noon": bounds, "an hour on": HOUR}, "at") == ["an hour on"]
+    assert last_ones({"noon": bounds, "no time": Bounds({}, {"at": "x"})}, "at") == ["noon", "no time"]
 
 
 def test_all_conditions_of_one_group_have_to_hold() -> None:
