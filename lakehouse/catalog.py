@@ -19,6 +19,7 @@ from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import QueryResult
 from lakehouse.spark import internals
+from lakehouse.spark.collecting import collected
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake, TableSpec, leases
 
@@ -138,7 +139,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
         if not write and (what := _change_in(spark, statement)) is not None:
             raise WriteRefusedError(f"this statement does more than read ({what}); --write allows changes")
         frame = tables.retry_on_conflict(lambda: spark.sql(statement))
-        rows = frame.limit(limit + 1).collect()
+        rows = collected(frame.limit(limit + 1))
     except PySparkException as error:
         raise QueryError(first_line(error)) from None
     return QueryResult(frame.schema, rows[:limit], truncated=len(rows) > limit)

@@ -80,7 +80,7 @@ def _plain(value: Any, type_: DataType) -> Any:
         return {str(_plain(k, type_.keyType)): _plain(v, type_.valueType) for k, v in value.items()}
     if isinstance(type_, ArrayType):
         return [_plain(item, type_.elementType) for item in value]
-    if isinstance(type_, TimestampType):
+    if isinstance(type_, TimestampType) and isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return _plain_scalar(value)
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.errors import QueryError
 from lakehouse.records.validation import HEADERS, REASONS
+from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.tables import TableSpec
@@ -125,12 +126,13 @@ def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
-    """Return the letters seen last, newest first.
+    """Return the letters seen last, newest first, without key, headers and Kafka's timestamp.
 
     `value` is the first `value_bytes` of the raw value; an additional column `length` has its full length in
     bytes.
     """
     newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
+    newest = newest.drop("key", "headers", "kafka_timestamp")
     beginning = F.substring("value", 1, value_bytes)
     return newest.withColumns({"value": beginning, "length": F.octet_length("value")}).collect()
 
@@ -138,9 +140,10 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 def find_letter(letters: DataFrame, beginning: str) -> Row:
     """Return the one letter whose id begins with this text.
 
-    Raises QueryError if there is none, or more than one.
+    If it has a time that Python does not know, its times are texts (`lakehouse.spark.collecting`). Raises
+    QueryError if there is none, or more than one.
     """
-    found = letters.where(F.col("id").startswith(beginning)).limit(2).collect()
+    found = collected(letters.where(F.col("id").startswith(beginning)).limit(2))
     if not found:
         raise QueryError(
             f"there is no dead letter whose id begins with {beginning!r}; "
