@@ -102,7 +102,7 @@ def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFra
     now, path = datetime.now(UTC), lake.path("bronze", "metrics_events")
     load = Load("metrics", events, span_s=5, seed=number)
     rows = [
-        (sample.key, sample.value, None, "metrics-events", 0, number * events + place, now, 0, now)
+        (sample.key, sample.value, None, "metrics-events", 0, number * events + place, now, 0, now, None)
         for place, sample in enumerate(load.samples(settings))
     ]
     frame = lake.spark.createDataFrame(rows, bronze.SCHEMA).coalesce(2)

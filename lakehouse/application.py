@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -14,11 +15,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Console
 
-from lakehouse.errors import LakehouseError
+from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
+from lakehouse.ops.data_losses import LostRange
 from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
@@ -64,6 +66,14 @@ AllowOption = Annotated[
         "deleted and recreated, or whose changes VACUUM has removed."
     ),
 ]
+SkipOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC/PARTITION/OFFSET",
+        help="Pass over a record that nothing can read, and note it in ops.data_losses; may be given again. "
+        "OFFSET may be a range such as 5-9.",
+    ),
+]
 
 
 def run_layers(
@@ -79,11 +89,11 @@ def run_layers(
 
     On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
-    The caller chooses `trigger` and `allow`; the other options are set here. With `gated`, gold is exported
-    only while its suites hold. `verbose` prints tracebacks, which otherwise only go to the log. Returns after
-    catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails is reported in
-    a line and retried while others continue. Raises LakehouseError for what still fails at the end, and for
-    what a user can mend. Starts, stops and failures are kept in ops.events.
+    The caller chooses `trigger`, `allow` and `skip`; the other options are set here. With `gated`, gold is
+    exported only while its suites hold. `verbose` prints tracebacks, which otherwise only go to the log.
+    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
+    is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
+    end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
     check_trigger(trigger)
@@ -261,14 +271,34 @@ def job(layer: LayerName | None = None) -> None:
 
     def main(
         stream: StreamOption = None,
+def skipped(places: Sequence[str], settings: Settings, stream_names: Sequence[str]) -> list[LostRange]:
+    """Return the records that --skip names; raises SettingsError for what is no place in a topic in."""
+    topics = {
+        settings.topic(source.topic) for stream in choose(stream_names, settings) for source in stream.sources
+    }
+    return [_skipped(place, topics) for place in places]
+
+
+def _skipped(place: str, topics: Collection[str]) -> LostRange:
+    found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})(?:-(\d{1,18}))?", place, re.ASCII)
+    if found is None or found[1] not in topics:
+        raise SettingsError(
+            f"--skip {place}: expected TOPIC/PARTITION/OFFSET, of one of these topics: "
+            f"{', '.join(sorted(topics))}"
+        )
+    return LostRange(found[1], int(found[2]), int(found[3]), int(found[4] or found[3]))
+
+
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
         *,
         verbose: VerboseOption = False,
     ) -> None:
-        options = RunOptions(trigger, allow=allow or ())
-        run_layers(read_settings(), layers, stream or [], options, verbose=verbose)
+        settings = read_settings()
+        options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
+        run_layers(settings, layers, stream or [], options, verbose=verbose)
 
+        skip: SkipOption = None,
     what = "all layers" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."
     app = typer.Typer(add_completion=False)

@@ -144,7 +144,7 @@ def landed(
         stamp = landed_at if record.timestamp_ms is None else _from_ms(record.timestamp_ms)
         headers = [tuple(header) for header in record.headers] or None
         coordinates = (topic, record.partition or 0, offset if record.offset is None else record.offset)
-        rows.append((record.key, record.value, headers, *coordinates, stamp, 0, landed_at))
+        rows.append((record.key, record.value, headers, *coordinates, stamp, 0, landed_at, None))
     return rows
 
 

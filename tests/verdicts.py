@@ -40,7 +40,7 @@ def judge_batches(
             coordinates_of(row): judge_record(
                 CONTRACTS[source.table],
                 row["value"],
-                row["timestamp"] // 1000,
+                row["raw_timestamp"] if row["timestamp"] is None else row["timestamp"] // 1000,
                 row["ingested_at"],
                 watermark_us,
                 key=row["key"],

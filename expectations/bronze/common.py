@@ -12,10 +12,12 @@ def landed() -> list[Expectation]:
     """Expect Kafka records with everything that Kafka knows of them, key and value aside."""
     return [
         unique(COORDINATES),
-        required(COORDINATES, (*COORDINATES, "timestamp", "timestamp_type", "ingested_at")),
+        required(COORDINATES, (*COORDINATES, "timestamp_type", "ingested_at")),
         rows(COORDINATES, "partitions and offsets count from 0", "partition >= 0 AND offset >= 0"),
         rows(
-            COORDINATES, "timestamps are the producer's (0) or the broker's (1)", "timestamp_type IN (0, 1)"
+            COORDINATES,
+            "timestamps are the producer's (0) or the broker's (1), or there is none (-1)",
+            "timestamp_type IN (-1, 0, 1)",
         ),
         rows(COORDINATES, "headers have keys", "NOT exists(headers, header -> header.key IS NULL)"),
         no_rows(

@@ -7,7 +7,7 @@ what cannot be compared because VACUUM has removed files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
+from lakehouse.audit.whole_topic import WholeTopic
 from lakehouse.layers.outgoing import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
-from lakehouse.records.kafka_source import read_between
 from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
@@ -53,6 +53,13 @@ def check_topic(
     lake: Lake, stream: Stream, table: MergedTable, topic: str, bootstrap_servers: str
 ) -> list[Check]:
     """Compare a gold table with the topic that it is exported to."""
+    return WholeTopic(lake.spark, bootstrap_servers, topic).asked(
+        lambda records: _check(lake, stream, table, records)
+    )
+
+
+def _check(lake: Lake, stream: Stream, table: MergedTable, records: WholeTopic) -> list[Check]:
+    topic, bootstrap_servers = records.name, records.servers
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     group = progress_group(table.name, topic)
     progress = read_progress(bootstrap_servers, group, topic)
@@ -61,7 +68,8 @@ def check_topic(
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
     try:
-        found = None if progress is None else _sent(lake, table, topic, progress.position, bootstrap_servers)
+        ranges = offset_ranges(bootstrap_servers, topic)
+        found = None if progress is None else _sent(lake, table, progress.position, ranges, records)
         if found is None:
             return [subject.compared(0, notes=["nothing has been exported yet"])]
         return [_compared(lake, table, topic, found, subject)]
@@ -119,16 +127,19 @@ def _unknown_progress(
 
 
 def _sent(
-    lake: Lake, table: MergedTable, topic: str, position: Position, bootstrap_servers: str
+    lake: Lake,
+    table: MergedTable,
+    position: Position,
+    ranges: Mapping[int, tuple[int, int]],
+    records: WholeTopic,
 ) -> _Sent | None:
     spark, path = lake.spark, lake.path("gold", table.name)
     version = exported_version(lake, table, position)
     if version is None:
         return None
-    ranges = offset_ranges(bootstrap_servers, topic)
     # Messages up to here came from versions that the table has by now.
     newest = tables.version_of(spark, path)
-    messages = read_between(spark, bootstrap_servers, topic, ranges).select(
+    messages = records.between(ranges).select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
         "partition",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
+from lakehouse.audit.whole_topic import WholeTopic
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import offsets_in, sources_in
-from lakehouse.records.kafka_source import read_between
+from lakehouse.records.offsets import OffsetRange
 from lakehouse.stream import Contract, Source, Stream
 from lakehouse.tables import Lake
 from lakehouse.topics import offset_ranges
@@ -24,10 +25,16 @@ def check_landing(
     lake: Lake, stream: Stream, source: Source, topic: str, bootstrap_servers: str
 ) -> list[Check]:
     """Compare the topic with bronze, record by record."""
+    return WholeTopic(lake.spark, bootstrap_servers, topic).asked(
+        lambda records: _check(lake, stream, source, records, offset_ranges(bootstrap_servers, topic))
+    )
+
+
+def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, ranges: Ranges) -> list[Check]:
+    topic = records.name
     query = f"bronze.{source.table}"
     subject = Compared(stream.name, "landed", f"{topic} → {query}")
     read = _read_up_to(lake, query, topic)
-    ranges = offset_ranges(bootstrap_servers, topic)
     beyond = [
         Difference(
             {"topic": topic, "partition": partition},
@@ -44,12 +51,12 @@ def check_landing(
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
     bronze = taken.filter_kept(lake.read("bronze", source.table))
     landed = _counted(bronze.where(F.col("topic") == topic))
-    explained = [*taken.notes(), *_losses(lake, topic), *_unknown(bronze, source)]
+    lost = _losses(lake, topic)
+    explained = [*taken.notes(), *map(_said, lost), *_unknown(bronze, source)]
     if not due:
         return [subject.compared(landed.count(), notes=explained)]
-    sent = read_between(lake.spark, bootstrap_servers, topic, due).select(
-        "partition", "offset", _content().alias("sent")
-    )
+    of_lost = [OffsetRange(topic, row.partition, row.first_offset, row.last_offset) for row in lost]
+    sent = records.between(due, of_lost).select("partition", "offset", _content().alias("sent"))
     both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
     try:
         what = (
@@ -58,7 +65,7 @@ def check_landing(
             .when(F.col("sent") != F.col("landed"), F.lit("bronze has other bytes than Kafka"))
         )
         different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
-        notes = [*_notes(both, due, topic), *explained]
+        notes = [*_notes(both, due, topic, of_lost), *explained]
         return [subject.compared(landed.count(), [different.where("what IS NOT NULL")], notes)]
     finally:
         both.unpersist()
@@ -83,7 +90,7 @@ def _counted(bronze: DataFrame) -> DataFrame:
     return bronze.groupBy("partition", "offset").agg(F.count(F.lit(1)).alias("times"), content)
 
 
-def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
+def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]) -> list[str]:
     """Explain what is not a difference: offsets without a record, and rows whose record has left Kafka."""
     counts = both.groupBy("partition").agg(
         F.count("sent").alias("sent"),
@@ -97,7 +104,12 @@ def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
     for partition, (first, end) in sorted(due.items()):
         row = by_partition.get(partition)
         compacted = row.compacted if row else 0
-        empty = end - first - (row.sent if row else 0) - compacted
+        skipped = sum(
+            max(0, min(one.last + 1, end) - max(one.first, first))
+            for one in lost
+            if one.partition == partition
+        )
+        empty = end - first - (row.sent if row else 0) - compacted - skipped
         where = f"{topic}-{partition}"
         if row and row.expired:
             notes.append(f"{where}: {row.expired:,} rows of offsets before {first} that Kafka has expired")
@@ -111,15 +123,17 @@ def _notes(both: DataFrame, due: Ranges, topic: str) -> list[str]:
     return notes
 
 
-def _losses(lake: Lake, topic: str) -> list[str]:
-    """Return notes of offsets that expired before landing, and whose loss somebody has allowed."""
+def _losses(lake: Lake, topic: str) -> list[Row]:
+    """Return the offsets that never landed, as somebody has allowed."""
     lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
-    rows = lost.orderBy("partition", "first_offset").collect()
-    return [
-        f"{topic}-{row.partition}: offsets {row.first_offset} to {row.last_offset} expired unread; noted as "
-        f"lost by --allow data-loss for {row.query}"
-        for row in rows
-    ]
+    return lost.orderBy("partition", "first_offset").collect()
+
+
+def _said(lost: Row) -> str:
+    return (
+        f"{lost.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.last_offset} never landed; "
+        f"noted as lost by --allow data-loss or --skip for {lost.query}"
+    )
 
 
 def _unknown(bronze: DataFrame, source: Source) -> list[str]:

@@ -27,7 +27,7 @@ From = Annotated[
     typer.Option(
         "--from",
         help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. Of silver the Kafka "
-        "record's timestamp, of gold a row's first time (window_start, ts).",
+        "record's timestamp, or its landing if it has none; of gold a row's first time (window_start, ts).",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only before this time; as --from.")]

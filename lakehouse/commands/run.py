@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.application import AllowOption, StreamOption, TriggerOption, VerboseOption, run_layers
+from lakehouse.application import (
+    AllowOption,
+    SkipOption,
+    StreamOption,
+    TriggerOption,
+    VerboseOption,
+    run_layers,
+    skipped,
+)
 from lakehouse.errors import SettingsError
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions
@@ -33,6 +41,7 @@ def run(
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
     allow: AllowOption = None,
+    skip: SkipOption = None,
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
     ] = False,
@@ -56,5 +65,9 @@ def run(
     settings = read_settings()
     if telemetry_port is not None:
         settings = settings.model_copy(update={"telemetry_port": telemetry_port})
-    options = RunOptions(trigger, allow=allow or ())
+    if skip and "bronze" not in layers:
+        raise SettingsError(
+            "--skip passes over records of Kafka: use it with `lakehouse run bronze` or `all`"
+        )
+    options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
     run_layers(settings, layers, stream or [], options, gated=gate, verbose=verbose)

@@ -2,8 +2,9 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the
 record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its
-micro-batch was written. Times are UTC. A rerun writes nothing twice: the commit with the records says up to
-which offsets they reach.
+micro-batch was written. Times are UTC. If Kafka's number is no time of the years 1900 to 9998, or -1, which
+means none, `timestamp` is null and `raw_timestamp` is the number. A rerun writes nothing twice: the commit
+with the records says up to which offsets they reach.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, by_reference, execute_for
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, Written
 
 SCHEMA = (
     StructType()
@@ -40,6 +41,7 @@ SCHEMA = (
     .add("timestamp", "timestamp")
     .add("timestamp_type", "integer")
     .add("ingested_at", "timestamp")
+    .add("raw_timestamp", "long")
 )
 
 
@@ -68,14 +70,14 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
-    """Return rows of the Kafka source as bronze rows that landed at a time, UTC."""
+    """Return records of a topic as bronze rows that landed at a time, UTC."""
     landed = by_reference(F.lit(ingested_at), F.col("partition"))
     return _columns().of(records.withColumn("ingested_at", landed))
 
 
 @cache
 def _columns() -> Columns:
-    return Columns({name: F.col(name) for name in SCHEMA.names} | {"timestamp_type": F.col("timestampType")})
+    return Columns({name: F.col(name) for name in SCHEMA.names})
 
 
 class _Landing(Step):
@@ -106,12 +108,29 @@ class _Landing(Step):
         if taken is None:
             return None
         return Batch(
-            taken.rows, taken.records, taken.number, taken.moves, reads=taken.reads, size=taken.records
+            taken.rows,
+            taken.records,
+            taken.number,
+            taken.moves,
+            reads=taken.reads,
+            size=taken.records,
+            record=taken.record,
         )
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Append the records; they stay in memory for the length of the block."""
+        landed, written = self._append(batch, now)
+        try:
+            rows = InMemory(landed, written.rows, cast("int", written.version))
+            yield Passed(
+                BatchResult(written.rows, {self._table: written.rows}), rows if self.passes_on else None
+            )
+        finally:
+            landed.unpersist()
+
+    def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
+        """Append the records; if Spark's source does not take one, append those before it, or it apart."""
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
         # One file per partition of the topic would be many small files in each micro-batch.
@@ -120,13 +139,12 @@ class _Landing(Step):
         if self.passes_on:
             landed.persist()
         try:
-            written = tables.append(landed, self._path, batch.moves)
-            rows = InMemory(landed, written.rows, cast("int", written.version))
-            yield Passed(
-                BatchResult(written.rows, {self._table: written.rows}), rows if self.passes_on else None
-            )
-        finally:
+            return landed, tables.append(landed, self._path, batch.moves)
+        except Exception as error:
             landed.unpersist()
+            if not self._topic.set_apart(error) or (again := self.plan({})) is None:
+                raise
+        return self._append(again, now)
 
     def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - nobody fills a topic here
         """Read no record that is not there now."""

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse import tables
 from lakehouse.errors import PositionError
+from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.reading import InMemory, Reading, Taken
 from lakehouse.stream import Stream, only
 from lakehouse.tables import Move, Position
@@ -35,9 +36,10 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class Permitted:
-    """What is not refused, and who is told of what was let through."""
+    """What is not refused, which records are passed over, and who is told of what was let through."""
 
     allow: Collection[Allow] = ()
+    skip: Collection[LostRange] = ()
     notice: Callable[[str], None] = lambda _text: None
 
 
@@ -61,7 +63,7 @@ class Batch:
     table it fills gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows;
     `ends` says up to where each table is read, by its name (`lakehouse.progress.reading.Taken`). `reads` says
     in words what is read. `size` is what a step's `limit` is compared with, 0 for what cannot be taken in
-    smaller parts.
+    smaller parts. `record` is the place of the only Kafka record that is read, if it is only one.
     """
 
     rows: DataFrame
@@ -72,6 +74,7 @@ class Batch:
     ends: Mapping[str, Position] = field(default_factory=dict)
     reads: str = ""
     size: int = 0
+    record: str | None = None
 
     @property
     def is_resumed(self) -> bool:

@@ -2,34 +2,37 @@
 
 What does not fit is refused with what happened and the way out: a topic that was deleted and recreated,
 offsets that run back, records that Kafka dropped before they had landed. If such a loss is allowed, it is
-noted in ops.data_losses and passed over.
+noted in ops.data_losses and passed over, and so is a record that the user wants to skip. Records that Spark's
+source does not take are read apart, in the driver (`lakehouse.records.kafka_source`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.errors import PositionError
+from lakehouse.errors import PositionError, StreamError
 from lakehouse.events import Kind, note
 from lakehouse.layers.step import Allow, Permitted
 from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
-from lakehouse.records.kafka_source import read_between
+from lakehouse.records.kafka_source import Place, ReadApart, invalid, misdated, read_apart, read_between
 from lakehouse.spark.execution import FEW_ROWS
-from lakehouse.spark.query_errors import is_heap_full
+from lakehouse.spark.query_errors import is_heap_full, what_of
 from lakehouse.tables import Lake, Move
 from lakehouse.topics import OffsetLooker, describe_topic
 
 Offsets = Mapping[int, int]
+Ranges = Mapping[int, tuple[int, int]]
 
 _LOOKED_AT = 200  # records, to judge the size of many
 _MANY_RECORDS = 100_000  # a live micro-batch has fewer, and the look would be a tenth of its time
@@ -38,13 +41,17 @@ _OVERHEAD_BYTES = 64  # of a record, in memory
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets of each partition: as rows of Spark's source, and how many at most."""
+    """Records between two offsets of each partition: as rows, and how many at most.
+
+    `record` is the place of the only one.
+    """
 
     rows: DataFrame
     records: int
     number: int
     moves: tuple[Move, ...]
     reads: str
+    record: str | None
 
 
 class TopicReading:
@@ -71,6 +78,7 @@ class TopicReading:
         self._max_bytes = max_bytes
         self._permitted = permitted
         self._until: Offsets | None = None
+        self._apart = dict[int, int]()  # from where on a partition's records are read apart
         self._looker = OffsetLooker(bootstrap_servers, topic)
         self._source = self._identified()
 
@@ -91,20 +99,75 @@ class TopicReading:
         first = self._first(noted, there)
         until = self._until
         ends = {n: end if until is None else min(end, until.get(n, 0)) for n, (_, end) in there.items()}
-        waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n]}
+        skipped = self._skip(first, ends)
+        waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n] or n in skipped}
         if not waiting:
             return None
-        ranges = capped(waiting, self._most(waiting, limit or sys.maxsize))
-        reached = {n: end for n, (_, end) in ranges.items()}
+        rows, ranges = self._read(
+            waiting, self._most(waiting, limit or sys.maxsize), singly=limit is not None
+        )
         return TakenRecords(
-            read_between(self._lake.spark, self._servers, self._topic, ranges, singly=limit is not None),
+            rows,
             sum(end - start for start, end in ranges.values()),
             tables.version_in(snapshot) + 1,
-            offset_moves(self._query, self._source, noted, reached),
+            offset_moves(self._query, self._source, noted, {n: end for n, (_, end) in ranges.items()}),
             f"{self._topic} {_shown_ranges(ranges)}",
+            self._only(ranges),
         )
 
-    def _most(self, waiting: Mapping[int, tuple[int, int]], limit: int) -> int:
+    def _only(self, ranges: Ranges) -> str | None:
+        """Return the place of the only record in the ranges, null if there are more."""
+        places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
+        is_one = sum(end - first for first, end in ranges.values()) == 1
+        return str(places[0]) if is_one else None
+
+    def set_apart(self, error: Exception) -> bool:
+        """Read apart, from now on, the record at which Spark's source has failed; tell whether it is one."""
+        place = misdated(error) or invalid(error)
+        if place is None or self._apart.get(place.partition, sys.maxsize) <= place.offset:
+            return False
+        self._apart[place.partition] = place.offset
+        return True
+
+    def _read(
+        self, waiting: Ranges, most: int, *, singly: bool
+    ) -> tuple[DataFrame, dict[int, tuple[int, int]]]:
+        """Return records of the ranges, about so many, and how far they reach."""
+        apart = {n: span for n, span in waiting.items() if span[0] >= self._apart.get(n, sys.maxsize)}
+        ahead = {
+            n: (first, min(end, self._apart.get(n, end)))
+            for n, (first, end) in waiting.items()
+            if n not in apart
+        }
+        ranges = capped(ahead, most)
+        rows = (
+            [read_between(self._lake.spark, self._servers, self._topic, ranges, singly=singly)]
+            if ranges
+            else []
+        )
+        for n, (first, end) in apart.items():
+            found = self._read_apart(Place(self._topic, n, first), min(end, first + most))
+            rows.append(found.rows)
+            ranges[n] = first, found.reached
+            if found.is_misdated:  # and so may be what follows
+                self._apart[n] = found.reached
+            else:
+                del self._apart[n]
+        return reduce(DataFrame.unionByName, rows), ranges
+
+    def _read_apart(self, place: Place, end: int) -> ReadApart:
+        try:
+            return read_apart(self._lake.spark, self._servers, place, end)
+        except (Py4JError, TimeoutError) as error:
+            bad = invalid(error)
+            if bad is not None and bad.offset > place.offset:
+                return read_apart(self._lake.spark, self._servers, place, bad.offset)
+            raise StreamError(
+                f"{self._query} cannot read the record at {place}, and neither can Kafka's own client: "
+                f"{what_of(error)}. If that lasts, {skipping(str(place))}"
+            ) from error
+
+    def _most(self, waiting: Ranges, limit: int) -> int:
         """Return how many of the waiting records are taken at most."""
         most = min(self._max_records, limit)
         if min(most, sum(end - first for first, end in waiting.values())) < _MANY_RECORDS:
@@ -112,12 +175,14 @@ class TopicReading:
         try:
             size = self._bytes_a_record(capped(waiting, _LOOKED_AT))
         except Exception as error:
+            if self.set_apart(error):
+                return min(most, FEW_ROWS)
             if not is_heap_full(error):
                 raise
             return 1
         return min(most, max(FEW_ROWS, int(self._max_bytes / size)))
 
-    def _bytes_a_record(self, ranges: Mapping[int, tuple[int, int]]) -> float:
+    def _bytes_a_record(self, ranges: Ranges) -> float:
         """Return how large records are on average, unpacked."""
         rows = read_between(self._lake.spark, self._servers, self._topic, ranges)
         sizes = (F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value"))
@@ -186,15 +251,37 @@ class TopicReading:
             self._pass_over(lost)
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
-    def _pass_over(self, lost: Iterable[LostRange]) -> None:
+    def _pass_over(self, lost: Sequence[LostRange]) -> None:
         what = f"Kafka no longer has offsets {', '.join(map(str, lost))}, which {self._query} has not read"
         if Allow.DATA_LOSS not in self._permitted.allow:
             raise PositionError(
                 f"{what}: they have expired. Run once with --allow {Allow.DATA_LOSS} to note them in "
                 f"{data_losses.DATA_LOSSES.qualified_name} as lost and continue after them"
             )
+        self._note(lost, f"{what}; allowed")
+
+    def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
+        """Pass over the records that the user wants to skip; return the partitions in which one was due.
+
+        Moves the first offsets behind them, or the ends before them.
+        """
+        passed = set[int]()
+        for one in sorted(self._permitted.skip, key=lambda one: one.first_offset):
+            n = one.partition
+            if one.topic != self._topic or n not in ends or first[n] >= ends[n]:
+                continue
+            if one.first_offset <= first[n] <= one.last_offset:
+                lost = replace(one, first_offset=first[n], last_offset=min(one.last_offset, ends[n] - 1))
+                self._note([lost], f"{self._query} passes over offsets {lost}; skipped")
+                first[n] = lost.last_offset + 1
+                passed.add(n)
+            elif first[n] < one.first_offset:
+                ends[n] = min(ends[n], one.first_offset)
+        return passed
+
+    def _note(self, lost: Iterable[LostRange], what: str) -> None:
         if data_losses.note(self._lake, lost, self._query, datetime.now(UTC)):
-            told = f"{what}; allowed, and noted in {data_losses.DATA_LOSSES.qualified_name}"
+            told = f"{what}, and noted in {data_losses.DATA_LOSSES.qualified_name}"
             note(Kind.DATA_LOSS, told, layer="bronze", table=self._query)
             self._permitted.notice(told)
 
@@ -212,11 +299,17 @@ class TopicReading:
         )
 
 
-def capped(waiting: Mapping[int, tuple[int, int]], records: int) -> dict[int, tuple[int, int]]:
-    """Return the ranges of offsets, shortened in proportion so that they have about so many records."""
+def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
+    """Return the ranges of offsets, shortened in proportion so that they have about so many records.
+
+    If there are fewer records than partitions, those with most waiting have one each, the others none.
+    """
     every = sum(end - first for first, end in waiting.values())
     if every <= records:
         return dict(waiting)
+    if records < len(waiting):
+        longest = sorted(waiting, key=lambda n: waiting[n][0] - waiting[n][1])[:records]
+        return {n: (waiting[n][0], min(waiting[n][1], waiting[n][0] + 1)) for n in longest}
     return {
         n: (first, min(end, first + max(1, (end - first) * records // every)))
         for n, (first, end) in waiting.items()
@@ -227,5 +320,13 @@ def _shown(offsets: Offsets) -> str:
     return ", ".join(f"{n}:{offset}" for n, offset in sorted(offsets.items())) or "nothing"
 
 
-def _shown_ranges(ranges: Mapping[int, tuple[int, int]]) -> str:
+def skipping(place: str) -> str:
+    """Return the way out for a record that nothing can read."""
+    return (
+        f"`lakehouse run bronze --skip {place}` passes over it and notes it in "
+        f"{data_losses.DATA_LOSSES.qualified_name}"
+    )
+
+
+def _shown_ranges(ranges: Ranges) -> str:
     return ", ".join(f"{n}:{first}-{end}" for n, (first, end) in sorted(ranges.items()))

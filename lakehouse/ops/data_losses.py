@@ -1,4 +1,4 @@
-"""Records that Kafka dropped before they landed, and whose loss the user has allowed.
+"""Records that never landed, as the user has allowed: Kafka dropped them, or nothing can read them.
 
 Grain of ops.data_losses: one row per range of offsets, first and last included; key: topic, partition,
 first_offset. Ranges of a partition do not overlap. Not every offset in a range was a record: transaction
@@ -33,7 +33,7 @@ _KEYS = ("topic", "partition", "first_offset")
 
 @dataclass(frozen=True)
 class LostRange:
-    """Offsets of a partition that Kafka no longer has, first and last included."""
+    """Offsets of a partition that do not land, first and last included."""
 
     topic: str
     partition: int

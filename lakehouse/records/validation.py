@@ -20,6 +20,9 @@ the input, row for row.
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
 
+A record without a timestamp has Kafka's. If that is no such instant either, or -1, which means none in Kafka,
+the record breaks bad_timestamp.
+
 Where a key is there twice the last one counts. What the JSON parser cannot hold is not_json too: nesting
 deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
 contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice.
@@ -73,6 +76,8 @@ _STRICT_JSON = {
 # and none of them falls into another calendar or a local mean time.
 _BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # the variant's type for an integer beyond a long
 _MIN_EPOCH_MS, _MAX_EPOCH_MS = -2_208_988_800_000, 253_370_764_799_999
+KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
+NO_TIMESTAMP = -1  # in Kafka's protocol
 _ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
 _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
 
@@ -156,6 +161,11 @@ def _verdict(source: Source) -> _Verdict:
         ),
         Columns({name: F.col(name) for name in columns} | {"raw": F.when(F.size("reasons") > 0, raw)}),
     )
+
+
+def is_kafka_time(ms: Column) -> Column:
+    """Tell whether a Kafka record's timestamp is a time: of an accepted year, and not -1 (none)."""
+    return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
@@ -255,9 +265,9 @@ def _event_time(stamp: Column) -> Column:
     millis = F.try_variant_get(stamp, "$", "bigint")
     text = F.try_variant_get(stamp, "$", "string")
     iso = F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp")
-    of_record = F.unix_millis("_timestamp").between(_MIN_EPOCH_MS, _MAX_EPOCH_MS)
+    of_record = F.when(is_kafka_time(F.unix_millis("_timestamp")), F.col("_timestamp"))
     return (
-        F.when(kind.isNull() | (kind == "VOID"), F.when(of_record, F.col("_timestamp")))
+        F.when(kind.isNull() | (kind == "VOID"), of_record)
         .when((kind == "BIGINT") & millis.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS), F.timestamp_millis(millis))
         .when(
             (kind == "STRING")
@@ -287,7 +297,7 @@ def _event_time_reason(contract: Contract) -> Column:
     stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
     kinds = "epoch milliseconds (an integer) or ISO 8601 with an offset"
     message = f"{contract.event_time} must be {kinds}, of the years 1900 to 9998"
-    of_record = f"without {contract.event_time} the Kafka record's own must be of the years 1900 to 9998"
+    of_record = f"without {contract.event_time} the Kafka record must have a time of the years 1900 to 9998"
     wrong = F.concat(F.lit(f"{contract.event_time} must be {kinds}, not "), json_name(kind))
     return F.when(
         F.col("event_time").isNull(),

@@ -11,7 +11,7 @@ commits that rewrite rows. Meanwhile the rebuild holds the source's letters excl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -42,7 +42,10 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Landed:
-    """The Kafka records with a timestamp in [since, until), UTC; null: unbounded on that side."""
+    """The Kafka records with a timestamp in [since, until), UTC; null: unbounded on that side.
+
+    One without a timestamp counts by its landing.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
@@ -50,11 +53,17 @@ class Landed:
     def condition(self) -> Column:
         """Return the condition on bronze rows."""
         ends = {
-            "since": F.col("timestamp") >= F.lit(self.since),
-            "until": F.col("timestamp") < F.lit(self.until),
+            "since": _at(lambda time: time >= F.lit(self.since)),
+            "until": _at(lambda time: time < F.lit(self.until)),
         }
         given = (end for name, end in ends.items() if getattr(self, name) is not None)
         return reduce(Column.__and__, given, F.lit(True))
+
+
+def _at(is_within: Callable[[Column], Column]) -> Column:
+    """Return a condition on when a record was sent, in a form by which files are skipped."""
+    time = F.col("timestamp")
+    return is_within(time) | (time.isNull() & is_within(F.col("ingested_at")))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 
 from lakehouse.errors import HeapError
 from lakehouse.layers.step import Batch, BatchResult, Step, StepMaker
+from lakehouse.layers.topic_reading import skipping
 from lakehouse.progress.reading import InMemory
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Failure, Troubles
@@ -178,7 +179,10 @@ class StreamLoop:
         """Let a step try a smaller micro-batch, at once; tell whether there is one."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
         if batch.size <= 1 or has_ended(self._lake.spark):
-            error = HeapError(f"{slot.name} failed in {where}. It cannot take less; give Spark more memory")
+            skip = "" if batch.record is None else f"; or {skipping(batch.record)}"
+            error = HeapError(
+                f"{slot.name} failed in {where}. It cannot take less; give Spark more memory{skip}"
+            )
             error.__cause__ = cause
             self._failed(slot, error, batch)
             return False

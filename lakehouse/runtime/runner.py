@@ -15,6 +15,7 @@ from typing import Protocol
 
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
+from lakehouse.ops.data_losses import LostRange
 from lakehouse.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.runtime.schedule import Alone, Schedule
 from lakehouse.runtime.signals import Stop
@@ -48,7 +49,7 @@ class RunOptions:
     - `on_notice` gets a line when a guard lets something through, and when something fails or recovers.
       `watch` hears of failures and recoveries, too.
     - `clock` returns the time, UTC.
-    - `allow` lists what is not refused.
+    - `allow` lists what is not refused, `skip` the records that bronze passes over.
     - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if rows are few.
@@ -62,6 +63,7 @@ class RunOptions:
     stop: Stop | None = None
     clock: Clock = utc_now
     allow: Collection[Allow] = ()
+    skip: Collection[LostRange] = ()
     gate: Gate | None = None
     at_once: int = 1
     watch: Watch | None = None
@@ -108,7 +110,7 @@ class _Run:
         self._options = options
         self._stop = options.stop or Stop()
         self._gate = options.gate if "export" in layers else None
-        permitted = Permitted(options.allow, options.on_notice)
+        permitted = Permitted(options.allow, options.skip, options.on_notice)
         lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
         makers = {
             one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams

@@ -57,7 +57,7 @@ def _land(lake: Lake, settings: Settings) -> None:
         for place, source in enumerate(stream.sources):
             path = lake.ensure(bronze.spec(source))
             rows = [
-                (sample.key, sample.value, None, source.topic, 0, number, now, 0, now)
+                (sample.key, sample.value, None, source.topic, 0, number, now, 0, now, None)
                 for number, sample in enumerate(samples)
                 if sample.source == place
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
@@ -13,17 +14,29 @@ from lakehouse.spark import internals
 
 _HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND", "PATH_NOT_FOUND")
+_TASK_FAILED = "Job aborted due to stage failure"
 _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 def error_line(error: BaseException) -> str:
     """Return an error's message, without the stack traces that Spark puts into messages.
 
-    That a disk is full comes first: Java says so only at the end of those.
+    That a disk is full comes first: Java says so only at the end of those. Where Spark says that a task
+    failed, the innermost cause is added.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    if isinstance(error, Py4JJavaError) and _TASK_FAILED in line:
+        root = first_line(_root_of(error.java_exception).toString())
+        line = line if root in line else f"{line}: {root}"
     why = _no_room(error)
     return line if why is None else f"the disk is full ({why}): {line}"
+
+
+def _root_of(java: Any) -> Any:
+    """Return the innermost cause of an exception of Java's."""
+    while (cause := java.getCause()) is not None:
+        java = cause
+    return java
 
 
 def what_of(error: BaseException) -> str:

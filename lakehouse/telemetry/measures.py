@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from lakehouse.records.validation import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends
@@ -32,8 +33,9 @@ def partition_lags(
             reason = f"bronze has read up to offset {positions[number]:,}: the topic was recreated"
             found.append(PartitionLag(topic, number, positions[number], there.end, None, None, reason))
             continue
-        records, at = there.end - unread[number], times.get((topic, number))
-        seconds = 0.0 if not records else None if at is None else _age_s(at, now)
+        records, at = there.end - unread[number], times.get((topic, number), NO_TIMESTAMP)
+        is_time = at in KAFKA_TIMES and at != NO_TIMESTAMP
+        seconds = 0.0 if not records else _age_s(at, now) if is_time else None
         found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds))
     return found
 

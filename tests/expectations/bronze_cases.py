@@ -20,14 +20,17 @@ def record(topic: str, offset: int = 0) -> Row:
 
 def _case(table: str, topic: str) -> Case:
     view = f"bronze_{table}"
-    row, other = record(topic), {**record(topic, 1), "headers": "NULL", "timestamp_type": "1"}
+    row, other = (
+        record(topic),
+        {**record(topic, 1), "headers": "NULL", "timestamp": "NULL", "timestamp_type": "-1"},
+    )
     return Case(
         good={view: [row, other], "limits": [LIMITS]},
         bad={
             "keys are unique": {view: [row, row]},
-            "what is required is there": {view: [row, {**other, "timestamp": "NULL"}]},
+            "what is required is there": {view: [row, {**other, "ingested_at": "NULL"}]},
             "partitions and offsets count from 0": {view: [row, {**other, "offset": "-1"}]},
-            "timestamps are the producer's (0) or the broker's (1)": {
+            "timestamps are the producer's (0) or the broker's (1), or there is none (-1)": {
                 view: [row, {**other, "timestamp_type": "2"}]
             },
             "headers have keys": {

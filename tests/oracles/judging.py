@@ -21,6 +21,7 @@ _STEP, _BEYOND = Decimal("1e-9"), Decimal("1e29")  # decimal(38,9)
 _MOST = 1e140
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_NO_TIMESTAMP = -1  # in Kafka's protocol
 _FIRST_MS = (datetime(1900, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _LAST_MS = (datetime(9998, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _ISO = re.compile(
@@ -210,7 +211,7 @@ def _decimal_38_9(number: Number) -> Decimal | None:
 def _event_time(stamp: object, kafka_timestamp_ms: int) -> tuple[int, str | None]:
     """Return the event time in microseconds, or the rule that it breaks."""
     if stamp is None:
-        known = _FIRST_MS <= kafka_timestamp_ms <= _LAST_MS
+        known = _FIRST_MS <= kafka_timestamp_ms <= _LAST_MS and kafka_timestamp_ms != _NO_TIMESTAMP
         return (kafka_timestamp_ms * 1000, None) if known else (0, "bad_timestamp")
     if isinstance(stamp, str):
         micros = _parse_iso(stamp)

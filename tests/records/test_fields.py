@@ -38,7 +38,8 @@ def judged(
 ) -> list[Row]:
     """The records, each a key and a value, as judged rows in their order."""
     rows = [
-        (key, value, None, "t", 0, offset, LANDED, 0, LANDED) for offset, (key, value) in enumerate(records)
+        (key, value, None, "t", 0, offset, LANDED, 0, LANDED, None)
+        for offset, (key, value) in enumerate(records)
     ]
     frame = local_frame(spark, rows, bronze.SCHEMA)
     return judge(frame, Source("t", "t", contract), None).orderBy("offset").collect()

@@ -50,7 +50,9 @@ def test_each_kind_is_refused_by_exactly_its_rules(spark: SparkSession, table: s
     for kind in KINDS[table]:
         sent += [(kind, *kind.make(rng, NOW_MS)) for _ in range(1 if kind.huge else EACH)]
         sent.append((None, *valid(table, rng, NOW_MS)))
-    rows = [(key, value, None, "any", 0, offset, NOW, 0, NOW) for offset, (_, value, key) in enumerate(sent)]
+    rows = [
+        (key, value, None, "any", 0, offset, NOW, 0, NOW, None) for offset, (_, value, key) in enumerate(sent)
+    ]
 
     judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], None)
     found = {

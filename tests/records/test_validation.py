@@ -22,7 +22,7 @@ from lakehouse.records.validation import clean_schema, filter_clean, filter_dead
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
 from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
-from tests.streams import METRICS
+from tests.streams import METRICS, SALES
 
 SOURCE = METRICS.sources[0]
 LANDED = datetime(2026, 1, 1, 12, 0, 0, 250, tzinfo=UTC)
@@ -60,6 +60,7 @@ def bronze_rows(spark: SparkSession, values: Iterable[bytes | None]) -> DataFram
             KAFKA_TIME,
             0,
             LANDED,
+            None,
         )
         for offset, value in enumerate(values)
     ]
@@ -585,6 +586,25 @@ def test_a_stream_may_add_rules_and_name_its_own_event_time(judge_values: Judge)
     assert verdicts[3].columns == {"key": "k", "value": 1.0, "headers": "h", "event_time": 5000}
     assert verdicts[4].columns["event_time"] == micros(KAFKA_TIME)
     assert verdicts[5].columns == {"key": "k", "value": None, "headers": None, "event_time": 5000}
+
+
+NO_KAFKA_TIMES = (None, -1, -2_208_988_800_001, 253_370_764_800_000)
+"""None, as bronze says; none, as Kafka does and bronze did; before 1900; after 9998."""
+
+
+def test_without_a_time_of_kafkas_a_record_must_have_its_own(spark: SparkSession) -> None:
+    def times_of(value: bytes | None, source: Source) -> list[tuple[int | None, list[str]]]:
+        numbers = F.array(*(F.lit(ms).cast("bigint") for ms in (*NO_KAFKA_TIMES, 0, -2)))
+        rows = bronze_rows(spark, [value] * 6).withColumn("key", F.lit(b"p"))
+        stamp = F.timestamp_millis(F.element_at(numbers, F.col("offset").cast("int") + 1))
+        judged = judge(rows.withColumn("timestamp", stamp), source, None).orderBy("offset")
+        found = judged.select(F.unix_millis("event_time").alias("at"), "reasons.rule").collect()
+        return [(row["at"], row["rule"]) for row in found]
+
+    refused: list[tuple[int | None, list[str]]] = [(None, ["bad_timestamp"])] * len(NO_KAFKA_TIMES)
+    assert times_of(VALID, SOURCE) == [*refused, (0, []), (-2, [])]
+    assert times_of(None, SALES.sources[0]) == [*refused, (0, []), (-2, [])]  # tombstones
+    assert times_of(VALID[:-1] + b',"timestamp":7}', SOURCE) == [(7, [])] * 6
 
 
 def test_clean_and_dead_together_are_the_input_and_dead_letters_keep_every_byte(spark: SparkSession) -> None:
