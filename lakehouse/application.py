@@ -45,7 +45,7 @@ from lakehouse.topics import (
     create_topics,
     describe_topic,
     require_broker,
-    topics_that_stay_packed,
+    unlimited,
 )
 
 INTERRUPTED = 130
@@ -108,7 +108,7 @@ def run_layers(
         stop = run_.enter_context(stopping_on_signals(lake.spark))
         run_.enter_context(noted_run(streams, layers, trigger, stop))
         if "bronze" in layers:
-            _warn_of_packed_topics(settings, streams, lines.notice)
+            _warn_of_unlimited_topics(settings, streams, lines.notice)
         if is_live:
             lines.say("running; Ctrl-C finishes the micro-batch and stops")
 
@@ -150,17 +150,23 @@ def _require_services(settings: Settings, layers: Sequence[LayerName], streams: 
         require_redis(settings.redis_url.get_secret_value())
 
 
-def _warn_of_packed_topics(
+def _warn_of_unlimited_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
-    """Tell of topics in whose records have no limit of their size in memory."""
+    """Tell of topics in whose records have no limit of their size in memory, or of their timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
-    packed = topics_that_stay_packed(settings.kafka_bootstrap_servers, topics)
-    if packed:
+    found = unlimited(settings.kafka_bootstrap_servers, topics)
+    if found.packed:
         notice(
-            f"{', '.join(packed)}: the broker limits the compressed size of records; unpacked, one may be a "
-            "thousand times as large and not fit in memory. Set the topic's compression.type to uncompressed "
-            "to limit their real size (docs/operations.md)"
+            f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
+            "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
+            "uncompressed to limit their real size (docs/operations.md)"
+        )
+    if found.undated:
+        notice(
+            f"{', '.join(found.undated)}: the broker takes any timestamp. Records with one in nanoseconds, "
+            "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/operations.md)"
         )
 
 
@@ -265,12 +271,6 @@ def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> G
     return SuiteGate(lake, load(settings), settings, on_notice)
 
 
-def job(layer: LayerName | None = None) -> None:
-    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
-    layers = LAYERS if layer is None else [layer]
-
-    def main(
-        stream: StreamOption = None,
 def skipped(places: Sequence[str], settings: Settings, stream_names: Sequence[str]) -> list[LostRange]:
     """Return the records that --skip names; raises SettingsError for what is no place in a topic in."""
     topics = {
@@ -289,8 +289,15 @@ def _skipped(place: str, topics: Collection[str]) -> LostRange:
     return LostRange(found[1], int(found[2]), int(found[3]), int(found[4] or found[3]))
 
 
+def job(layer: LayerName | None = None) -> None:
+    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
+    layers = LAYERS if layer is None else [layer]
+
+    def main(
+        stream: StreamOption = None,
         trigger: TriggerOption = "1 second",
         allow: AllowOption = None,
+        skip: SkipOption = None,
         *,
         verbose: VerboseOption = False,
     ) -> None:
@@ -298,7 +305,6 @@ def _skipped(place: str, topics: Collection[str]) -> LostRange:
         options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
         run_layers(settings, layers, stream or [], options, verbose=verbose)
 
-        skip: SkipOption = None,
     what = "all layers" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."
     app = typer.Typer(add_completion=False)

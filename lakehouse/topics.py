@@ -6,11 +6,12 @@ import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import (
+    InvalidConfigurationError,
     KafkaError,
     LeaderNotAvailableError,
     TopicAlreadyExistsError,
@@ -29,6 +30,9 @@ _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one r
 _POLL_S = 0.1
 _METADATA_MS = 5_000  # so soon a new partition is seen
 _UNPACKED = {"compression.type": "uncompressed"}  # so limits of size hold for readers, too
+_BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
+_ANY_TIME = str(2**63 - 1)
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -53,7 +57,8 @@ def create_topics(
     """Create missing topics, with the broker's replication factor; return their names.
 
     `configs` are topic properties that override the broker's. By default the broker unpacks records and
-    limits their real size, at the price of its CPU and disk.
+    limits their real size, at the price of its CPU and disk. It refuses timestamps of more than a century ago
+    or more than a day ahead, unless it is older than Kafka 3.6.
 
     An existing topic is left alone, whatever its number of partitions. Several processes may call this at the
     same time.
@@ -63,15 +68,14 @@ def create_topics(
         missing = {name: count for name, count in partitions.items() if name not in existing}
         if not missing:
             return []
-        answer = admin.create_topics(
-            {
-                name: {"num_partitions": count, "configs": {**_UNPACKED, **(configs or {})}}
-                for name, count in missing.items()
-            },
-            raise_errors=False,
-        )
-        created = []
-        for topic in answer["topics"]:
+        own = configs or {}
+        created, answers = [], _create(admin, missing, {**_UNPACKED, **_DATED, **own})
+        unknown = {one["name"] for one in answers if for_code(one["error_code"]) is InvalidConfigurationError}
+        if unknown:
+            again = {name: count for name, count in missing.items() if name in unknown}
+            answers = [one for one in answers if one["name"] not in unknown]
+            answers += _create(admin, again, {**_UNPACKED, **own})
+        for topic in answers:
             error = for_code(topic["error_code"])
             if topic["error_code"] == 0:
                 created.append(str(topic["name"]))
@@ -85,23 +89,46 @@ def create_topics(
     return created
 
 
-def topics_that_stay_packed(bootstrap_servers: str, topics: Collection[str]) -> list[str]:
-    """Return the topics whose records the broker keeps compressed, so that it knows only their packed size.
+def _create(
+    admin: KafkaAdminClient, partitions: Mapping[str, int], configs: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    wanted = {name: {"num_partitions": count, "configs": dict(configs)} for name, count in partitions.items()}
+    return list(admin.create_topics(wanted, raise_errors=False)["topics"])
 
-    A topic is left out if the broker does not tell, because that needs a permission. Raises ServiceError if
-    it does not answer.
+
+@dataclass(frozen=True)
+class Unlimited:
+    """Topics without limits: `packed` for the size of records in memory, `undated` for their timestamps."""
+
+    packed: list[str]
+    undated: list[str]
+
+
+def unlimited(bootstrap_servers: str, topics: Collection[str]) -> Unlimited:
+    """Return the topics whose records the broker keeps compressed, and those that take any timestamp.
+
+    A topic is left out if the broker does not tell, because that needs a permission or a later Kafka. Raises
+    ServiceError if it does not answer.
     """
-    (name,) = _UNPACKED
-    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, [name]) for topic in topics]
+    (packing,) = _UNPACKED
+    names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, names) for topic in topics]
     with _admin(bootstrap_servers, timeout_s=_REQUEST_TIMEOUT_S) as admin:
         answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL) if asked else {}
     found = {
-        topic: configs[name]["value"]
+        topic: {name: config["value"] for name, config in configs.items()}
         for topics_ in answer.values()
-        for topic, configs in topics_.items()
-        if name in configs
+        for topic, configs in sorted(topics_.items())
     }
-    return sorted(topic for topic, value in found.items() if value not in (None, _UNPACKED[name]))
+    return Unlimited(
+        [topic for topic, said in found.items() if said.get(packing) not in (None, _UNPACKED[packing])],
+        [
+            topic
+            for topic, said in found.items()
+            if _ANY_TIME in (said.get(_BEFORE), said.get(_AFTER))
+            and said.get("message.timestamp.type") != "LogAppendTime"
+        ],
+    )
 
 
 def ends_of(
