@@ -99,7 +99,9 @@ def check_columns(table: str, found: dict[str, Any], expected: Mapping[str, Any]
 @pytest.mark.parametrize("table", CONTRACTS)
 def test_no_value_in_any_field_makes_judging_fail(spark: SparkSession, table: str, *, few: bool) -> None:
     given = list(records(table))
-    rows = [(key, value, None, "any", 0, offset, NOW, 0, NOW) for offset, (key, value) in enumerate(given)]
+    rows = [
+        (key, value, None, "any", 0, offset, NOW, 0, NOW, None) for offset, (key, value) in enumerate(given)
+    ]
 
     with executing_for(spark, few=few):
         judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], LATE)
