@@ -124,6 +124,12 @@ class Settings(BaseSettings):
         le=_CENTURY_S,
         description="How long past a window's end, in event time, its row stays provisional (not is_final).",
     )
+    idle_after_s: int = Field(
+        default=300,
+        ge=1,
+        le=_CENTURY_S,
+        description="After so long without an event, the wall clock decides which windows are past.",
+    )
     future_tolerance_s: int = Field(
         default=300,
         ge=0,

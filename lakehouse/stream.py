@@ -110,20 +110,6 @@ class EventTimeProgress:
 
 
 @dataclass(frozen=True)
-class EventClock:
-    """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
-
-    `due(progress)` is the condition on current rows that time alone may change. In such rows `due_column`
-    lies between the two ends of `due_span(progress)`; null: no lower end.
-    """
-
-    column: str
-    due: Callable[[EventTimeProgress], Column]
-    due_column: str
-    due_span: Callable[[EventTimeProgress], tuple[datetime | None, datetime]]
-
-
-@dataclass(frozen=True)
 class WallClock:
     """Time is the wall clock; it advances without records.
 
@@ -135,6 +121,25 @@ class WallClock:
     column: str
     after: timedelta
     set_columns: Callable[[], Mapping[str, Column]]
+
+
+@dataclass(frozen=True)
+class EventClock:
+    """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
+
+    `due(progress)` is the condition on current rows that time alone may change. In such rows `due_column`
+    lies between the two ends of `due_span(progress)`; null: no lower end.
+
+    Once nothing has been merged for `idle_after`, the clock `when_idle` changes the rows that wait, which are
+    those that `due` has not selected yet; its column is `due_column`. A fold leaves what it has changed.
+    """
+
+    column: str
+    due: Callable[[EventTimeProgress], Column]
+    due_column: str
+    due_span: Callable[[EventTimeProgress], tuple[datetime | None, datetime]]
+    when_idle: WallClock
+    idle_after: timedelta
 
 
 @dataclass(frozen=True)
@@ -314,6 +319,11 @@ class GoldTable(MergedTable):
     sides: tuple[SideTable, ...] = ()
     state: FoldState | None = None
     merge_every_s: int = 0
+
+    @property
+    def wall_clock(self) -> WallClock | None:
+        """The wall clock that changes its rows, perhaps only while it is idle; null for none."""
+        return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 
 @dataclass(frozen=True)

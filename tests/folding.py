@@ -73,11 +73,12 @@ class Folding:
             self._merge(table, table.combine({name: clean[name] for name in table.reads}), now or landed_at)
 
     def tick(self, now: datetime) -> None:
-        """Change what is due by the wall clock, where no record comes."""
+        """Change what is due by the wall clock, where no record has come for a long time."""
         for table in self.stream.gold:
-            if isinstance(table.clock, WallClock):
-                rows, due = self._gold[table.name], self._due(table, EventTimeProgress(None, now))
-                becomes = table.clock.set_columns()
+            clock = table.wall_clock
+            if clock is not None:
+                rows, due = self._gold[table.name], _waits_at(now, clock)
+                becomes = clock.set_columns()
                 self._gold[table.name] = rows.select(
                     *(
                         F.when(due, becomes[name]).otherwise(F.col(name)).alias(name)
@@ -163,7 +164,7 @@ class Folding:
         if isinstance(clock, EventClock):
             return clock.due(progress)
         if isinstance(clock, WallClock):
-            return clock.waits() & (F.col(clock.column) <= F.lit(progress.now - clock.after))
+            return _waits_at(progress.now, clock)
         return F.lit(False)
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:
@@ -173,6 +174,10 @@ class Folding:
         staying = rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
         put = untouched.unionByName(staying.select(*table.schema.names))
         self._gold[table.name] = put.localCheckpoint()
+
+
+def _waits_at(now: datetime, clock: WallClock) -> Column:
+    return clock.waits() & (F.col(clock.column) <= F.lit(now - clock.after))
 
 
 def _greatest(frame: DataFrame, time: Column) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
 from lakehouse.progress.reading import Filled, Reading
-from lakehouse.stream import GoldTable, MergedTable, Stream, WallClock
+from lakehouse.stream import EventClock, GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
 
 _LOOK_EVERY = timedelta(seconds=30)
@@ -62,13 +62,24 @@ class _Merging(TableStep):
         self._lake = lake
         self._path = path
         self._merge = Merge(lake, table)
-        if isinstance(table.clock, WallClock):
+        self._clock = table.clock
+        if table.clock is not None:
             self.ticker = _Ticker(lake.spark, self._merge, path, table.clock)
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Merge the rows; an export reads the table's change feed, so nothing is kept."""
         yield Passed(self._merge.merge(batch, now))
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Read no further than what is there now.
+
+        A run that catches up does not wait: whether the table is idle follows from when it was last filled. A
+        live run counts from its own start, because records may be waiting that were sent while none ran.
+        """
+        super().end_here(filled)
+        if isinstance(self._clock, EventClock):
+            self._merge.merged_at = self._reading.moved_at()
 
     def is_held(self) -> bool:
         """Tell whether somebody holds the table, so that a micro-batch would wait."""
@@ -79,19 +90,22 @@ class _Ticker:
     """Closes the rows that are due by the wall clock.
 
     It knows about the rows that the merge wrote. A rebuild or a user's statement can add others, so it looks
-    again whenever the table's version has changed.
+    again whenever the table's version has changed. An EventClock's rows are left alone until it is idle.
     """
 
-    def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: WallClock) -> None:
+    def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
         self._spark = spark
         self._merge = merge
         self._path = path
-        self._clock = clock
+        self._clock = clock.when_idle if isinstance(clock, EventClock) else clock
+        self._idle_after = clock.idle_after if isinstance(clock, EventClock) else timedelta(0)
         self._looked: datetime | None = None
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether a row may be due; true until the table has been looked at."""
+        if not self._is_idle(now):
+            return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
             return True
         if now - self._looked < _LOOK_EVERY:
@@ -106,3 +120,9 @@ class _Ticker:
         result = self._merge.close_due(self._spark, now, self._clock)
         self._looked = now
         return result
+
+    def _is_idle(self, now: datetime) -> bool:
+        since = self._merge.merged_at
+        if since is None or since > now:  # a clock that was set back must not keep the table waiting
+            self._merge.merged_at = since = now
+        return now - since >= self._idle_after

@@ -91,7 +91,9 @@ class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
     `next_due` is the earliest time at which the wall clock changes a row, None for never. It is known once a
-    Ticker has looked, and every write keeps it up to date.
+    Ticker has looked. Every write keeps it up to date, except behind an EventClock: there the clock stands
+    still, and is looked at again, once nothing has been merged since `merged_at` for long enough (UTC; null:
+    unknown).
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -103,6 +105,7 @@ class Merge:
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
         self.next_due: datetime | None = None
+        self.merged_at: datetime | None = None
 
     def merge(self, batch: Batch, now: datetime) -> BatchResult:
         """Merge a micro-batch of clean rows, and note how far it reads.
@@ -127,6 +130,7 @@ class Merge:
             partials.unpersist()
         if self._merged is not None:
             self._merged.advance(progress.now)
+        self.merged_at = now
         return BatchResult(facts.rows, written)
 
     def _merge(self, given: _Input) -> dict[str, int]:
@@ -156,15 +160,16 @@ class Merge:
 
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
-        commit, waits = tables.begin(spark, self._path), Between(*_only(clock.waits))
-        near = commit.candidates(Near(((waits,),)))
+        commit, waits = tables.begin(spark, self._path), self._waiting(spark, clock)
+        near = commit.candidates(Near((waits,)))
         due = clock.waits() & (F.col(clock.column) <= F.lit(self._latest_due(now, clock)))
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))
         with executing_for(spark, few=are_few(rows=near.rows)):
             waiting = commit.rows(near).where(clock.waits())
             rows, micros = waiting.agg(F.count_if(due), later).first() or (0, None)
         if rows:
-            tables.update(spark, self._path, due, clock.set_columns(), within=self._near_due(now, clock))
+            within = Near(((*waits, self._until_due(now, clock)),))
+            tables.update(spark, self._path, due, clock.set_columns(), within=within)
         self.next_due = None if micros is None else shifted(from_micros(micros), clock.after)
         return BatchResult(rows, {self._table.name: rows})
 
@@ -219,12 +224,20 @@ class Merge:
         if isinstance(clock, EventClock):
             return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
         if isinstance(clock, WallClock):
-            return self._near_due(progress.now, clock)
+            return Near(((Between(*_only(clock.waits)), self._until_due(progress.now, clock)),))
         return Near(())
 
-    def _near_due(self, now: datetime, clock: WallClock) -> Near:
-        latest = Between(clock.column, None, self._latest_due(now, clock))
-        return Near(((Between(*_only(clock.waits)), latest),))
+    def _waiting(self, spark: SparkSession, clock: WallClock) -> tuple[Between, ...]:
+        """Return where the rows lie that the wall clock has still to change."""
+        waits, by_events = Between(*_only(clock.waits)), self._table.clock
+        front = None if self._merged is None else self._merged.value(spark)
+        if front is None or not isinstance(by_events, EventClock):
+            return (waits,)
+        first, _ = by_events.due_span(EventTimeProgress(front, front))
+        return waits, Between(by_events.due_column, first, None)
+
+    def _until_due(self, now: datetime, clock: WallClock) -> Between:
+        return Between(clock.column, None, self._latest_due(now, clock))
 
     def _latest_due(self, now: datetime, clock: WallClock) -> datetime:
         return shifted(now, -clock.after)

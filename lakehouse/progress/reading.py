@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +27,7 @@ from lakehouse.progress.positions import (
     position_in,
     sources_in,
 )
-from lakehouse.tables import Move, Position
+from lakehouse.tables import Move, Position, from_micros
 from lakehouse.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # at most, of machines that write tables of one lake
@@ -141,6 +142,13 @@ class Reading:
     def position(self, name: str) -> Position | None:
         """Return how far the query has read a table; null for not at all."""
         return _State.of(self).positions[name]
+
+    def moved_at(self) -> datetime | None:
+        """Return when the query last filled its table, UTC; null if nothing says so."""
+        ids = (tables.table_id(self.spark, path) for path in self.sources.values())
+        noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
+        last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
+        return None if last_ms is None else from_micros(last_ms * 1000)
 
     def _part(
         self,

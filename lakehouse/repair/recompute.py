@@ -147,8 +147,7 @@ def _front(partials: DataFrame, table: GoldTable) -> EventTimeProgress:
 
 
 def _wall_clock(table: MergedTable) -> WallClock | None:
-    clock = table.clock if isinstance(table, GoldTable) else None
-    return clock if isinstance(clock, WallClock) else None
+    return table.wall_clock if isinstance(table, GoldTable) else None
 
 
 def _struct(columns: Mapping[str, Column]) -> Column:

@@ -218,7 +218,7 @@ class StreamLoop:
         """Do what the wall clock makes due for a step; tell whether it did something."""
         common, name = self._common, slot.name_by_clock
         ticker = None if slot.step is None else slot.step.ticker
-        if ticker is None or not common.troubles.is_due(name):
+        if ticker is None or slot.waits or not common.troubles.is_due(name):
             return False
         try:
             now, started = common.clock(), time.monotonic()

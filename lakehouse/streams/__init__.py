@@ -15,7 +15,7 @@ from lakehouse.streams.kept_days import check_kept_days
 def load(settings: Settings) -> tuple[Stream, ...]:
     """Return all streams, as the settings make them."""
     streams = (
-        metrics.make(settings.grace_s, settings.quantile_k),
+        metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
         calls.make(settings.call_gap_s, settings.call_grace_s),
         sales.make(settings.sales_threshold, settings.sales_notify),
         transactions.TRANSACTIONS,

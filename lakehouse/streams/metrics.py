@@ -18,7 +18,6 @@ from lakehouse.messages.layout import Equals, Key, Millis, Name, Plain, joined_k
 from lakehouse.stream import (
     Comparison,
     Contract,
-    EventClock,
     Export,
     Field,
     FieldType,
@@ -48,8 +47,10 @@ MINUTES = Tumbling(by=("service_id", "metric_name"), length_s=60)
 TEN_MINUTES = Tumbling(by=("environment", "metric_name"), length_s=600)
 
 
-def make(grace_s: int, quantile_k: int) -> Stream:
+def make(grace_s: int, quantile_k: int, idle_after_s: int) -> Stream:
     """Return the stream; windows become final `grace_s` past their end, `quantile_k` is the sketches' size.
+
+    Once no event has come for `idle_after_s`, the wall clock decides what is past.
 
     gold.metrics_1m has one row per (service_id, metric_name, window_start), a minute of event time.
     gold.metrics_summary_10m has one row per (environment, metric_name, window_start), ten minutes of event
@@ -57,7 +58,7 @@ def make(grace_s: int, quantile_k: int) -> Stream:
     """
     minutes = _kept(
         "metrics_1m",
-        StatisticsWindows(MINUTES, grace_s, quantile_k),
+        StatisticsWindows(MINUTES, grace_s, quantile_k, idle_after_s),
         topic="metrics-aggregated-1m",
         series=joined_key("service_id", "metric_name"),
         names={"serviceId": "service_id", "metricName": "metric_name"},
@@ -65,7 +66,7 @@ def make(grace_s: int, quantile_k: int) -> Stream:
     )
     summaries = _kept(
         "metrics_summary_10m",
-        StatisticsWindows(TEN_MINUTES, grace_s, quantile_k),
+        StatisticsWindows(TEN_MINUTES, grace_s, quantile_k, idle_after_s),
         topic="metrics-summary-10m",
         series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
         names={"environment": "environment", "metricName": "metric_name"},
@@ -104,7 +105,7 @@ def _kept(
         merge_every_s=merge_every_s,
         preaggregate=kept.preaggregate,
         fold=kept.fold,
-        clock=EventClock("last_event_time", kept.due, "window_end", kept.due_ends),
+        clock=kept.clock(),
         pinned_settings=kept.pinned_settings,
         comparison=Comparison(
             ignored=("sketch",),

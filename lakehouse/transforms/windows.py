@@ -1,8 +1,9 @@
 """Tumbling windows of event time, and tables that keep the statistics of a value in each.
 
 A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
-epoch. A row is_final when event time has passed its window's end by the grace. A final row can still be
-updated, as long as silver accepts records for it.
+epoch. A row is_final when event time has passed its window's end by the grace or, if no event comes any more,
+when the wall clock has. A final row stays final. It can still be updated, as long as silver accepts records
+for it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.messages.layout import Message, Millis, Plain
+from lakehouse.messages.layout import Equals, Message, Millis, Plain
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
-from lakehouse.stream import EventTimeProgress
+from lakehouse.stream import EventClock, EventTimeProgress, WallClock
 from lakehouse.tables import shifted
 from lakehouse.transforms import statistics
 
@@ -50,12 +51,14 @@ class Tumbling:
 class StatisticsWindows:
     """The transformations of a table with `lakehouse.transforms.statistics` of `value` in windows.
 
-    `grace_s` is how far past its end, in event time, a window becomes final; `quantile_k` the sketches' size.
+    `grace_s` is how far past its end a window becomes final, in event time or, once no event has come for
+    `idle_after_s`, by the wall clock; `quantile_k` is the sketches' size.
     """
 
     windows: Tumbling
     grace_s: int
     quantile_k: int
+    idle_after_s: int
 
     @property
     def schema(self) -> StructType:
@@ -91,10 +94,25 @@ class StatisticsWindows:
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
 
+    def clock(self) -> EventClock:
+        """Return the clock by which rows become final."""
+        return EventClock(
+            "last_event_time",
+            self.due,
+            "window_end",
+            self.due_ends,
+            when_idle=WallClock(
+                waits=Equals("is_final", False),
+                column="window_end",
+                after=timedelta(seconds=self.grace_s),
+                set_columns=lambda: {"is_final": F.lit(True)},
+            ),
+            idle_after=timedelta(seconds=self.idle_after_s),
+        )
+
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was final before the micro-batch."""
-        final_after = timedelta(seconds=self.grace_s + self.windows.length_s)
-        return progress.before and shifted(progress.before, -final_after)
+        """Return the window start after which no row was cleared: event time must have passed its end."""
+        return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
         """Add the start of its window to each clean row."""
@@ -141,18 +159,18 @@ def _states(quantile_k: int) -> tuple[Column, ...]:
 @cache
 def _folding(table: StatisticsWindows) -> _Folding:
     window_end = table.windows.end()
-    final = _is_final(window_end, F.col("_now"), table.grace_s)
+    by_event_time = _is_final(window_end, F.col("_now"), table.grace_s)
     states = {
         **{name: F.col(name) for name in table.windows.keys},
         **statistics.merged("c", "p"),
         "last_event_time": F.greatest("c.last_event_time", "p.last_event_time"),
         "recomputed": F.col("p.recomputed"),
         "window_end": window_end,
-        "is_final": final,
+        "is_final": by_event_time | F.coalesce("c.is_final", F.lit(False)),
     }
     sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))
     return _Folding(
-        touched=F.col("p.count").isNotNull() | (final & ~F.col("c.is_final")),
+        touched=F.col("p.count").isNotNull() | (by_event_time & ~F.col("c.is_final")),
         states=Columns(states),
         derived=Columns(statistics.derived()),
         result=Columns({name: F.col(name) for name in table.schema.names} | {"sketch": sketch}),

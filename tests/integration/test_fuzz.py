@@ -49,6 +49,7 @@ def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url:
         update={
             "redis_url": SecretStr(redis_url),
             "allowed_lateness_s": CENTURY_S,
+            "idle_after_s": CENTURY_S,
             "future_tolerance_s": CENTURY_S,
             "call_gap_s": 1,
             "call_grace_s": 1,

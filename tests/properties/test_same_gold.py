@@ -27,6 +27,7 @@ pytestmark = pytest.mark.cases
 
 START_MS = int(pipeline.utc("2026-03-28T22:59:00").timestamp() * 1000)
 LANDED = pipeline.utc("2026-03-29T09:00:00")
+LONG_AFTER = pipeline.utc("2126-03-29T09:00:00")
 
 
 class Event(NamedTuple):
@@ -141,3 +142,17 @@ def test_gold_of_every_copy_of_a_case_is_the_same_in_what_is_exact(
     for number, case in enumerate(cases):
         assert len(made[number]) == 6
         assert len({tuple(sorted(rows, key=repr)) for rows in made[number].values()}) == 1, list(case)
+
+
+def test_once_events_have_stopped_every_window_is_final_and_nothing_else_has_changed(
+    outcome: Outcome,
+) -> None:
+    def by_key(rows: Sequence[dict[str, object]]) -> dict[tuple[object, ...], str]:
+        """The rows as text, because what is no number equals nothing."""
+        keys = ("service_id", "metric_name", "window_start")
+        return {tuple(row[name] for name in keys): repr(row | {"is_final": True}) for row in rows}
+
+    rows = outcome.at(LONG_AFTER)[GOLD]
+
+    assert all(row["is_final"] for row in rows)
+    assert by_key(rows) == by_key(outcome.rows[GOLD])

@@ -54,7 +54,7 @@ class Gold:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.kept = StatisticsWindows(MINUTES, grace_s=60, quantile_k=200)
+        self.kept = StatisticsWindows(MINUTES, grace_s=60, quantile_k=200, idle_after_s=300)
         self.rows: Table = {}
         self.front: datetime | None = None
 
@@ -291,6 +291,17 @@ def test_a_late_update_of_a_final_row_counts_and_leaves_it_final(gold: Gold) -> 
     assert (row["count"], row["sum"], row["is_final"]) == (2, 3.0, True)
 
 
+def test_what_the_wall_clock_has_made_final_stays_final_when_events_come_again(gold: Gold) -> None:
+    gold.take([event(1.0), event(1.0, service="other")])
+    gold.rows["api", "latency", NOON_US]["is_final"] = True
+
+    returned = gold.take([event(2.0, SECOND), event(2.0, MINUTE)])
+
+    finals = {(service, start - NOON_US): row["is_final"] for (service, _, start), row in gold.rows.items()}
+    assert finals == {("api", 0): True, ("other", 0): False, ("api", MINUTE): False}
+    assert returned["api", "latency", NOON_US]["count"] == 2
+
+
 def test_values_of_the_greatest_magnitude_leave_every_statistic_finite(gold: Gold) -> None:
     most = 1e140
     gold.take([event(most), event(most), event(-most, service="far"), event(5e-324, service="near")])
@@ -367,10 +378,10 @@ def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_sett
     assert under(changed, METRICS).gold[0].pinned_settings == {"quantile_k": "400", "grace_s": "5"}
 
 
-def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_have_been_final() -> None:
-    """A window of a minute and a grace of one: of those that begin after 11:58 none was final at noon."""
+def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_be() -> None:
+    """No window that ends after the watermark is cleared, and that is at noon at the latest."""
     assert METRICS_1M.state is not None
     unsettled_from = METRICS_1M.state.unsettled_from
 
-    assert unsettled_from(EventTimeProgress(NOON, NOON + timedelta(hours=1))) == NOON - timedelta(minutes=2)
+    assert unsettled_from(EventTimeProgress(NOON, NOON + timedelta(hours=1))) == NOON - timedelta(minutes=1)
     assert unsettled_from(EventTimeProgress(None, NOON)) is None
