@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -212,10 +213,25 @@ def test_a_tombstone_starts_from_zero_and_the_crossings_go_on_counting() -> None
     assert by(product_sales(sales), "product", "total", "count", "last_event_time") == [("pen", 0, 0, None)]
 
 
-def test_a_tombstone_ends_only_what_its_own_partition_has_counted() -> None:
-    sales = [*sold(300, None, 5), *sold(70, 0, partition=1)]
+def test_a_tombstone_ends_what_is_older_in_every_partition() -> None:
+    """In order of time: 300 and 70, the tombstone and 1, and 5."""
+    sales = [*sold(300, None, 5), *sold(70, 1, partition=1)]
 
-    assert by(product_sales(sales), "total", "count", "last_event_time") == [(75, 3, T0 + 2 * SECOND)]
+    assert by(product_sales(sales), "total", "count", "last_event_time") == [(6, 2, T0 + 2 * SECOND)]
+
+
+def test_a_total_crosses_by_the_sales_of_all_partitions() -> None:
+    """In order of time: 1000 and 900, 99 and 1."""
+    sales = [*sold(1000, 99), *sold(900, 1, partition=1)]
+
+    assert by(sales_notifications(sales), "partition", "offset", "value") == [(1, 1, 2000)]
+
+
+def test_a_partition_keeps_the_order_of_its_offsets_whatever_the_times() -> None:
+    early = replace(sold(None)[0], event_time_us=T0 - SECOND, offset=2)
+    sales = [*sold(1500, 400), early, *sold(70, partition=1)]
+
+    assert by(product_sales(sales), "total", "count") == [(0, 0)]
 
 
 def test_totals_are_exact_at_both_ends() -> None:

@@ -99,6 +99,28 @@ class Millis(_OfColumn):
 
 
 @dataclass(frozen=True)
+class MillisThen:
+    """A number that orders rows by a timestamp and, within a millisecond, by another column's last digits."""
+
+    column: str
+    then: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Both columns."""
+        return (self.column, self.then)
+
+    def __call__(self) -> Column:
+        """Return the number as a long."""
+        return F.unix_millis(self.column) * 1000 + F.pmod(F.col(self.then), F.lit(1000))
+
+    def of(self, row: Row) -> int | None:
+        """Return the number, given microseconds."""
+        micros, then = row[self.column], row[self.then]
+        return None if micros is None or then is None else int(micros) // 1000 * 1000 + int(then) % 1000
+
+
+@dataclass(frozen=True)
 class Exact(_OfColumn):
     """A decimal, as the shortest JSON number that equals it."""
 

@@ -118,9 +118,10 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
     columns, order = columns_of(table), table.export.redis.order
     best = list[Row]()
     for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
-        if part.num_rows:
-            at = pc.index(part[order.columns[0]], pc.max(part[order.columns[0]])) if order.columns else 0
-            best += delta.as_rows(part.slice(int(at) if isinstance(at, int) else at.as_py(), 1), columns)
+        if order.columns:
+            first = part[order.columns[0]]
+            part = part.filter(pc.equal(first, pc.max(first)))  # noqa: PLW2901 - what is left of it
+        best += delta.as_rows(part, columns)
     return [max(best, key=order.of)] if best else []
 
 

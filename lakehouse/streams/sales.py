@@ -6,9 +6,13 @@
 A record is {"product", "value", "timestamp"?}. A null value under the key of a product is a tombstone: the
 product starts again from zero. Values are exact decimals and may be negative (a return).
 
-A product's records are ordered by offset. They belong into one partition, which their key ensures. If they
-are in several, each partition has a running total of its own, with its own tombstones and crossings;
-product_sales adds the totals up.
+A product's records lie in one partition, which their key ensures, and are ordered by offset. If partitions
+were added to the topic, or records are sent without their key, they lie in several. Each partition keeps the
+order of its offsets, and partitions are merged by the greatest event time so far in each:
+
+    partition 0    10:00  10:20   9:50  tombstone 10:40
+    partition 1    10:30  11:00
+    order          10:00  10:20   9:50  10:30  tombstone  11:00
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ from decimal import Decimal
 from functools import partial
 from typing import Literal
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
-from lakehouse.messages.layout import Constant, Exact, Message, Millis, Plain, joined_key, key
+from lakehouse.messages.layout import Constant, Exact, Message, Millis, MillisThen, Plain, joined_key, key
 from lakehouse.stream import (
     Comparison,
     Contract,
@@ -66,11 +70,13 @@ SALES_SCHEMA = (
     .add("count", "long")
     .add("last_event_time", "timestamp")
     .add("partitions", MapType(IntegerType(), _STATE))
+    .add("reached", "timestamp")
     .add("made_anew", "boolean")
 )
 """One row per product. total, count: of the sales since its last tombstone; total is null if decimal(38,9)
-does not hold it. last_event_time, UTC: of these sales, null for none. partitions: the same by Kafka
-partition, with the crossings so far and the last offset merged. made_anew: the row was recomputed from
+does not hold it. last_event_time, UTC: of these sales, null for none. partitions: by Kafka partition, the
+same as of its last record, with the crossings so far and that record's offset. reached, UTC: the greatest
+event time of all records, null where they lie in one partition. made_anew: the row was recomputed from
 silver, because records came out of order or the total came back into range."""
 
 NOTIFICATIONS_SCHEMA = (
@@ -108,7 +114,7 @@ def make(threshold: Decimal, notify: Notify) -> Stream:
                 row_key=joined_key("product", Plain("partition"), Plain("offset")),
                 group=key("products"),
                 member=key(Plain("product")),
-                order=Plain("offset"),
+                order=MillisThen("event_time", "offset"),  # offsets of two partitions say nothing
             ),
         ),
     )
@@ -156,13 +162,17 @@ def events(clean: DataFrame) -> DataFrame:
 def not_to_be_added_to(partials: DataFrame, current: DataFrame) -> DataFrame:
     """Return the products whose new records cannot be added to their rows.
 
-    A record follows one with a greater offset, or a total is unknown because it does not fit.
+    A record may come before one that has been added: by its offset or, if the product is in several
+    partitions, by its time. Or the total is unknown because it does not fit.
     """
-    first = partials.groupBy("product", "partition").agg(F.min("offset").alias("first"))
-    known = current.select("product", "partitions").join(first, "product")
+    first = partials.groupBy("product", "partition").agg(
+        F.min("offset").alias("first"), F.min("event_time").alias("earliest")
+    )
+    known = current.select("product", "total", "partitions", "reached").join(first, "product")
     last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
-    is_beyond = F.exists(F.map_values("partitions"), lambda state: state.getField("total").isNull())
-    return known.where((F.col("first") <= last) | is_beyond).select("product")
+    is_in_one = (F.size("partitions") == 1) & last.isNotNull()
+    is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))
+    return known.where((F.col("first") <= last) | ~is_after_all | F.col("total").isNull()).select("product")
 
 
 def fold_sales(
@@ -175,26 +185,25 @@ def fold_sales(
 ) -> DataFrame:
     """Return the products that have new records, each with the list of notifications that these cause.
 
-    A partition's state enters the sequence as one more record before the new ones.
+    A product's row enters the sequence as one more record before the new ones.
     """
     touched = current.join(partials.select("product").distinct(), "product", "left_semi")
-    states = touched.select("product", "made_anew", F.explode("partitions").alias("partition", "state"))
-    standing = states.select(
+    standing = touched.select(
         "product",
-        "partition",
-        F.col("state.last_offset").alias("offset"),
-        F.col("state.total").alias("value"),
-        F.col("state.last_event_time").alias("event_time"),
-        F.col("state.count").alias("sales"),
-        F.col("state.crossings").alias("crossings"),
+        F.col("total").alias("value"),
+        F.col("last_event_time").alias("event_time"),
+        F.col("count").alias("sales"),
+        F.array_max(F.transform(F.map_values("partitions"), lambda state: state["crossings"])).alias(
+            "crossings"
+        ),
         F.lit(False).alias("is_new"),
         "made_anew",
+        F.col("partitions").alias("standing"),
     )
     is_sale = F.col("value").isNotNull()
-    coming = partials.select(
+    coming = partials.withColumn("ordered_at", _ordered_at()).select(
         "product",
-        "partition",
-        "offset",
+        *_PLACE,
         F.coalesce("value", F.lit(0).cast(decimals.TYPE)).alias("value"),
         F.when(is_sale, F.col("event_time")).alias("event_time"),
         is_sale.cast("long").alias("sales"),
@@ -202,8 +211,9 @@ def fold_sales(
         F.lit(True).alias("is_new"),
         F.col("recomputed").alias("made_anew"),
     )
-    sequence = _with_crossings(_with_totals(standing.unionByName(coming)), threshold, notify)
-    return _products(_partitions(sequence)).select(*SALES_SCHEMA.names, "notifications")
+    sequence = coming.unionByName(standing, allowMissingColumns=True)
+    counted = _with_crossings(_with_totals(sequence), threshold, notify)
+    return _products(_partitions(counted)).select(*SALES_SCHEMA.names, "notifications")
 
 
 def notifications(folded: DataFrame) -> DataFrame:
@@ -211,11 +221,22 @@ def notifications(folded: DataFrame) -> DataFrame:
     return folded.select("product", F.inline("notifications")).select(*NOTIFICATIONS_SCHEMA.names)
 
 
+# Where a record stands among its product's; null, and so before all others, for the product's row.
+_PLACE = ("ordered_at", "partition", "offset")
+
+
+def _ordered_at() -> Column:
+    """Return the greatest event time up to a record, among those of its product and partition."""
+    by_partition = Window.partitionBy("product").orderBy("partition", "offset")
+    # The greatest pair so far is of this partition, because those before it are smaller.
+    return F.max(F.struct("partition", "event_time")).over(by_partition).getField("event_time")
+
+
 def _with_totals(sequence: DataFrame) -> DataFrame:
     """Add `total`, `count` and `last_event_time` since the last tombstone, as of each record."""
-    in_order = Window.partitionBy("product", "partition").orderBy("offset")
+    in_order = Window.partitionBy("product").orderBy(*_PLACE)
     is_tombstone = (F.col("sales") == 0) & F.col("is_new")
-    since = Window.partitionBy("product", "partition", "epoch").orderBy("offset")
+    since = Window.partitionBy("product", "epoch").orderBy(*_PLACE)
     return sequence.withColumn("epoch", F.sum(is_tombstone.cast("long")).over(in_order)).withColumns(
         {
             "total": decimals.total("value", since),
@@ -230,7 +251,7 @@ def _with_crossings(sequence: DataFrame, threshold: Decimal, notify: Notify) -> 
 
     An unknown total, one that does not fit, neither reaches the threshold nor is below it.
     """
-    in_order = Window.partitionBy("product", "partition").orderBy("offset")
+    in_order = Window.partitionBy("product").orderBy(*_PLACE)
     limit = F.lit(threshold)
     is_sale = F.col("is_new") & (F.col("sales") == 1)
     # Before the first record the total is zero.
@@ -243,8 +264,8 @@ def _with_crossings(sequence: DataFrame, threshold: Decimal, notify: Notify) -> 
     return numbered.withColumn("notified", crosses if notify == "crossing" else above)
 
 
-def _partitions(sequence: DataFrame) -> DataFrame:
-    """Return the last state of each (product, partition) and its notifications."""
+def _partitions(counted: DataFrame) -> DataFrame:
+    """Return the last state of each (product, partition), its place, and the notifications."""
     state = F.struct(
         F.col("total"),
         F.col("count"),
@@ -259,23 +280,34 @@ def _partitions(sequence: DataFrame) -> DataFrame:
         F.col("partition"),
         F.col("offset"),
     )
-    return sequence.groupBy("product", "partition").agg(
+    return counted.groupBy("product", "partition").agg(
         F.max_by(state, "offset").alias("state"),
+        F.max(F.struct(*_PLACE)).alias("place"),
+        F.first("standing", ignorenulls=True).alias("standing"),
         F.collect_list(F.when(F.col("notified"), notification)).alias("notifications"),
         F.bool_or("made_anew").alias("made_anew"),
     )
 
 
 def _products(partitions: DataFrame) -> DataFrame:
-    """Return one row per product, its partitions added up."""
-    totals = partitions.withColumn("partition_total", F.col("state.total"))
-    return totals.groupBy("product").agg(
-        F.when(F.count_if(F.col("partition_total").isNull()) == 0, decimals.total("partition_total")).alias(
-            "total"
-        ),
-        F.sum("state.count").alias("count"),
-        F.max("state.last_event_time").alias("last_event_time"),
-        F.map_from_entries(F.collect_list(F.struct("partition", "state"))).alias("partitions"),
+    """Return one row per product: as its last record has left it, with the states of all its partitions."""
+    entry = F.when(F.col("partition").isNotNull(), F.struct("partition", "state"))
+    rows = partitions.groupBy("product").agg(
+        F.max_by("state", "place").alias("last"),
+        F.max("place").alias("place"),
+        F.first("standing", ignorenulls=True).alias("standing"),
+        F.map_from_entries(F.collect_list(entry)).alias("new"),
         F.bool_or("made_anew").alias("made_anew"),
         F.flatten(F.collect_list("notifications")).alias("notifications"),
+    )
+    others = F.map_filter("standing", lambda partition, _state: ~F.map_contains_key("new", partition))
+    every = F.when(F.col("standing").isNull(), F.col("new")).otherwise(F.map_concat(others, "new"))
+    with_all = rows.withColumn("partitions", every)
+    return with_all.select(
+        "product",
+        *(F.col("last").getField(name).alias(name) for name in ("total", "count", "last_event_time")),
+        "partitions",
+        F.when(F.size("partitions") > 1, F.col("place").getField("ordered_at")).alias("reached"),
+        "made_anew",
+        "notifications",
     )

@@ -19,7 +19,7 @@ from tests.fuzz.commands import GOLD, Key, keys_of
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.json_text import EXACT
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric, windows
-from tests.oracles.sales import Sale, product_sales, sales_notifications
+from tests.oracles.sales import Sale, in_order, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.pipeline import Coordinates, micros
 from tests.verdicts import accepted
@@ -134,14 +134,13 @@ def _states(sales: Iterable[Sale], settings: Settings) -> dict[str, dict[int, An
     """Return what product_sales keeps of each product and partition beside the total."""
     states: dict[str, dict[int, Any]] = defaultdict(dict)
     threshold = settings.sales_threshold
-    for sale in sorted(sales, key=lambda sale: sale.offset):
-        total, crossings, count, _ = states[sale.product].get(
-            sale.partition, (EXACT.create_decimal(0), 0, 0, 0)
-        )
-        if sale.value is None:
-            after, count = EXACT.create_decimal(0), 0
-        else:
-            after, count = EXACT.add(total, sale.value), count + 1
-            crossings += total < threshold <= after
-        states[sale.product][sale.partition] = (after, crossings, count, sale.offset)
+    for product, ordered in in_order(sales).items():
+        total, crossings, count = EXACT.create_decimal(0), 0, 0
+        for sale in ordered:
+            if sale.value is None:
+                total, count = EXACT.create_decimal(0), 0
+            else:
+                before, total, count = total, EXACT.add(total, sale.value), count + 1
+                crossings += before < threshold <= total
+            states[product][sale.partition] = (total, crossings, count, sale.offset)
     return states

@@ -1,4 +1,4 @@
-"""product_sales and sales_notifications: running totals in the order of each partition."""
+"""product_sales and sales_notifications: running totals in the order of each product's records."""
 
 from __future__ import annotations
 
@@ -23,17 +23,12 @@ class Sale(Event):
 
 
 def product_sales(sales: Iterable[Sale]) -> list[dict[str, Any]]:
-    """Return the rows of gold.product_sales: of each partition what came after the last tombstone."""
-    counting: dict[str, list[Sale]] = defaultdict(list)
-    totals: dict[str, list[Decimal | None]] = defaultdict(list)
-    for (product, _), ordered in _in_order(sales).items():
-        counted = ordered[_start(ordered) :]
-        counting[product] += counted
-        totals[product].append(exact_sum(sale.value for sale in counted if sale.value is not None))
+    """Return the rows of gold.product_sales: of each product what came after the last tombstone."""
+    counting = {product: ordered[_start(ordered) :] for product, ordered in in_order(sales).items()}
     return [
         {
             "product": product,
-            "total": _sum_of_totals(totals[product]),
+            "total": exact_sum(sale.value for sale in counted if sale.value is not None),
             "count": len(counted),
             "last_event_time": max((sale.event_time_us for sale in counted), default=None),
         }
@@ -46,7 +41,7 @@ def sales_notifications(
 ) -> list[dict[str, Any]]:
     """Return the rows of gold.sales_notifications, a crossing each or an update at or above the threshold."""
     rows = []
-    for ordered in _in_order(sales).values():
+    for ordered in in_order(sales).values():
         for sale, before, total, crossing in _totals(ordered, threshold):
             reaches = total is not None and total >= threshold
             if reaches and (every_update or (before is not None and before < threshold)):
@@ -61,12 +56,6 @@ def sales_notifications(
                     }
                 )
     return rows
-
-
-def _sum_of_totals(totals: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the partitions' totals added up; None where one is not held, or their sum is not."""
-    known = list(totals)
-    return None if None in known else exact_sum(total for total in known if total is not None)
 
 
 def _totals(
@@ -87,12 +76,18 @@ def _totals(
         yield sale, held(before), held(total), crossings
 
 
-def _in_order(sales: Iterable[Sale]) -> dict[tuple[str, int], list[Sale]]:
-    """Return the records of every product and partition in the order of their offsets."""
-    groups: dict[tuple[str, int], list[Sale]] = defaultdict(list)
+def in_order(sales: Iterable[Sale]) -> dict[str, list[Sale]]:
+    """Return the records of every product in their order.
+
+    In a partition that of their offsets; partitions are merged by the greatest event time so far in each.
+    """
+    reached: dict[tuple[str, int], int] = {}
+    placed: dict[str, list[tuple[int, int, int, Sale]]] = defaultdict(list)
     for sale in sorted(sales, key=lambda sale: sale.offset):
-        groups[sale.product, sale.partition].append(sale)
-    return groups
+        place = sale.product, sale.partition
+        reached[place] = max(sale.event_time_us, reached.get(place, sale.event_time_us))
+        placed[sale.product].append((reached[place], sale.partition, sale.offset, sale))
+    return {product: [sale for *_, sale in sorted(ones)] for product, ones in placed.items()}
 
 
 def _start(ordered: list[Sale]) -> int:

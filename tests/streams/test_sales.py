@@ -208,6 +208,34 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
     assert till.totals() == {"pen": (Decimal(1), 1)}
 
 
+def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_total(
+    spark: SparkSession, session_settings: Settings
+) -> None:
+    """Partitions were added to the topic. A producer that has not heard of it sends 5; ink has not moved.
+
+    partition 0    1500         5                    1990
+    partition 3            600     tombstone   10
+    """
+    till, second = Till(spark, session_settings), timedelta(seconds=1)
+
+    def put(partition: int, after_s: int, record: Raw) -> Raw:
+        at = LANDED - 3600 * second + after_s * second
+        return replace(record, partition=partition, timestamp_ms=int(at.timestamp() * 1000))
+
+    assert till.take(put(0, 1, sold("pen", 1500)), put(1, 9, sold("ink", 1))) == []
+    assert till.take(put(3, 2, sold("pen", 600)), put(1, 1, sold("ink", 1))) == [("pen", Decimal(2100))]
+    assert till.totals() == {"pen": (Decimal(2100), 2), "ink": (Decimal(2), 2)}
+    assert till.take(put(3, 4, tombstone("pen")), put(3, 5, sold("pen", 10))) == [("pen", Decimal(2100))]
+    assert till.totals()["pen"] == (Decimal(10), 1)
+
+    notified = till.take(put(0, 3, sold("pen", 5)), put(0, 6, sold("pen", 1990)))
+    assert sorted(value for _, value in notified) == [Decimal(2000), Decimal(2100)]
+    assert till.totals()["pen"] == (Decimal(2000), 2)
+    rows = {row["product"]: row for row in till.folding.rows("gold.product_sales")}
+    assert rows["pen"]["made_anew"]
+    assert (rows["ink"]["made_anew"], rows["ink"]["reached"]) == (False, None)
+
+
 @pytest.mark.soak
 def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_once(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
