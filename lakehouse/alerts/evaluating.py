@@ -133,7 +133,7 @@ def _step(
         return None, Notification(over, AlertStatus.RESOLVED, now, found.value)
     if previous is not None and previous.fires:
         return previous, None
-    since = now if previous is None else previous.since
+    since = now if previous is None else min(previous.since, now)  # the clock may have been set back
     fires = now - since >= timedelta(seconds=rule.for_s)
     alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
     return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None

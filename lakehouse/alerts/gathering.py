@@ -45,7 +45,7 @@ class Audits:
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
         """Return them by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
-        since = None if self._looked is None else self._looked - _DELAY
+        since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             if one.stream is not None and one.details is not None:
                 self._found[one.stream] = Audit(_utc(one.at), bool(json.loads(one.details)["clean"]))

@@ -9,6 +9,7 @@ Redis has lost its rows, it gets those of the time to live again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timedelta
@@ -47,7 +48,7 @@ from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import create_topics
 
-_LOOK_EVERY = timedelta(seconds=5)
+_LOOK_EVERY_S = 5.0
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
@@ -103,7 +104,7 @@ class _Export(Step):
             rows_move=table.export.redis.rows_move,
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
-        self._looked: datetime | None = None
+        self._looked: float | None = None  # by a monotonic clock
         self._span: Span | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
@@ -156,7 +157,8 @@ class _Export(Step):
 
     def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
         spark = feed.sparkSession
-        is_filled, self._looked = self._redis.is_filled() and not self._is_redis_behind, now
+        is_filled = self._redis.is_filled() and not self._is_redis_behind
+        self._looked = time.monotonic()
         few = are_few(size_bytes=size_of(feed))
         execute_for(spark, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
@@ -182,13 +184,13 @@ class _Export(Step):
         if self._source not in filled:
             self._reading.end_here()
 
-    def is_due(self, now: datetime) -> bool:
+    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - a look may follow another one by any clock
         """Tell whether Redis has lost rows, asking at most every five seconds; false while it is away."""
         if self._is_redis_behind:
             return True
-        if self._looked is not None and now - self._looked < _LOOK_EVERY:
+        if self._looked is not None and time.monotonic() - self._looked < _LOOK_EVERY_S:
             return False
-        self._looked = now
+        self._looked = time.monotonic()
         return not self._redis.seems_filled()
 
     def tick(self, now: datetime) -> BatchResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from lakehouse.progress.reading import Filled, Reading
 from lakehouse.stream import EventClock, GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
 
-_LOOK_EVERY = timedelta(seconds=30)
+_LOOK_EVERY_S = 30.0
 
 
 def spec(table: MergedTable) -> TableSpec:
@@ -99,7 +100,7 @@ class _Ticker:
         self._path = path
         self._clock = clock.when_idle if isinstance(clock, EventClock) else clock
         self._idle_after = clock.idle_after if isinstance(clock, EventClock) else timedelta(0)
-        self._looked: datetime | None = None
+        self._looked: float | None = None  # by a monotonic clock
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
@@ -108,7 +109,7 @@ class _Ticker:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
             return True
-        if now - self._looked < _LOOK_EVERY:
+        if time.monotonic() - self._looked < _LOOK_EVERY_S:
             return False
         return tables.version_of(self._spark, self._path) != self._version
 
@@ -118,7 +119,7 @@ class _Ticker:
             return BatchResult(0)
         self._version = tables.version_of(self._spark, self._path)
         result = self._merge.close_due(self._spark, now, self._clock)
-        self._looked = now
+        self._looked = time.monotonic()
         return result
 
     def _is_idle(self, now: datetime) -> bool:

@@ -6,6 +6,13 @@ name of an empty file beside the table's files says until when. The holder renew
 commit, which its own writes would conflict with. If the holder is killed, the lease expires. If two processes
 take a lease at once, the second conflicts, looks again and finds the first.
 
+Clocks may differ: the term is by the holder's. A process that looks again and again goes by its own monotonic
+clock: a term that changes is being renewed, so its holder is alive, and one that has not changed for as long
+as a term lasts is over. So a clock that is ahead, or was set back, keeps no micro-batch waiting longer. Only
+the first look goes by the wall clock. If the holder's is behind by more than a term, the table seems free,
+and micro-batches go on until they see a renewal. That costs a rebuild another round, but no row: it looks
+again until nothing differs.
+
 Parts of a table, such as the letters of one source, have leases of their own,
 `lakehouse.lease.<part>.<holder>`: one exclusive holder, or several that share it. No query waits for them.
 """
@@ -40,19 +47,20 @@ _TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
+_seen: dict[tuple[str, str], _Seen] = {}  # by the table's path and the holder
 log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
     """Begin a commit to the table once nobody holds it. A lease taken meanwhile conflicts with the commit."""
-    while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot) > time.time():
+    while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot):
         time.sleep(_LOOK_EVERY_S)
     return commit
 
 
 def is_held(spark: SparkSession, path: str) -> bool:
     """Tell whether somebody holds the table now."""
-    return _held_until(spark, path, tables.snapshot(spark, path)) > time.time()
+    return bool(_held_until(spark, path, tables.snapshot(spark, path)))
 
 
 @contextlib.contextmanager
@@ -66,7 +74,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     def take() -> None:
         commit = tables.begin(spark, path)
         until = _held_until(spark, path, commit.snapshot)
-        if until > time.time():
+        if until:
             raise TableError(f"{name} is already being rebuilt or maintained; {_wait_until(until)}")
         commit.set_properties({_PROPERTY: holder})
 
@@ -89,9 +97,9 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
         commit = tables.begin(spark, path)
         others = list(_leases_of(spark, path, part, commit.snapshot))
         for one in others:
-            if one.until > time.time() and (alone or one.alone):
+            if one.until and (alone or one.alone):
                 raise TableError(f"{what} must wait: {one.what} is running, {_wait_until(one.until)}")
-        over = {one.key: None for one in others if one.until <= time.time()}
+        over = {one.key: None for one in others if not one.until}
         commit.set_properties({**over, key: value})
 
     with _holding(spark, path, holder, key, take):
@@ -99,9 +107,11 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
 
 
 def _wait_until(until: float) -> str:
+    ahead_s = until - _LENGTH_S - time.time()
+    clocks = f" by a clock that is {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
     return (
-        f"held at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC; wait for it to end, or until "
-        "then if it was killed"
+        f"held at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for it to end, or "
+        "until then if it was killed"
     )
 
 
@@ -161,13 +171,35 @@ def _terms_ms(spark: SparkSession, path: str, holder: str) -> list[int]:
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
+    """Return until when somebody holds the table, in seconds since the epoch; 0 if nobody does."""
     holder = snapshot.metadata().configuration().get(_PROPERTY)
-    return max(_terms_ms(spark, path, str(holder.get())), default=0) / 1000 if holder.isDefined() else 0.0
+    return _term_of(spark, path, str(holder.get())) if holder.isDefined() else 0.0
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A holder's terms, since when they have been the same by a monotonic clock, and whether they changed."""
+
+    terms_ms: frozenset[int]
+    since: float
+    is_renewed: bool = False
+
+
+def _term_of(spark: SparkSession, path: str, holder: str) -> float:
+    """Return until when a holder's term lasts, in seconds since the epoch; 0 if it is over."""
+    terms_ms, now = frozenset(_terms_ms(spark, path, holder)), time.monotonic()
+    seen = _seen.get((path, holder)) or _Seen(terms_ms, now)
+    if seen.terms_ms != terms_ms:
+        seen = _Seen(terms_ms, now, is_renewed=True)
+    _seen[path, holder] = seen
+    until = max(terms_ms, default=0) / 1000
+    is_valid = (seen.is_renewed or until > time.time()) and now - seen.since < _LENGTH_S
+    return until if is_valid else 0.0
 
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on a part of a table: its property, its purpose, and its end (seconds since the epoch)."""
+    """A lease on a part of a table: its property, its purpose, and its end (s since the epoch); 0: over."""
 
     key: str
     what: str
@@ -181,5 +213,5 @@ def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iter
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):
             kind, _, what = value.partition(" ")
-            until = max(_terms_ms(spark, path, key.removeprefix(prefix)), default=0) / 1000
+            until = _term_of(spark, path, key.removeprefix(prefix))
             yield _Lease(key, what, kind == "alone", until)

@@ -89,6 +89,16 @@ def test_a_notification_says_what_fires_since_when_and_under_which_id() -> None:
     assert fired.alert.id == "e5552a920eed4afeb7e087c17011c1e3"  # receivers keep them
 
 
+def test_a_clock_that_is_set_back_delays_no_alert_by_more_than_its_own_time() -> None:
+    state: dict[Key, Alert] = {}
+    told = []
+    for after_s in (0, -3600, -3590, -3580):
+        now = START + timedelta(seconds=after_s)
+        state, notifications = evaluate([rule(20)], {"gate": [Judged(SALES, True, "x")]}, state, now)
+        told.append(len(notifications))
+    assert told == [0, 0, 0, 1]
+
+
 def test_an_alert_whose_rule_is_gone_resolves() -> None:
     state, _ = evaluate([rule()], {"gate": [Judged(SALES, True, "closed")]}, {}, START)
     later = START + timedelta(seconds=1)

@@ -804,6 +804,22 @@ def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export
     assert failures == []
 
 
+def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
+    export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export.put(State("auth", 0))
+    export.run()
+    (maker,) = export_layer.steps(export.lake, ONE_TABLE, export.settings, Permitted())
+    with closing(maker.make()) as step:
+        assert step.ticker is not None
+        now = utc_now()
+        assert not step.ticker.is_due(now)
+        export.flush()
+        assert not step.ticker.is_due(now), "it has looked just now"
+        monkeypatch.setattr("lakehouse.layers.export._LOOK_EVERY_S", 0.0)
+        assert step.ticker.is_due(now - timedelta(hours=1))
+
+
 def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Export) -> None:
     export.put(State("auth", 0), State("auth", 1))
     export.run()

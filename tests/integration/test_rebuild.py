@@ -259,18 +259,26 @@ def test_a_lease_is_renewed_while_its_holder_writes_and_does_not_conflict_with_w
     assert differences(caught_up) == []
 
 
-def test_a_lease_whose_holder_was_killed_runs_out(lake: Lake, caught_up: Settings) -> None:
+def test_a_lease_whose_holder_was_killed_runs_out_whatever_its_clock_said(
+    lake: Lake, caught_up: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(pipeline.path_of(caught_up, GOLD))
-    alive = f"{path}/_lakehouse_lease/{round(time.time() + 3600) * 1000}-killed"
+
+    def write_term(holder: str, ends_in_s: float) -> None:
+        ends_ms = round(time.time() + ends_in_s) * 1000
+        storage.write_text(lake.spark, f"{path}/_lakehouse_lease/{ends_ms}-{holder}", "")
+
     tables.begin(lake.spark, path).set_properties({"lakehouse.lease": "killed"})
-    storage.write_text(lake.spark, alive.replace("killed", "another"), "")
+    write_term("another", 3600)
+    write_term("killed", -3600)
     assert not leases.is_held(lake.spark, path)
-    storage.write_text(lake.spark, alive, "")
-    assert leases.is_held(lake.spark, path)
+    write_term("killed", -3585)
+    assert leases.is_held(lake.spark, path), "it is being renewed, by a clock that is behind"
+    write_term("killed", 3600)
+    with pytest.raises(TableError, match=r"by a clock that is 35\d\d s ahead of this one"):
+        rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
 
-    storage.delete(lake.spark, alive)
-    storage.write_text(lake.spark, f"{path}/_lakehouse_lease/{round(time.time() - 1) * 1000}-killed", "")
-
+    monkeypatch.setattr(leases, "_LENGTH_S", 0.0)  # it has not been renewed for so long
     assert not leases.is_held(lake.spark, path)
     assert rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan()) == rebuilt(len(USERS) * WINDOWS, 0)
 
