@@ -34,7 +34,6 @@ from pyspark.sql import SparkSession
 from lakehouse import tables
 from lakehouse.layers import gold, silver
 from lakehouse.layers.bronze import SCHEMA
-from lakehouse.layers.step import Permitted
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
@@ -214,9 +213,9 @@ def run_copies(
 
 def _crash_and_go_on(spark: SparkSession, settings: Settings, stream: Stream, now: datetime) -> None:
     """Let each step take what waits, made anew after each crash: at either write, before it and after it."""
-    lake, permitted = Lake(spark, settings.lake), Permitted()
+    lake = Lake(spark, settings.lake)
     for layer, write in ((silver, "append"), (gold, "upsert")):
-        for maker in layer.steps(lake, stream, settings, permitted):
+        for maker in layer.steps(lake, under(settings, stream), settings.bytes_per_batch):
             crashes, is_done = 0, False
             for number, after in itertools.cycle(itertools.product((1, 2), (False, True))):
                 with pytest.MonkeyPatch.context() as patch:
