@@ -31,9 +31,9 @@ from lakehouse.tables.entries import GIVEN_UP, LogEntry, entry_of
 
 _MOST_COMMITS = 100  # what is older has long been on the disk
 _SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
-_OF_A_VERSION = re.compile(r"\.?(\d{20})\..+")
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
 _CHECKSUM = b"crc\0"  # begins Hadoop's checksums of a file; then come their reach, in 4 bytes, and 4 for each

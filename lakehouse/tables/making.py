@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
-from lakehouse.spark.query_errors import error_line, is_disk_full
+from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import commits, features, schema_evolution
 from lakehouse.tables.log import (
     CHECKPOINT_INTERVAL,
@@ -112,23 +112,33 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
     except (TableError, PySparkException, Py4JJavaError) as error:
         if exists(spark, path):  # another job has created it at this moment
             return
-        way_out = "" if is_disk_full(error) else " If you do not need what is there, remove it and run again"
         raise TableError(
             f"{spec.qualified_name} could not be created, and there is no table at {path}: "
-            f"{error_line(error)}{way_out}"
+            f"{error_line(error)}"
         ) from error
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError if something lies at the path that is not the beginning of a table."""
-    found = [name for name in storage.names(spark, path) if name != _LOG]
-    found += [
+    """Raise TableError if something lies at the path that is not the beginning of a table.
+
+    To remove it is advised only where it cannot be a table: its log may have names that Delta overlooks.
+    """
+    found = storage.names(spark, path)
+    foreign = [name for name in found if name != _LOG]
+    foreign += [
         f"{_LOG}/{name}"
         for name in storage.names(spark, f"{path}/{_LOG}")
         if name not in _BEGINNINGS and not name.endswith(_UNFINISHED)
     ]
-    if found:
-        raise TableError(f"{found[0]} lies there.")
+    if foreign and _LOG in found:
+        raise TableError(
+            f"{foreign[-1]} lies there, and may belong to a table whose log Delta does not see. Nothing was "
+            'changed: docs/troubleshooting.md, "A start is refused"'
+        )
+    if foreign:
+        raise TableError(
+            f"{foreign[0]} lies there. If you do not need what is there, remove it and run again"
+        )
 
 
 def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:

@@ -59,9 +59,16 @@ def test_a_table_whose_creation_was_killed_before_its_commit_is_created(
     assert made.metadata().configuration["lakehouse.grace_s"] == "5"
 
 
-@pytest.mark.parametrize("name", ["_delta_log/notes.txt", "numbers.csv"])
+@pytest.mark.parametrize(
+    ("name", "is_of_no_table"),
+    [
+        ("_delta_log/notes.txt", False),
+        ("_delta_log/\N{EXTENDED ARABIC-INDIC DIGIT ZERO}.json", False),  # of a log under a Persian locale
+        ("numbers.csv", True),
+    ],
+)
 def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_named_at_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_of_no_table: bool
 ) -> None:
     table = tmp_path / "silver" / "numbers"
     found = table / name
@@ -75,10 +82,10 @@ def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_name
 
     monkeypatch.setattr(time, "sleep", sleep_elsewhere)
 
-    with pytest.raises(
-        TableError, match=f"silver.numbers could not be created.* at {table}: {name} .* remove it"
-    ):
+    said = f"silver.numbers could not be created.* at {table}: {name} lies there"
+    with pytest.raises(TableError, match=said) as caught:
         Lake(spark, str(tmp_path)).ensure(SPEC)
+    assert ("remove it" in str(caught.value)) == is_of_no_table
 
     assert found.read_text() == "mine"
 
