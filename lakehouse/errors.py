@@ -17,6 +17,11 @@ print it as one line and exit with `exit_code`; anything else is a defect and ke
 
 from __future__ import annotations
 
+from itertools import takewhile
+
+_ITEM = "- "
+_MOST_LISTED = 1_000  # characters
+
 
 class LakehouseError(Exception):
     """Root of the tree: a failure with a message for the user."""
@@ -63,6 +68,14 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that is not empty; names in it may have U+2028."""
-    lines = (line.strip() for line in str(error).split("\n"))
-    return next((line for line in lines if line), "no message")
+    """Return the first line of an error's text that is not empty, and the list that it announces; names may have U+2028.
+
+    Delta says so which row violates a CHECK: `… violated by row with values:`, and a line ` - column : value`
+    for each.
+    """
+    lines = filter(None, (line.strip() for line in str(error).split("\n")))
+    line = next(lines, "no message")
+    if not line.endswith(":"):
+        return line
+    listed = (one.removeprefix(_ITEM) for one in takewhile(lambda one: one.startswith(_ITEM), lines))
+    return f"{line} {', '.join(listed)}"[: len(line) + _MOST_LISTED].rstrip()

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject
@@ -148,4 +148,4 @@ def _error_of(info: Any) -> str | None:
     """Return an expectation's exception; Great Expectations keeps one per expectation or one per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
-    return next((line.strip() for text in messages for line in text.split("\n") if line.strip()), None)
+    return next((first_line(text) for text in messages if text.strip()), None)

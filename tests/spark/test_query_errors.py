@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.spark.query_errors import what_of
 
 
@@ -33,3 +33,12 @@ def test_other_errors_have_their_class_and_those_for_users_only_their_message() 
     assert what_of(ValueError("no such thing\nand its stack trace")) == "ValueError: no such thing"
     said = "the disk is full (File too large): it was said before"
     assert what_of(TableError(said)) == said
+
+
+def test_a_line_that_announces_a_list_has_it_up_to_the_stack_trace() -> None:
+    said = "CHECK small (n < 5) violated by row with values:\n - n : 7\n - name : Ada\n\tat org.apache"
+    assert first_line(f"\n{said}") == "CHECK small (n < 5) violated by row with values: n : 7, name : Ada"
+    assert first_line("it failed:\n\tat org.apache") == "it failed:"
+    assert len(first_line(f"values:\n - {'x' * 10_000}")) < 1_100
+    assert first_line("one\u2028line\nanother") == "one\u2028line"
+    assert first_line("") == "no message"

@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
+from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import Lake, Move, TableSpec, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.features import RETENTION, SAFE, features_in
@@ -311,7 +312,8 @@ def test_rows_that_a_constraint_or_a_generated_column_forbids_are_not_written(la
     assert lake.ensure_source(SPEC) == path
 
     assert tables.append(rows(lake.spark, 1, value="1"), path).rows == 1
-    for wrong in (rows(lake.spark, -1, value="-1"), rows(lake.spark, 2, value="x")):
-        with pytest.raises(Py4JError):
-            tables.append(wrong, path)
+    for number, value in ((-1, "-1"), (2, "x")):
+        with pytest.raises(Py4JError) as caught:
+            tables.append(rows(lake.spark, number, value=value), path)
+        assert f"with values: k : {number}" in error_line(caught.value).replace(f"v : {value}, ", "")
     assert content(tables.read(lake.spark, path)) == [(1, "1")]
