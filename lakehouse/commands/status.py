@@ -31,8 +31,8 @@ def status(
 ) -> None:
     """Show each stream's state, who runs it, what waits before each layer, and the size of its tables.
 
-    Refreshed every second until Ctrl-C; with --format json, printed once. No job has to run. A narrow
-    terminal gets fewer columns.
+    Refreshed every second until Ctrl-C on a terminal; elsewhere, and with --format json, printed once. No job
+    has to run. A narrow terminal gets fewer columns.
     """
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)
@@ -40,7 +40,7 @@ def status(
         if format_ is Format.JSON:
             text = json.dumps(observer.observe(datetime.now(UTC)).as_json(), ensure_ascii=False, indent=1)
             typer.echo(text)
-        elif once:
+        elif once or not console.is_terminal:
             console.print(drawn(observer.observe(datetime.now(UTC)), console.width))
         else:
             _stay(observer, console)

@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
+from lakehouse.commands import status
 from lakehouse.commands.status_report import drawn
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings, load_settings
@@ -75,6 +76,18 @@ def test_status_once_prints_words_lags_and_tables(lake: Path) -> None:
     assert "transactions silver.transactions bronze.transactions 0 0.0 s 2 2026-11-22 08:13:20" in lines
     assert any(line.startswith("transactions export.user_transactions_5m gold.") for line in lines)
     assert "silver.transactions 2 2026-11-22 08:13:20 38 2 3,800 2026-11-15 08:12:59" in lines
+
+
+def test_status_in_a_pipe_is_printed_once(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del lake
+
+    def stay(*_: object) -> None:
+        raise AssertionError("it stays")
+
+    monkeypatch.setattr(status, "_stay", stay)
+    result = CliRunner().invoke(app, ["status", "--stream", "transactions"])
+    assert result.exit_code == 0
+    assert result.stdout.count("waits for") == 1
 
 
 def lines_at(width: int, tmp_path: Path, *runs: Run) -> list[str]:
