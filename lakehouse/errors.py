@@ -68,9 +68,9 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that is not empty, and the list that it announces; names may have U+2028.
+    """Return the first line of an error's text that is not empty, and the list that it announces.
 
-    Delta says so which row violates a CHECK: `… violated by row with values:`, and a line ` - column : value`
+    Names in it may have U+2028. Delta says so which row violates a CHECK: `… violated by row with values:`, and a line ` - column : value`
     for each.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))

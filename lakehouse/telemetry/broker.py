@@ -1,4 +1,4 @@
-"""The ends of topics and the age of their first unread records, over one lasting connection."""
+"""The ends of topics, and the age of their first unread records, over lasting connections."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from lakehouse.errors import ServiceError
 from lakehouse.spark.query_errors import what_of
+from lakehouse.telemetry.open_transactions import open_transactions
+from lakehouse.telemetry.values import OpenTransaction
 from lakehouse.topics import ends_of, require_listening
 
 _REQUEST_MS = 2_000
@@ -23,10 +25,14 @@ Coordinate = tuple[str, int]
 
 @dataclass(frozen=True)
 class Ends:
-    """The first existing offset of a partition, and the one after the last committed record."""
+    """The first existing offset of a partition, and the one after the last committed record.
+
+    `open_transaction` is what hides records from there on, null for nothing.
+    """
 
     first: int
     end: int
+    open_transaction: OpenTransaction | None = None
 
 
 class Broker:
@@ -35,6 +41,7 @@ class Broker:
     def __init__(self, bootstrap_servers: str) -> None:
         self._servers = bootstrap_servers
         self._consumer: KafkaConsumer | None = None
+        self._admin: KafkaAdminClient | None = None
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
@@ -47,6 +54,7 @@ class Broker:
             found = {topic: consumer.partitions_for_topic(topic) or set() for topic in topics}
             partitions = [TopicPartition(topic, one) for topic, numbers in found.items() for one in numbers]
             first, end = ends_of(consumer, partitions)
+            held = self._held(end)
         except (KafkaError, OSError) as error:
             self.close()
             raise ServiceError(f"the broker at {self._servers} does not answer: {what_of(error)}") from error
@@ -55,8 +63,8 @@ class Broker:
             raise
         return {
             topic: {
-                number: Ends(first[TopicPartition(topic, number)], end[TopicPartition(topic, number)])
-                for number in sorted(numbers)
+                one.partition: Ends(first[one], end[one], held.get(one))
+                for one in (TopicPartition(topic, number) for number in sorted(numbers))
             }
             for topic, numbers in found.items()
             if numbers
@@ -84,10 +92,24 @@ class Broker:
 
     def close(self) -> None:
         """Disconnect, whatever state the broker is in."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            with suppress(KafkaError, OSError):
-                consumer.close()
+        for client in (self._consumer, self._admin):
+            if client is not None:
+                with suppress(KafkaError, OSError):
+                    client.close()
+        self._consumer = self._admin = None
+
+    def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
+        """Return the transactions behind the last stable offsets; none from a broker that does not tell."""
+        try:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(
+                    bootstrap_servers=self._servers.split(","),
+                    request_timeout_ms=_REQUEST_MS,
+                    bootstrap_timeout_ms=_REQUEST_MS,
+                )
+            return open_transactions(self._admin, end)
+        except KafkaError:
+            return {}
 
     def _fetch(self, offsets: Mapping[TopicPartition, int]) -> None:
         consumer = self._connected()

@@ -79,6 +79,11 @@ def _of_partitions(
         elif oldest > limit:
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
+        held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
+        if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
+            hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
+            what = f"an open transaction of the producer {first.producer} hides {hidden}"
+            found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
     return found
 
 

@@ -36,7 +36,10 @@ def partition_lags(
         records, at = there.end - unread[number], times.get((topic, number), NO_TIMESTAMP)
         is_time = at in KAFKA_TIMES and at != NO_TIMESTAMP
         seconds = 0.0 if not records else _age_s(at, now) if is_time else None
-        found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds))
+        held = there.open_transaction
+        found.append(
+            PartitionLag(topic, number, positions[number], there.end, records, seconds, open_transaction=held)
+        )
     return found
 
 

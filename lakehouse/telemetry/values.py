@@ -17,10 +17,10 @@ class Word(StrEnum):
     """A stream's state in one word, the best first.
 
     EMPTY: nothing has landed yet. BEHIND: records wait for longer than allowed, and micro-batches are
-    written. STALE: all has been read, but the newest event is old. BLOCKED: its gate is closed. STALLED:
-    records wait for longer than allowed, and the process that runs the layer has written no micro-batch for
-    as long. STOPPED: records wait for a layer that no process runs. UNKNOWN: the lake or the broker does not
-    say.
+    written, or a producer's open transaction hides records for as long. STALE: all has been read, but the
+    newest event is old. BLOCKED: its gate is closed. STALLED: records wait for longer than allowed, and the
+    process that runs the layer has written no micro-batch for as long. STOPPED: records wait for a layer that
+    no process runs. UNKNOWN: the lake or the broker does not say.
     """
 
     WELL = "well"
@@ -43,11 +43,26 @@ class Health:
 
 
 @dataclass(frozen=True)
+class OpenTransaction:
+    """A producer's transaction that has not ended. Nobody gets committed records behind its beginning.
+
+    `offsets` are those between the last stable one and the partition's end. `producer` is its transactional
+    id, and `since` when the transaction began. If the broker tells neither, they are the producer's number,
+    and when it last wrote.
+    """
+
+    offsets: int
+    producer: str
+    since: datetime
+
+
+@dataclass(frozen=True)
 class PartitionLag:
     """Records of a topic's partition that bronze has not written.
 
     `position` is the offset after the last one written, `end` the one after the last committed record.
-    `seconds` is the age of the first unread record by its Kafka timestamp.
+    `seconds` is the age of the first unread record by its Kafka timestamp. `open_transaction` is what hides
+    records from `end` on, null for nothing.
     """
 
     topic: str
@@ -57,6 +72,7 @@ class PartitionLag:
     records: int | None
     seconds: float | None
     reason: str | None = None
+    open_transaction: OpenTransaction | None = None
 
 
 @dataclass(frozen=True)

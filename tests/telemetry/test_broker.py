@@ -5,15 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lakehouse.errors import ServiceError
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.topics import create_topics
+from tests.pipeline import await_
 
 
 def without_a_leader(ask: Callable[..., Any], times: int) -> Callable[..., Any]:
@@ -57,3 +59,22 @@ def test_a_topic_that_never_gets_a_leader_is_a_reason_and_no_defect(
     monkeypatch.setattr(KafkaConsumer, "end_offsets", without_a_leader(KafkaConsumer.end_offsets, 1000))
     with pytest.raises(ServiceError, match="does not answer: LeaderNotAvailableError"):
         broker.ends([topic])
+
+
+def test_an_open_transaction_is_named_until_it_ends(broker: Broker, topic: str, services: Endpoints) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    with closing(KafkaProducer(bootstrap_servers=services.kafka, transactional_id=f"of-{topic}")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.send(topic, b"hidden", partition=0).get(timeout=30)
+
+        ends = broker.ends([topic])[topic]
+        held = ends[0].open_transaction
+        assert ends == {0: Ends(0, 0, held), 1: Ends(0, 0)}
+        assert held is not None
+        assert (held.offsets, held.producer) == (3, f"of-{topic}")
+        assert began <= held.since <= datetime.now(UTC) + timedelta(seconds=1)
+
+        producer.commit_transaction()
+    await_(lambda: broker.ends([topic]) == {topic: {0: Ends(0, 4), 1: Ends(0, 0)}})

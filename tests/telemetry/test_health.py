@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
 from lakehouse.telemetry.health import health_of
+from lakehouse.telemetry.values import OpenTransaction
 from tests import pipeline
 
 NOW = pipeline.utc("2026-11-22T09:00:00")
@@ -23,6 +24,7 @@ def health(
     export: tuple[int, float] = (0, 0.0),
     newest: datetime | None = NOW,
     gate: StreamGate | None = None,
+    held: OpenTransaction | None = None,
 ) -> Health:
     """Return what is said of a stream with so many records waiting, for so many seconds."""
     layers = [
@@ -30,7 +32,7 @@ def health(
         LayerLag("export", "export.a", "gold.a", *export),
     ]
     return health_of(
-        [PartitionLag("t", 0, 5, 5 + topic[0], *topic)],
+        [PartitionLag("t", 0, 5, 5 + topic[0], *topic, open_transaction=held)],
         layers,
         QUERIES,
         gate=gate,
@@ -84,3 +86,14 @@ def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:
     closed = StreamGate(is_open=False, changed_at=AGO, reasons=("too few rows",))
     assert health(unrun={"export": None}, export=(4, 300.0), gate=closed).word is Word.BLOCKED
     assert health(unrun={"export": None}, export=(4, 300.0)).word is Word.STOPPED
+
+
+def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:
+    young = OpenTransaction(3, "shop-1", NOW - timedelta(seconds=59))
+    assert health(unrun={}, held=young).word is Word.WELL
+    assert health(unrun={}, held=OpenTransaction(1_200, "shop-1", AGO)) == Health(
+        Word.BEHIND,
+        "an open transaction of the producer shop-1 hides up to 1,200 records of t since "
+        "2026-11-22 08:58:00 UTC",
+        AGO,
+    )

@@ -1,0 +1,50 @@
+"""Transactions of producers that have not ended.
+
+Readers of committed records stop before the first record of one, whoever has written what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError
+
+from lakehouse.telemetry.delta_log import from_ms
+from lakehouse.telemetry.values import OpenTransaction
+
+
+def open_transactions(
+    admin: KafkaAdminClient, stable: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OpenTransaction]:
+    """Return the oldest open transaction of each partition whose last stable offset is behind its end.
+
+    Raises KafkaError if the broker does not say who writes; since version 2.8 it tells whoever may read.
+    """
+    written = admin.list_partition_offsets(dict.fromkeys(stable, OffsetSpec.LATEST))
+    hidden = {one: written[one].offset - end for one, end in stable.items() if written[one].offset > end}
+    found = {}
+    for partition, state in admin.describe_producers(hidden).items():
+        writing = [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
+        if writing:  # else it has ended since
+            first = min(writing, key=lambda one: one.current_transaction_start_offset)
+            name, since_ms = _described(admin, first.producer_id) or (
+                f"with the id {first.producer_id}",
+                first.last_timestamp,
+            )
+            found[partition] = OpenTransaction(hidden[partition], name, from_ms(since_ms))
+    return found
+
+
+def _described(admin: KafkaAdminClient, producer_id: int) -> tuple[str, int] | None:
+    """Return the transactional id of a producer, and when its transaction began; null if it is not told."""
+    try:
+        listed = admin.list_transactions(producer_id_filters=[producer_id])
+        names = [one.transactional_id for of_broker in listed.values() for one in of_broker]
+        for name, told in admin.describe_transactions(names).items():
+            if told.transaction_start_time_ms >= 0:
+                return str(name), int(told.transaction_start_time_ms)
+    except KafkaError:
+        pass
+    return None
