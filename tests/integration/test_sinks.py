@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -47,6 +48,7 @@ from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, create_topics
 from tests import redis_databases
 from tests.pipeline import await_, read_topic
+from tests.processes import ROOT
 
 PARTITIONS = 3
 TTL_S = 600
@@ -896,6 +898,37 @@ def test_expired_members_leave_a_hundred_at_a_time(
         left.append(len(latest(reader, table)))
 
     assert left == [151, 51, 1]
+
+
+def test_a_user_needs_the_documented_rights_and_no_others(redis_url: str, table: str) -> None:
+    text = (ROOT / "docs" / "outputs.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^    user lakehouse on >PASSWORD (.*)$", text, re.MULTILINE)
+    rights, of_user = line.split(), redis_url.replace("//", "//lakehouse:secret@")
+    with redis.Redis.from_url(redis_url) as admin:
+        try:
+            for number, without in enumerate((None, *sorted(set(rights) - {"-@all", "+info", "+ping"}))):
+                given = [one for one in rights if one != without]
+                admin.execute_command("ACL", "SETUSER", "lakehouse", "reset", "on", ">secret", *given)
+                admin.script_flush()
+                is_refused = pytest.raises((ServiceError, redis.exceptions.NoPermissionError))
+                with nullcontext() if without is None else is_refused:
+                    use_redis(admin, of_user, f"{table}-{number}")
+        finally:
+            admin.acl_deluser("lakehouse")
+
+
+def use_redis(admin: redis.Redis, url: str, table: str) -> None:
+    """Write and read as the export, the API and the audit do."""
+    sink, other = RedisSink(url, table, TTL_S, generation=GENERATION, retries=0), window("other", 60, 3)
+    with closing(sink), sink.filling():
+        sink.write([window("auth", 60, 1), window("auth", 60, 2, deleted=True), window("gone", 60, 1)])
+        admin.zadd(f"{{{latest_key(table, 'cpu')}}}:expiry", {"gone": 0})
+        sink.write([other])
+    assert [dict(scan_rows(url, table))[other.row_key], *read_rows(url, table, [other.row_key])]
+    assert [place for place, _ in scan_latest(url, table)] == [("cpu", "other")]
+    assert list(read_latest(url, table, [("cpu", "other")]))
+    with redis.Redis.from_url(url) as client:
+        assert list(client.hgetall(latest_key(table, "cpu"))) == [b"other"]
 
 
 @pytest.fixture
