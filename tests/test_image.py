@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -63,6 +65,23 @@ def test_the_image_is_made_of_files_that_exist_and_are_sent_to_the_engine() -> N
     assert {f"!{Path(source).parts[0]}" for source in sources} == {
         line for line in sent if line.startswith("!")
     }
+
+
+def test_what_fetches_the_jars_has_its_modules_before_the_rest_is_copied(tmp_path: Path) -> None:
+    (fetch,) = (n for n, line in enumerate(stages()[0]) if "lakehouse.spark.installing" in line)
+    for line in stages()[0][:fetch]:
+        if line.startswith("COPY lakehouse/"):
+            *sources, target = line.split()[1:]
+            (tmp_path / target).mkdir(parents=True, exist_ok=True)
+            for source in (found for pattern in sources for found in ROOT.glob(pattern)):
+                shutil.copy(source, tmp_path / target)
+    # Without site, which would find in the checkout what is missing here.
+    subprocess.run(
+        [sys.executable, "-S", "-c", "import lakehouse.spark.installing"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{sysconfig.get_path('purelib')}"},
+        check=True,
+    )
 
 
 def test_the_image_is_pinned_and_does_not_run_as_root() -> None:
