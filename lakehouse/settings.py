@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from lakehouse.errors import SettingsError
+from lakehouse.paths import absolute, lake_address, of_tables
 
 ENV_PREFIX = "LAKEHOUSE_"
 CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
@@ -34,10 +35,6 @@ _CENTURY_S = 36_525 * 24 * 3600
 _OF_KUBERNETES = re.compile(
     r"LAKEHOUSE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-
-
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
 
 
 def _readable(url: SecretStr) -> SecretStr:
@@ -74,14 +71,14 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
-    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+    home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
         validate_default=True,
         description="Data, logs and pid files of the local services, and the lake by default.",
     )
-    lake: str = Field(
+    lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
-        description="Root of the Delta tables, any Hadoop path. Default: HOME/lake.",
+        description="Root of the Delta tables, any Hadoop path or a directory. Default: HOME/lake.",
     )
     kafka_bootstrap_servers: str = Field(
         default="",
@@ -257,7 +254,7 @@ class Settings(BaseSettings):
         ),
     )
 
-    alerts: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+    alerts: Annotated[Path, AfterValidator(absolute)] | None = Field(
         default=None,
         description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",
     )
@@ -324,7 +321,7 @@ def load_settings() -> Settings:
     except UnreadableSetting as error:
         raise SettingsError(f"{error}; a table is JSON in the environment") from None
     settings = _with_defaults(settings)
-    if urlsplit(settings.lake).scheme in {"s3", "s3a", "s3n"} and not settings.lake_has_one_writer:
+    if settings.lake.startswith(("s3:", "s3a:", "s3n:")) and not settings.lake_has_one_writer:
         raise SettingsError(
             f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
             "store for S3 only knows those of its own process. Set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one "

@@ -343,3 +343,15 @@ def test_a_topic_that_no_stream_has_is_refused_with_the_known_ones(monkeypatch: 
 
     monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"metrics-events": "prod.metrics"}')
     assert read_settings().topic("metrics-events") == "prod.metrics"
+
+
+def test_a_home_or_a_lake_that_no_reader_finds_by_its_name_is_refused_with_the_variable(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_LAKE", "lake")
+    assert load_settings().lake == str(directory / "lake")
+    for variable in ("LAKEHOUSE_LAKE", "LAKEHOUSE_HOME"):
+        monkeypatch.setenv(variable, "a%41")
+        with pytest.raises(SettingsError, match=f"'%41' is in the path .*choose another.*{variable}"):
+            load_settings()
+        monkeypatch.delenv(variable)

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from lakehouse.errors import first_line
 from lakehouse.messages.layout import Row
-from lakehouse.spark.paths import is_local, location
+from lakehouse.paths import is_local, location
 
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1

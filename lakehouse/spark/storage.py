@@ -12,8 +12,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakehouse.files import write_whole
+from lakehouse.paths import local_path
 from lakehouse.spark import internals
-from lakehouse.spark.paths import local_path
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
@@ -109,9 +109,8 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 def on_this_machine(spark: SparkSession, path: str) -> Path | None:
     """Return the path on this machine's file system, null if Hadoop has it elsewhere."""
-    if path.startswith(_LOCAL) or ("://" not in path and _is_local_by_default(spark.sparkContext)):
-        return local_path(path)
-    return None
+    here = local_path(path)
+    return here if path.startswith(_LOCAL) or _is_local_by_default(spark.sparkContext) else None
 
 
 @lru_cache(maxsize=1)

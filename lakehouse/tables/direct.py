@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse import paths
 from lakehouse.errors import TableError, first_line
-from lakehouse.spark import paths
 from lakehouse.tables import lasting
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
@@ -201,7 +201,7 @@ def _directory(path: str) -> tuple[Any, str]:
     """Return pyarrow's file system for a table, and the table's path in it."""
     from pyarrow.fs import FileSystem, LocalFileSystem
 
-    if "://" not in path:
+    if paths.is_local(path):
         return LocalFileSystem(), path
     system, root = FileSystem.from_uri(path)
     return system, root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
@@ -34,6 +35,7 @@ from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 FEW_VERSIONS = 10
 """The changes of so many versions are read file by file; each version is a scan of its own."""
 
+_OF_PATTERNS = re.compile(r"[][{}?*\\]")
 _YOUNG = 20  # commits; each of them is read
 _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
@@ -151,7 +153,12 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
 
 def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
     """Return the rows of Parquet files whose paths are taken as they are, whatever signs they have."""
-    return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+    reader = spark.read.schema(schema)
+    if not any(map(_OF_PATTERNS.search, files)):
+        return reader.parquet(*files)
+    # Given several paths that may be patterns, Spark's option reads all of them once for each.
+    alone = reader.option("__globPaths__", "false")
+    return reduce(DataFrame.union, (alone.parquet(file) for file in files))
 
 
 def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataFrame:

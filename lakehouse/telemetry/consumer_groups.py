@@ -17,8 +17,8 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import ServiceError
+from lakehouse.paths import local_path
 from lakehouse.settings import Settings
-from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.progress import kafka_offsets

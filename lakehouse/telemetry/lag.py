@@ -18,10 +18,10 @@ from pathlib import Path
 
 from lakehouse.errors import ServiceError
 from lakehouse.ops.event_table import EVENTS
+from lakehouse.paths import local_path
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
-from lakehouse.spark.paths import local_path
 from lakehouse.stream import Stream
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry import measures, progress, runs

@@ -1,0 +1,72 @@
+"""A lake's address, for whoever reads its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
+
+Hadoop takes a path literally: nothing in it is an escape, as %20 is in a URL. deltalake does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_OF_THIS_MACHINE = "file:"
+_AS_S3 = ("s3a://", "s3n://")
+# deltalake looks elsewhere (%41 is an A to it, and a backslash a slash), or refuses the path.
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
+
+
+def lake_address(given: str) -> str:
+    """Return the root of a lake as all its readers take it: an absolute path of this machine, or a URL.
+
+    Raises ValueError if some reader would not find the tables below it.
+    """
+    if not given or not is_local(given):
+        return given
+    if given.startswith(_OF_THIS_MACHINE):
+        of_tables(Path(location(given)))
+        return given
+    return str(of_tables(Path(given)))
+
+
+def of_tables(path: Path) -> Path:
+    """Return a directory's absolute path; raises ValueError if some reader would not find tables below it."""
+    found = absolute(path)
+    if misread := _MISREAD.search(str(found)):
+        raise ValueError(
+            f"{misread[0]!r} is in the path {str(found)!r}, and not every reader of tables would find that "
+            "directory; choose another one"
+        )
+    return found
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path; raises ValueError for a ~ whose user has no home."""
+    try:
+        return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop drops .. so, too
+    except RuntimeError:
+        raise ValueError(f"nobody knows whose home {path} is in") from None
+
+
+def location(path: str) -> str:
+    """Return a path in the form of deltalake and pyarrow: a plain path of this machine, or a URL.
+
+    Spark's names of S3 become the usual one. Keys and endpoints are read from the environment (AWS_…), not
+    from Spark's properties.
+    """
+    if path.startswith(_OF_THIS_MACHINE):
+        rest = path.removeprefix(_OF_THIS_MACHINE)
+        if rest.startswith("//"):
+            rest = rest[2:].partition("/")[2]  # without the host, which is this machine
+        return f"/{rest.lstrip('/')}"
+    return f"s3://{path[len(_AS_S3[0]) :]}" if path.startswith(_AS_S3) else path
+
+
+def is_local(path: str) -> bool:
+    """Tell whether a path lies on a file system of this machine, because it begins with no other's name."""
+    beginning, colon, _ = path.partition(":")
+    return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
+
+
+def local_path(path: str) -> Path | None:
+    """Return the path on this machine; null if it lies elsewhere."""
+    return Path(location(path)) if is_local(path) else None
