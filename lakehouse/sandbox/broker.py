@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lakehouse.errors import ServiceError
 from lakehouse.files import write_whole
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
+from lakehouse.spark import java
 from lakehouse.spark.jars import jars_directory, require_jars
 from lakehouse.topics import accepts_connections, require_broker
 
@@ -94,7 +93,7 @@ class KafkaServer(Service):
 
     def require(self) -> None:
         """Raise ServiceError when there is no Java, a jar is missing or Kafka cannot use the path."""
-        _java()
+        java.find()
         require_jars("kafka")
         if "," in str(self.data):
             raise ServiceError(
@@ -166,19 +165,7 @@ class KafkaServer(Service):
 
     def _java_command(self, options: list[str]) -> list[str]:
         logging = [f"-Dlog4j2.configurationFile={self._log4j.as_uri()}", f"-Dlakehouse.log={self.log}"]
-        return [_java(), *options, *logging, "-cp", str(jars_directory() / "kafka" / "*")]
-
-
-def _java() -> str:
-    """Return the Java that pyspark uses: that of JAVA_HOME, else the one on PATH."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(Path(home, "bin", "java") if home else "java")
-    if java is None:
-        where = f"in JAVA_HOME={home}" if home else "on PATH and JAVA_HOME is not set"
-        raise ServiceError(
-            f"kafka: there is no java {where}; install Java 17 or later (Debian: openjdk-17-jre-headless)"
-        )
-    return java
+        return [java.find(), *java.LOCALE, *options, *logging, "-cp", str(jars_directory() / "kafka" / "*")]
 
 
 def _escape(value: str) -> str:

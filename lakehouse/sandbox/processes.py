@@ -25,6 +25,7 @@ import psutil
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import write_whole
+from lakehouse.spark import java
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -296,11 +297,10 @@ def _start_and_wait(
 ) -> None:
     try:
         with console.open("ab") as output:
-            # UTF-8 whatever the user's locale: Java reads paths on its command line with it.
             popen = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                env=os.environ | java.ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

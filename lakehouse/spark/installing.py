@@ -20,7 +20,7 @@ import pyspark
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import sync
-from lakehouse.spark import properties
+from lakehouse.spark import java, properties
 from lakehouse.spark.jars import checksums, jars_directory, share_directory
 
 _FEW_LINES = 12
@@ -72,11 +72,7 @@ def _fetch(say: Callable[[str], object]) -> None:
 
 def _resolved(say: Callable[[str], object]) -> Path:
     """Resolve all jars into a new directory beside that of the jars, and return it."""
-    java = shutil.which("java", path=_java_path())
-    if java is None:
-        raise ServiceError(
-            "there is no java on PATH; install Java 17 or later (Debian: openjdk-17-jre-headless)"
-        )
+    found = java.find()
     share_directory().mkdir(parents=True, exist_ok=True)
     _cache().mkdir(parents=True, exist_ok=True)
     say("resolving the runtime jars (about 100 MB on the first run, none after)")
@@ -86,7 +82,11 @@ def _resolved(say: Callable[[str], object]) -> Path:
         where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", "spark", "kafka"]
         into = ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
         done = subprocess.run(
-            [java, "-jar", str(ivy), *where, *into], capture_output=True, text=True, check=False
+            [found, "-jar", str(ivy), *where, *into],
+            env=os.environ | java.ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         shutil.rmtree(target)
@@ -99,15 +99,12 @@ def _resolved(say: Callable[[str], object]) -> Path:
     return target
 
 
-def _java_path() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return os.pathsep.join([*([str(Path(home) / "bin")] if home else []), os.environ.get("PATH", "")])
-
-
 def _cache() -> Path:
-    named = os.environ.get("LAKEHOUSE_CACHE")
-    caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(named or str(Path(caches) / "lakehouse")) / "ivy"
+    named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if named or caches:
+        return Path(named or f"{caches}/lakehouse") / "ivy"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - which leaves it as it is for a user without a home
+    return (home / ".cache" / "lakehouse" if os.access(home, os.W_OK) else share_directory()) / "ivy"
 
 
 def _digest(path: Path) -> str:

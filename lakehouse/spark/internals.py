@@ -18,7 +18,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, is_instance_of
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_active_spark_context
@@ -33,6 +33,7 @@ _SQL = "org.apache.spark.sql"
 _PLANS = f"{_SQL}.catalyst.plans.logical"
 _FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
 _SIGNAL = "sun.misc.Signal"
+_USER = "org.apache.hadoop.security.UserGroupInformation"
 _SNAPPY, _ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
 
 
@@ -84,6 +85,7 @@ MEMBERS = (
     *members("org.apache.spark.api.python.PythonUtils", "toScalaMap(java.util.Map)", "toSeq(java.util.List)"),
     *members("org.apache.spark.api.java.JavaSparkContext", "hadoopConfiguration()", "sc()"),
     *members("org.apache.spark.SparkContext", "isStopped()"),
+    *members(_USER, "createRemoteUser(java.lang.String)", f"setLoginUser({_USER})"),
     *members("scala.Console$", "out()", "setOutDirect(java.io.PrintStream)"),
     *members("scala.jdk.javaapi.CollectionConverters", "asJava(scala.collection.Map)"),
     *members("scala.jdk.javaapi.OptionConverters", "toScala(java.util.Optional)"),
@@ -98,6 +100,7 @@ PRIVATE = (
     ("py4j.java_gateway", "JVMView.__getattr__"),
     ("py4j.java_gateway", "JavaClass.__getattr__"),
     ("py4j.java_gateway", "JavaPackage.__getattr__"),
+    ("pyspark", "SparkContext._ensure_initialized"),
     ("pyspark", "SparkContext._gateway"),
     ("pyspark", "SparkContext._jvm"),
     ("pyspark.sql.classic.column", "_to_java_column"),
@@ -338,6 +341,30 @@ def is_stopped(spark: SparkSession) -> bool:
     """Tell whether the session's context was stopped; fails if the JVM does not answer."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
+
+
+def launch_as(user: str, options: Mapping[str, str]) -> None:
+    """Start Spark's JVM for a user that the system has no name for, with the options of a session.
+
+    Hadoop asks the system for a name before it opens a file, and fails without one, unless it has been told.
+    So Spark gets its jars only afterwards.
+    """
+    conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
+    SparkContext._ensure_initialized(conf=conf)
+    jvm: Any = SparkContext._jvm
+    users = getattr(jvm, _USER)
+    users.setLoginUser(users.createRemoteUser(user))
+
+
+def speak_english(spark: SparkSession) -> None:
+    """Let the driver's JVM write numbers in the digits 0 to 9, whatever its options or its system say."""
+    locale = static(spark, "java.util.Locale")
+    locale.setDefault(locale.US)
+
+
+def encoding_of_names(spark: SparkSession) -> str:
+    """Return the encoding in which the JVM reads and writes names of files."""
+    return str(static(spark, "java.lang.System").getProperty("sun.jnu.encoding"))
 
 
 def load_codecs(spark: SparkSession) -> None:

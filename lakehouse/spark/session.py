@@ -20,8 +20,9 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
+from lakehouse.paths import local_path
 from lakehouse.settings import Settings
-from lakehouse.spark import internals
+from lakehouse.spark import internals, java
 from lakehouse.spark.jars import class_archive
 from lakehouse.spark.properties import for_laptop
 
@@ -29,6 +30,8 @@ _JVM_TIMEOUT_S = 120.0
 _KILL_AGAIN_S = 0.1
 _SMALL_LAKE_BYTES = 64 << 20
 _BRIEFLY = "-XX:TieredStopAtLevel=1"
+_LOOPBACK = "127.0.0.1"
+_OF_HOST = {"SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"}
 
 
 def build_session(
@@ -43,20 +46,25 @@ def build_session(
     # PySpark would print a failure itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     internals.remember_names()
-    builder = SparkSession.Builder().appName(name)
+    builder, launched = SparkSession.Builder().appName(name), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         # Outside spark-submit this decides how tasks run Python, whatever spark.pyspark.python says.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        for key, value in (_launch_options(settings, brief=brief) | dict(options or {})).items():
+        launched = _launch_options(settings, brief=brief) | dict(options or {})
+        for key, value in launched.items():
             builder = builder.config(key, value)
-    with _impatient():
+    with _impatient(), _environment(_variables(settings)):
+        if launched and java.user() is None and not internals.is_started():
+            internals.launch_as(f"uid-{os.getuid()}", launched)
         spark = builder.getOrCreate()
+    internals.speak_english(spark)
+    _require_names(spark, settings)
     try:
         internals.load_codecs(spark)
     except Py4JError as error:
         spark.stop()
         raise ServiceError(
-            "Spark's JVM could not unpack its libraries; is the disk of the temporary directory full?"
+            "Spark's JVM could not unpack and load its libraries; is the temporary directory full, or noexec?"
         ) from error
     return spark
 
@@ -99,6 +107,35 @@ def _impatient() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _require_names(spark: SparkSession, settings: Settings) -> None:
+    """Raise ServiceError if the JVM would write the lake's path in other bytes than Python does.
+
+    Under spark-submit, the user's locale decides.
+    """
+    encoding = internals.encoding_of_names(spark)
+    if encoding not in {"UTF-8", "utf8"} and not f"{settings.lake}{settings.home}".isascii():
+        spark.stop()
+        raise ServiceError(
+            f"Spark's JVM writes names of files in {encoding}, so it would not find {settings.lake}: set "
+            "LC_ALL=C.UTF-8 in the environment, or choose a path of ASCII letters"
+        )
+
+
+@contextlib.contextmanager
 def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
     """Build a session and stop it after the block; by default a brief one if the lake is small."""
     spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
@@ -115,10 +152,9 @@ def activate(spark: SparkSession) -> None:
 
 def is_small(lake: str) -> bool:
     """Tell whether a lake lies on this machine and is so small that every command is short."""
-    scheme, is_url, rest = lake.partition(":/")
-    if is_url and scheme != "file":
+    root, found = local_path(lake), 0
+    if root is None:
         return False
-    root, found = f"/{rest.lstrip('/')}" if is_url else lake, 0
     for directory, _, names in os.walk(root):
         for name in names:
             with contextlib.suppress(OSError):  # a running layer removes files
@@ -128,13 +164,32 @@ def is_small(lake: str) -> bool:
     return True
 
 
+def _variables(settings: Settings) -> dict[str, str]:
+    """Return what the environment of Spark's JVM has beside the user's.
+
+    Spark asks for the address of the host's name, which need not have one, unless it is told an address.
+    """
+    is_alone = settings.spark_master.startswith("local") and not _OF_HOST & os.environ.keys()
+    return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {})
+
+
+def _quoted(option: str) -> str:
+    """Return an option of a JVM as Spark splits several of them."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
+    java.find()
+    java.require_files()
     options = for_laptop(archive=class_archive().exists())
     logs = settings.home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    options["spark.driver.extraJavaOptions"] += f' "-Dlakehouse.logs={logs}"'
-    if brief:
-        options["spark.driver.extraJavaOptions"] += f" {_BRIEFLY}"
+    paths = {"lakehouse.logs": logs, "java.io.tmpdir": java.temporary_directory()}
+    if not java.has_home():
+        paths["user.home"] = settings.home  # of Ivy, to begin with, which must be able to write there
+    added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
+    options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,

@@ -1,0 +1,86 @@
+"""The JVMs that are started here: which Java runs them, their environment, and what they need of the machine.
+
+What is missing is said before a JVM starts, which would itself end with a stack trace.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import shutil
+import tempfile
+from pathlib import Path
+
+from lakehouse.errors import ServiceError
+
+ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+"""In it, whatever the user's locale, a JVM reads and writes names of files in UTF-8."""
+LOCALE = ("-Duser.language=en", "-Duser.country=US")
+"""As in lakehouse/spark.properties. Delta and Kafka name files by numbers, in the digits of the locale."""
+
+_LEAST_FREE_BYTES = 64 << 20
+_LEAST_FILES = 1_024
+
+
+def find() -> str:
+    """Return the Java that pyspark uses: that of JAVA_HOME, else the one on PATH; raises ServiceError."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(Path(home, "bin", "java") if home else "java")
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on PATH and JAVA_HOME is not set"
+        raise ServiceError(
+            f"there is no java {where}; install Java 17 or later (Debian: openjdk-17-jre-headless)"
+        )
+    return found
+
+
+def require_files() -> None:
+    """Raise ServiceError if a JVM could not open its jars and the files of tables."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
+        raise ServiceError(
+            f"a process may have only {most} files open here, and Spark's JVM needs {_LEAST_FILES:,}: raise "
+            "the limit (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of a container)"
+        )
+
+
+def temporary_directory() -> str:
+    """Return where a JVM can unpack its libraries and keep temporary files: TMPDIR, else /tmp and the like.
+
+    Raises ServiceError if nothing can be written there, if it is nearly full, or if libraries cannot be
+    loaded from it.
+    """
+    try:
+        found = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ServiceError(
+            "no temporary directory can be written, neither $TMPDIR nor /tmp: make room there, or set TMPDIR "
+            "to a directory on another disk"
+        ) from error
+    if os.statvfs(found).f_flag & os.ST_NOEXEC:
+        raise ServiceError(
+            f"the temporary directory {found} is mounted noexec, so Spark's JVM could not load its libraries "
+            "from there: set TMPDIR to another directory"
+        )
+    free = shutil.disk_usage(found).free
+    if free < _LEAST_FREE_BYTES:
+        raise ServiceError(
+            f"the temporary directory {found} has only {free >> 20} MiB left, and Spark's JVM needs "
+            f"{_LEAST_FREE_BYTES >> 20}: make room there, or set TMPDIR to another directory"
+        )
+    return found
+
+
+def user() -> pwd.struct_passwd | None:
+    """Return what the system knows of this user: null in a container that was started for any number."""
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+
+
+def has_home() -> bool:
+    """Tell whether the system has a directory for this user, into which a JVM may write."""
+    known = user()
+    return known is not None and os.access(known.pw_dir, os.W_OK | os.X_OK)
