@@ -70,8 +70,8 @@ class QueryError(LakehouseError):
 def first_line(error: object) -> str:
     """Return the first line of an error's text that is not empty, and the list that it announces.
 
-    Names in it may have U+2028. Delta says so which row violates a CHECK: `… violated by row with values:`, and a line ` - column : value`
-    for each.
+    Names in it may have U+2028. Delta says so which row violates a CHECK: `… violated by row with values:`,
+    and a line ` - column : value` for each.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
     line = next(lines, "no message")
