@@ -13,6 +13,7 @@ from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType, Of
 from kafka.errors import (
     InvalidConfigurationError,
     KafkaError,
+    KafkaTimeoutError,
     LeaderNotAvailableError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -147,6 +148,26 @@ def ends_of(
             if time.monotonic() >= deadline:
                 raise LeaderNotAvailableError(str(error)) from error
         time.sleep(_POLL_S)
+
+
+def records_up_to(
+    consumer: KafkaConsumer, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> Iterator[Any]:
+    """Yield the records of assigned partitions from some offsets up to others, which exist.
+
+    Raises KafkaTimeoutError if nothing arrives for long, and other KafkaErrors.
+    """
+    for partition, begin in begins.items():
+        consumer.seek(partition, begin)
+    arrived = time.monotonic()
+    while any(consumer.position(partition) < end for partition, end in ends.items()):
+        found = consumer.poll(timeout_ms=int(1000 * _POLL_S))
+        if found:
+            arrived = time.monotonic()
+        elif time.monotonic() - arrived > _REQUEST_TIMEOUT_S:
+            raise KafkaTimeoutError(f"no record has arrived for {_REQUEST_TIMEOUT_S:g} s")
+        for records in found.values():
+            yield from records
 
 
 def offset_ranges(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:

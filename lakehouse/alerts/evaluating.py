@@ -8,6 +8,10 @@ An alert is a rule with labels. It becomes pending when its condition is first t
 lasted `for_s` without interruption. It resolves once when the condition is no longer true, or when its labels
 or its rule are gone. Unknown values change nothing. Its id is made of the rule, the labels and the time when
 the condition became true, which the state keeps: whoever continues from a state gives the same ids.
+
+Of a rule at most MOST_FIRING alerts fire one by one, so that thousands of services over a threshold do not
+become thousands of messages. Those beyond that stay pending, and fire when there is room. One more alert of
+the rule, without labels, stands for them: "and 3,912 more".
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from lakehouse.alerts.rules import Rule
+
+MOST_FIRING = 100
 
 Labels = tuple[tuple[str, str], ...]
 """Names and values, sorted by name."""
@@ -107,18 +113,54 @@ def evaluate(
         if found is None:
             after |= before
             continue
-        for one in found:
-            previous = before.pop((rule.name, one.labels), None)
-            current, told = _step(rule, one, previous, now)
-            if current is not None:
-                after[current.key] = current
-            if told is not None:
-                (fired if told.status is AlertStatus.FIRING else resolved).append(told)
-        for alert in before.values():
-            if alert.fires:
-                gone = replace(alert, what="there is nothing left to judge")
-                resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
+        standing, told = _of_rule(rule, found, before, now)
+        after |= standing
+        for one in told:
+            (fired if one.status is AlertStatus.FIRING else resolved).append(one)
     return after, [*resolved, *fired]
+
+
+def _of_rule(
+    rule: Rule, found: Sequence[Judged], before: dict[Key, Alert], now: datetime
+) -> tuple[dict[Key, Alert], list[Notification]]:
+    """Return a rule's alerts after `now`, and its notifications."""
+    others = before.pop((rule.name, ()), None)
+    after, told, begun = dict[Key, Alert](), list[Notification](), list[Notification]()
+    for one in found:
+        current, notification = _step(rule, one, before.pop((rule.name, one.labels), None), now)
+        if current is not None:
+            after[current.key] = current
+        if notification is not None:
+            (begun if notification.status is AlertStatus.FIRING else told).append(notification)
+    for alert in before.values():
+        if alert.fires:
+            gone = replace(alert, what="there is nothing left to judge")
+            told.append(Notification(gone, AlertStatus.RESOLVED, now))
+    room = max(0, MOST_FIRING - sum(alert.fires for alert in after.values()) + len(begun))
+    begun.sort(key=lambda one: one.alert.since)
+    for waiting in begun[room:]:
+        after[waiting.alert.key] = replace(waiting.alert, fires=False, what="")
+    is_known = all(one.is_so is not None for one in found)
+    others, notification = _of_others(rule, len(begun[room:]), others, now, is_known=is_known)
+    if others is not None:
+        after[others.key] = others
+    return after, [*told, *begun[:room], *([] if notification is None else [notification])]
+
+
+def _of_others(
+    rule: Rule, count: int, standing: Alert | None, now: datetime, *, is_known: bool
+) -> tuple[Alert | None, Notification | None]:
+    """Return the alert that stands for those that have no room, and its notification."""
+    if not count:
+        if standing is None or not is_known:
+            return standing, None
+        over = replace(standing, what="and no more")
+        return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
+    what = f"and {count:,} more: of a rule, {MOST_FIRING} alerts are told one by one"
+    if standing is not None:
+        return replace(standing, what=what), None
+    alert = Alert(rule.name, (), now, True, rule.severity.value, what)  # noqa: FBT003
+    return alert, Notification(alert, AlertStatus.FIRING, now, float(count))
 
 
 def _step(
@@ -137,48 +179,3 @@ def _step(
     fires = now - since >= timedelta(seconds=rule.for_s)
     alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
     return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None
-
-
-def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification as it is sent: times are ISO 8601 in UTC; `event_id` identifies repetitions."""
-    return {
-        "event_id": one.id,
-        "alert_id": one.alert.id,
-        "status": one.status.value,
-        "rule": one.alert.rule,
-        "severity": one.alert.severity,
-        "labels": dict(one.alert.labels),
-        "what": one.alert.what,
-        "value": one.value,
-        "since": _iso(one.alert.since),
-        "at": _iso(one.at),
-    }
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def state_as_json(alerts: Sequence[Alert]) -> str:
-    """Return alerts as text for `state_from_json`."""
-    rows = [
-        [one.rule, list(one.labels), one.since.isoformat(), one.fires, one.severity, one.what]
-        for one in alerts
-    ]
-    return json.dumps(rows, ensure_ascii=False)
-
-
-def state_from_json(text: str) -> dict[Key, Alert]:
-    """Return the alerts in such a text."""
-    found = (
-        Alert(
-            rule,
-            tuple((name, value) for name, value in labels),
-            datetime.fromisoformat(since),
-            fires,
-            severity,
-            what,
-        )
-        for rule, labels, since, fires, severity, what in json.loads(text)
-    )
-    return {one.key: one for one in found}

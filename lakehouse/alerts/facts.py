@@ -5,8 +5,10 @@ Null stands for the unknown; what is known to be absent is left out.
 
 from __future__ import annotations
 
+import hashlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -23,9 +25,12 @@ from lakehouse.alerts.rules import (
     Rule,
     StreamRule,
 )
+from lakehouse.spark.query_errors import what_of
 from lakehouse.telemetry import Audit, Observation, StreamState, Word
 
 WINDOW = timedelta(minutes=1)
+_LONGEST_LABEL = 200
+_LONGEST_WHAT = 2_000  # so a record of any alert fits its topic
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,22 @@ class Facts:
 
 
 def step(
-    facts: Facts, rules: Sequence[Rule], state: State, now: datetime
+    facts: Facts,
+    rules: Sequence[Rule],
+    state: State,
+    now: datetime,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state after `now`, and the notifications."""
-    return evaluate(rules, {rule.name: find(rule, facts, now) for rule in rules}, state, now)
+    """Return the state after `now`, and the notifications; `warn` gets what could not be judged."""
+
+    def known(rule: Rule) -> list[Judged] | None:
+        try:
+            return find(rule, facts, now)
+        except Exception as error:  # noqa: BLE001 - one rule's trouble is no other's
+            warn(f"rule {rule.name} could not be judged: {what_of(error)}")
+            return None
+
+    return evaluate(rules, {rule.name: known(rule) for rule in rules}, state, now)
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
@@ -195,9 +212,10 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
     """Return the last windows of each service that has not been silent for too long, the oldest first."""
-    found = {}
-    for service in sorted({one.service for one in windows}):
-        series = sorted((one for one in windows if one.service == service), key=lambda one: one.start)
+    by_service, found = defaultdict[str, list[Window]](list), {}
+    for one in sorted(windows, key=lambda one: one.start):
+        by_service[one.service].append(one)
+    for service, series in sorted(by_service.items()):
         last = series[-rule.windows :]
         if now - (last[-1].start + WINDOW) <= timedelta(seconds=rule.stale_s):
             found[service] = last
@@ -222,4 +240,11 @@ def _of_metric(rule: MetricRule, windows: Sequence[Window], now: datetime) -> li
 
 
 def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: float | None = None) -> Judged:  # noqa: FBT001
-    return Judged(tuple(sorted(labels.items())), is_so, what, value)
+    short = {name: text if len(text) <= _LONGEST_LABEL else _shortened(text) for name, text in labels.items()}
+    what = what if len(what) <= _LONGEST_WHAT else f"{what[:_LONGEST_WHAT]}…"
+    return Judged(tuple(sorted(short.items())), is_so, what, value)
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a long text, and a hash, so that two texts remain two."""
+    return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,37 +1,30 @@
 """Notifications in a Kafka topic, exactly once for a read-committed consumer, and the state behind them.
 
-The state is a topic of its own, `<topic>-state`: compacted, with one partition, and a record of its alerts
-for each rule. The changes of the state at one look, and its notifications, are sent in one transaction. So a
-process that is killed at any point has sent exactly what its state says, and the next one continues from it.
-The transactional id is that of the topic: a second process fences the first.
+The state is a topic of its own, `<topic>-state`: compacted, with one partition, and a record for each alert.
+The changes of the state at one look, and its notifications, are sent in one transaction. So a process that is
+killed at any point has sent exactly what its state says, and the next one continues from it. The
+transactional id is that of the topic: a second process fences the first. Records that others have written
+there are passed over, and named.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from lakehouse.alerts.evaluating import (
-    Alert,
-    Key,
-    Notification,
-    State,
-    as_message,
-    state_as_json,
-    state_from_json,
-)
+from lakehouse.alerts.evaluating import Alert, Key, Notification, State
+from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.transactional import let_go, reported
-from lakehouse.topics import create_topics, ends_of, require_listening
+from lakehouse.topics import create_topics, ends_of, records_up_to, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
 _REQUEST_MS = 10_000
 _DELIVERY_MS = 20_000  # by default a record is waited for two minutes, even if the broker is back
-_POLL_MS = 1000
+_NAMED = 3  # records of others, in a message
 
 
 def state_topic(topic: str) -> str:
@@ -40,13 +33,16 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """Keeps the state and sends its notifications.
+    """Keeps the state and sends its notifications; `warn` is told of others' records.
 
     Raises ServiceError if the broker does not accept them: a FencedError if another process has taken over.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._servers = bootstrap_servers
+        self._warn = warn
         self.topic = topic
         self._producer: KafkaProducer | None = None
 
@@ -64,18 +60,12 @@ class Publisher:
                 max_block_ms=_DELIVERY_MS,
             )
             producer.init_transactions()  # ends the transaction of a killed process
-            return read_state(self._servers, self.topic)
+            return read_state(self._servers, self.topic, self._warn)
 
     def publish(self, before: State, after: State, told: Sequence[Notification]) -> None:
-        """Commit the changed state, by rule, together with the notifications; does nothing without either."""
-        changed = _by_rule(after)
-        old = _by_rule(before)
-        records = {
-            rule: changed.get(rule)
-            for rule in sorted(old.keys() | changed.keys())
-            if changed.get(rule) != old.get(rule)
-        }
-        if not records and not told:
+        """Commit the changed state together with the notifications; does nothing without either."""
+        changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+        if not changed and not told:
             return
         producer = self._producer
         if producer is None:
@@ -86,11 +76,11 @@ class Publisher:
             sent = [
                 producer.send(
                     state_topic(self.topic),
-                    key=rule.encode(),
-                    value=None if text is None else text.encode(),
+                    key=key_of(key),
+                    value=None if (alert := after.get(key)) is None else alert_as_json(alert),
                     partition=0,
                 )
-                for rule, text in records.items()
+                for key in changed
             ]
             sent += [
                 producer.send(
@@ -119,30 +109,28 @@ class Publisher:
         )
 
 
-def read_state(bootstrap_servers: str, topic: str) -> dict[Key, Alert]:
-    """Return the alerts in the state topic, including pending ones."""
-    texts: dict[str, str | None] = {}
+def read_state(
+    bootstrap_servers: str, topic: str, warn: Callable[[str], None] = lambda _: None
+) -> dict[Key, Alert]:
+    """Return the alerts in the state topic, including pending ones; `warn` is told of others' records."""
+    alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers.split(","), group_id=None, isolation_level="read_committed"
     )
-    try:
+    with closing(consumer):
         consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        end = ends_of(consumer, [partition])[1][partition]
-        while consumer.position(partition) < end:
-            for records in consumer.poll(timeout_ms=_POLL_MS).values():
-                for record in records:
-                    texts[record.key.decode()] = None if record.value is None else record.value.decode()
-    finally:
-        consumer.close()
-    state: dict[Key, Alert] = {}
-    for text in texts.values():
-        if text is not None:
-            state |= state_from_json(text)
-    return state
-
-
-def _by_rule(state: State) -> Mapping[str, str]:
-    alerts = sorted(state.values(), key=lambda one: one.key)
-    return {rule: state_as_json(list(found)) for rule, found in groupby(alerts, lambda one: one.rule)}
+        first, ends = ends_of(consumer, [partition])
+        for record in records_up_to(consumer, first, ends):
+            alert = None if record.value is None else alert_in(record.key, record.value)
+            if alert is not None:
+                alerts[record.key] = alert
+            elif record.value is None and record.key is not None:
+                alerts.pop(record.key, None)
+            else:
+                foreign.append(record.offset)
+    if foreign:
+        offsets = ", ".join(f"{offset:,}" for offset in foreign[:_NAMED])
+        more = f" and {len(foreign) - _NAMED:,} more" if len(foreign) > _NAMED else ""
+        warn(f"{partition.topic} has records that are no alert's state, passed over: offset {offsets}{more}")
+    return {alert.key: alert for alert in alerts.values()}

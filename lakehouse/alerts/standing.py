@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from lakehouse.alerts.evaluating import Alert
 from lakehouse.alerts.publishing import read_state, state_topic
 from lakehouse.alerts.rules import Rule
+from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
-from lakehouse.topics import ends_of, require_listening
-
-_POLL_MS = 1_000
+from lakehouse.spark.query_errors import what_of
+from lakehouse.topics import ends_of, records_up_to, require_listening
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,8 @@ class Standing:
 def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
     """Return what the alert process has written, and of its notifications the last `most`.
 
-    Empty if there never was one. Raises ServiceError if the broker does not answer.
+    Empty if there never was one; records that others have written are left out. Raises ServiceError if the
+    topics cannot be read.
     """
     require_listening(bootstrap_servers)
     try:
@@ -42,9 +41,8 @@ def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
             topics = consumer.topics()
             told = _last(consumer, topic, most) if topic in topics else []
         state = read_state(bootstrap_servers, topic) if state_topic(topic) in topics else {}
-    except KafkaError as error:
-        why = f"alerts of topic {topic} could not be read: {type(error).__name__}: {error}"
-        raise ServiceError(why) from error
+    except Exception as error:  # whatever the client raises: an answer with the reason is better than none
+        raise ServiceError(f"alerts of topic {topic} could not be read: {what_of(error)}") from error
     firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
     return Standing(tuple(firing), tuple(told))
 
@@ -59,11 +57,8 @@ def _last(consumer: KafkaConsumer, topic: str, most: int) -> Sequence[Mapping[st
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)
-    for one in partitions:
-        # Each transaction's marker takes an offset, too.
-        consumer.seek(one, max(first[one], ends[one] - 2 * most))
-    found = list[Mapping[str, Any]]()
-    while any(consumer.position(one) < ends[one] for one in partitions):
-        for records in consumer.poll(timeout_ms=_POLL_MS).values():
-            found += [json.loads(record.value) for record in records]
-    return sorted(found, key=lambda one: str(one["at"]), reverse=True)[:most]
+    # Each transaction's marker takes an offset, too.
+    begins = {one: max(first[one], ends[one] - 2 * most) for one in partitions}
+    found = [message_in(record.value) for record in records_up_to(consumer, begins, ends)]
+    told = [one for one in found if one is not None]
+    return sorted(told, key=lambda one: str(one["at"]), reverse=True)[:most]

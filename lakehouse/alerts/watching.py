@@ -10,10 +10,11 @@ from lakehouse.alerts.facts import Facts, step
 from lakehouse.alerts.gathering import Audits, gather
 from lakehouse.alerts.publishing import Publisher
 from lakehouse.alerts.rules import Rules
-from lakehouse.errors import ServiceError
+from lakehouse.alerts.webhook import Webhook
 from lakehouse.events import Kind, note
 from lakehouse.settings import Settings
 from lakehouse.sinks.transactional import FencedError
+from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.telemetry import Observation, Observer
 from lakehouse.telemetry.server import Readiness
@@ -39,7 +40,8 @@ class Watcher:
         self._troubles: set[str] = set()
         self._observer = Observer(streams, settings)
         self._audits = Audits()
-        self._publisher = Publisher(settings.kafka_bootstrap_servers, settings.alert_topic)
+        self._told = set[str]()
+        self._publisher = Publisher(settings.kafka_bootstrap_servers, settings.alert_topic, self._warn_once)
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
         self.facts: Facts | None = None
@@ -62,8 +64,8 @@ class Watcher:
         """
         try:
             told = self._look(now)
-        except ServiceError as error:
-            self._away = str(error)
+        except Exception as error:
+            self._away = what_of(error)
             raise
         self._away = None
         return told
@@ -72,10 +74,10 @@ class Watcher:
         """Return the state of the streams, as seen less than a second ago."""
         return self._observer.latest()
 
-    def readiness(self) -> Readiness:
-        """Return whether alerts are evaluated and sent, and what prevents it."""
-        reasons = [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
-        return Readiness(not reasons, tuple(reasons))
+    @property
+    def reasons(self) -> list[str]:
+        """What prevents alerts from being evaluated and sent."""
+        return [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
 
     def _look(self, now: datetime) -> list[Notification]:
         observation = self._observer.observe(now)
@@ -88,16 +90,16 @@ class Watcher:
             audits=self._audits,
             warn=troubles.add,
         )
-        for trouble in sorted(troubles - self._troubles):
-            self._warn(trouble)
-        self._troubles = troubles
         if self._state is None:
             self.start()
         before = self._state or {}
-        after, told = step(facts, self._rules.rules, before, now)
+        after, told = step(facts, self._rules.rules, before, now, troubles.add)
+        for trouble in sorted(troubles - self._troubles):
+            self._warn(trouble)
+        self._troubles = troubles
         try:
             self._publisher.publish(before, after, told)
-        except ServiceError:
+        except Exception:
             self._state = None
             raise
         self._state = after
@@ -110,6 +112,17 @@ class Watcher:
         self._publisher.close()
         self._observer.close()
 
+    def _warn_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(text)
+
+
+def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
+    """Return whether alerts are evaluated, sent and delivered, and what prevents it."""
+    reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
+    return Readiness(not reasons, reasons)
+
 
 def watch(
     watched: Watcher,
@@ -118,7 +131,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Look until `pause` says to stop; a broker that is away is reported once and asked again.
+    """Look until `pause` says to stop; what fails, such as a broker that is away, is reported once.
 
     Raises FencedError if another process has taken over.
     """
@@ -132,9 +145,9 @@ def watch(
             is_away = False
         except FencedError:
             raise
-        except ServiceError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may find it mended
             if not is_away:
-                warn(f"alerts cannot be sent; they are evaluated again once they can: {error}")
+                warn(f"alerts cannot be sent; they are evaluated again once they can: {what_of(error)}")
             is_away = True
         if pause():
             return

@@ -1,33 +1,46 @@
 """Notifications to a webhook, at least once and in order, by a thread that nothing waits for.
 
 It sends what the topic has. A consumer group of the webhook's own holds its progress, and advances when the
-webhook has answered 2xx. Until then the request is retried with back-off. So a webhook that is away misses
-nothing and blocks nothing. A repeated notification has the same event id, in the body and in the header
-`Idempotency-Key`. A webhook begins with the notifications sent after it was first configured.
+webhook has answered 2xx. A redirect is not followed, because that would lose the body. Until then the request
+is retried with back-off. So a webhook that is away misses nothing and blocks nothing. A repeated notification
+has the same event id, in the body and in the header `Idempotency-Key`. A webhook begins with what is sent
+after it was first configured. Records of the topic that are no notifications are passed over, and named.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
+from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
+from lakehouse.spark.query_errors import what_of
 from lakehouse.topics import ends_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 _TIMEOUT_S = 10.0
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for what it is here: an answer that is not 2xx."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow nothing."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class Webhook:
@@ -48,6 +61,8 @@ class Webhook:
         self._name = f"webhook at {urlsplit(url).hostname}"  # the rest of a URL may be secret
         self._warn = warn
         self._first_pause_s = first_pause_s
+        self._trouble: str | None = None
+        self._is_skipping = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
 
@@ -55,6 +70,14 @@ class Webhook:
     def group(self) -> str:
         """The consumer group that holds its progress."""
         return f"lakehouse-alerts-webhook-{hashlib.sha256(self._url.encode()).hexdigest()[:16]}"
+
+    @property
+    def trouble(self) -> str | None:
+        """Why notifications are not delivered at present; null if they are."""
+        has_ended = self._thread.ident is not None and not self._thread.is_alive()
+        if has_ended and not self._stopping.is_set():
+            return f"{self._name} is no longer served: its thread has ended"
+        return self._trouble
 
     def start(self) -> None:
         """Determine where to begin, and begin. Raises ServiceError if the broker does not answer."""
@@ -74,13 +97,21 @@ class Webhook:
             bootstrap_servers=self._servers.split(","),
             group_id=self.group,
             enable_auto_commit=False,
+            auto_offset_reset="earliest",  # if the topic no longer has what comes next
             isolation_level="read_committed",
         )
+        try:
+            self._position(consumer)
+        except BaseException:
+            _close(consumer)
+            raise
+        return consumer
+
+    def _position(self, consumer: KafkaConsumer) -> None:
         partitions = [
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
         if not partitions:  # just after the broker's start; without partitions nothing would ever arrive
-            consumer.close()
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
         _, ends = ends_of(consumer, partitions)
@@ -89,27 +120,28 @@ class Webhook:
             consumer.commit({one: OffsetAndMetadata(end, "", -1) for one, end in new.items()})
         for one in partitions:
             consumer.seek(one, consumer.committed(one))
-        return consumer
 
     def _work(self) -> None:
-        pause_s, consumer = self._first_pause_s, self._consumer
+        pause_s, consumer, is_refused = self._first_pause_s, self._consumer, False
         while True:
             try:
                 if consumer is None:
                     consumer = self._positioned()
-                is_last = self._stopping.is_set()
-                for one, records in consumer.poll(timeout_ms=200, max_records=1).items():
-                    is_last = False
-                    self._deliver(records[0].value)
+                is_last, polled = self._stopping.is_set(), consumer.poll(timeout_ms=200, max_records=1)
+                for one, records in polled.items():
+                    self._take(records[0])
                     consumer.commit({one: OffsetAndMetadata(records[0].offset + 1, "", -1)})
-                    if pause_s > self._first_pause_s:
-                        self._warn(f"{self._name} answers again")
-                        pause_s = self._first_pause_s
-                if is_last:
+                if self._trouble is not None and (polled or not is_refused):
+                    self._warn(f"{self._name} answers again")
+                    self._trouble, pause_s = None, self._first_pause_s
+                if is_last and not polled:
                     break
-            except (_AwayError, KafkaError, OSError) as error:
-                if pause_s == self._first_pause_s:
-                    self._warn(f"{self._name} is away; its notifications are kept: {error}")
+            except Exception as error:  # noqa: BLE001 - a thread that ends would silence the webhook for good
+                is_refused, is_new = isinstance(error, _AwayError), self._trouble is None
+                why = str(error) if is_refused else what_of(error)
+                self._trouble = f"{self._name} is away; its notifications are kept: {why}"
+                if is_new:
+                    self._warn(self._trouble)
                 _close(consumer)
                 consumer = None
                 if self._stopping.wait(pause_s):
@@ -117,17 +149,24 @@ class Webhook:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         _close(consumer)
 
-    def _deliver(self, body: bytes) -> None:
+    def _take(self, record: Any) -> None:
+        """Deliver a record's notification; one without is passed over, and the first in a row is named."""
+        message = message_in(record.value)
+        if message is not None:
+            self._deliver(record.value, message["event_id"])
+        elif not self._is_skipping:
+            place = f"offset {record.offset:,} of partition {record.partition} of topic {self._topic}"
+            self._warn(f"{self._name} is not told of {place}, which is no notification")
+        self._is_skipping = message is None
+
+    def _deliver(self, body: bytes, event_id: str) -> None:
         request = urllib.request.Request(  # noqa: S310 - the setting takes http and https only
             self._url,
             data=body,
-            headers={
-                "Content-Type": "application/json; charset=utf-8",
-                "Idempotency-Key": json.loads(body)["event_id"],
-            },
+            headers={"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - the same
+            with _OPENER.open(request, timeout=_TIMEOUT_S):
                 pass
         except urllib.error.HTTPError as error:
             raise _AwayError(f"it answered {error.code}") from None
@@ -141,5 +180,5 @@ class _AwayError(Exception):
 
 def _close(consumer: KafkaConsumer | None) -> None:
     if consumer is not None:
-        with suppress(KafkaError, OSError):
+        with suppress(Exception):
             consumer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Annotated
 
@@ -10,12 +11,13 @@ import typer
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from lakehouse.alerts.evaluating import AlertStatus, Notification, as_message
+from lakehouse.alerts.evaluating import AlertStatus, Notification
 from lakehouse.alerts.exposition import RuleValues
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import Rules, load_rules
-from lakehouse.alerts.watching import Watcher, watch
+from lakehouse.alerts.watching import Watcher, readiness, watch
 from lakehouse.alerts.webhook import Webhook
+from lakehouse.alerts.wording import as_message
 from lakehouse.commands.options import Format, FormatOption
 from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
@@ -80,10 +82,11 @@ def _watch(
         stopping = stack.enter_context(stopping_here()).event
         watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, _warn)))
         watched.start()
-        for url in settings.alert_webhooks:
-            webhook = Webhook(
-                settings.kafka_bootstrap_servers, settings.alert_topic, url.get_secret_value(), _warn
-            )
+        webhooks = [
+            Webhook(settings.kafka_bootstrap_servers, settings.alert_topic, url.get_secret_value(), _warn)
+            for url in settings.alert_webhooks
+        ]
+        for webhook in webhooks:
             webhook.start()
             stack.callback(webhook.close)
         if not as_json:
@@ -92,7 +95,7 @@ def _watch(
                 f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts fire"
             )
         if port >= 0:
-            served = stack.enter_context(_served(watched, rules, settings.telemetry_host, port))
+            served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry_host, port))
             _warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
         if once:
             for one in watched.look(utc_now()):
@@ -101,11 +104,13 @@ def _watch(
             watch(watched, utc_now, lambda: stopping.wait(interval), show, _warn)
 
 
-def _served(watched: Watcher, rules: Rules, host: str, port: int) -> AbstractContextManager[int]:
+def _served(
+    watched: Watcher, webhooks: Sequence[Webhook], rules: Rules, host: str, port: int
+) -> AbstractContextManager[int]:
     registry = CollectorRegistry()
     registry.register(ObservationCollector(watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))
-    return serving(registry, watched.readiness, port, host)
+    return serving(registry, lambda: readiness(watched, webhooks), port, host)
 
 
 def _warn(text: str) -> None:

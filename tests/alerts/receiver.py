@@ -24,6 +24,11 @@ class Receiver:
                 if receiver.status == 200:
                     receiver.got.append((self.headers["Idempotency-Key"], body))
                 self.send_response(receiver.status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                self.send_response(200)  # whoever follows a redirect comes here without a body
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -10,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse.alerts.evaluating import (
+    MOST_FIRING,
     Alert,
     AlertStatus,
     Judged,
     Key,
     Notification,
-    as_message,
     evaluate,
-    state_as_json,
-    state_from_json,
 )
 from lakehouse.alerts.rules import GateRule, Severity
+from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of, message_in
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TICK_S = 10
@@ -38,12 +38,19 @@ def run(line: str, for_s: float, restarts: Sequence[int] = ()) -> list[Notificat
     told = []
     for tick, sign in enumerate(line):
         if tick in restarts:
-            state = state_from_json(state_as_json(list(state.values())))
+            state = {key: read_again(alert) for key, alert in state.items()}
         found = [] if sign == "-" else None if sign == "!" else [Judged(SALES, SO[sign], sign)]
         now = START + timedelta(seconds=TICK_S * tick)
         state, notifications = evaluate([rule(for_s)], {"gate": found}, state, now)
         told += notifications
     return told
+
+
+def read_again(alert: Alert) -> Alert:
+    """Return an alert as the next process finds it."""
+    found = alert_in(key_of(alert.key), alert_as_json(alert))
+    assert found is not None
+    return found
 
 
 def drawn(told: Sequence[Notification], length: int) -> str:
@@ -142,3 +149,83 @@ def test_no_break_and_no_stretch_that_is_long_enough_is_lost(line: str, for_s: f
             begun, fired = None, False
     found = [(int((one.at - START).total_seconds()) // TICK_S, one.status.value) for one in run(line, for_s)]
     assert found == expected
+
+
+class Services:
+    """So many services over a threshold, minute by minute: the state, and what each minute told."""
+
+    def __init__(self, for_s: float = 0) -> None:
+        self.rule = rule(for_s)
+        self.state: dict[Key, Alert] = {}
+        self.minute = 0
+
+    def judge(self, over: int | None, of: int = 4_012) -> list[tuple[str, str]]:
+        """Judge all of them, of which the first are over; null: of nobody anything is known."""
+        is_so = [None if over is None else number < over for number in range(of)]
+        found = [Judged((("service", f"{n:04}"),), one, "") for n, one in enumerate(is_so)]
+        now = START + timedelta(minutes=self.minute)
+        self.state, told = evaluate([self.rule], {"gate": found}, self.state, now)
+        self.minute += 1
+        return [(one.status.value, dict(one.alert.labels).get("service", one.alert.what)) for one in told]
+
+
+def test_of_thousands_of_alerts_a_hundred_are_told_and_the_others_as_one() -> None:
+    services = Services()
+    told = services.judge(over=4_012)
+    first = [("firing", f"{number:04}") for number in range(MOST_FIRING)]
+    more = "more: of a rule, 100 alerts are told one by one"
+    assert told == [*first, ("firing", f"and 3,912 {more}")]
+    assert services.judge(over=4_012) == services.judge(over=None) == []
+    assert services.judge(over=102) == []
+    assert [one.what for one in services.state.values() if one.fires and not one.labels] == [f"and 2 {more}"]
+    assert services.judge(over=99) == [("resolved", "0099"), ("resolved", "and no more")]
+    assert services.judge(over=100) == [("firing", "0099")]
+
+
+def test_alerts_that_had_no_room_fire_when_there_is_the_oldest_first() -> None:
+    services = Services(for_s=60)
+    services.judge(over=101)
+    services.judge(over=101)
+    assert services.judge(over=0, of=100) == [
+        *(("resolved", f"{number:04}") for number in range(MOST_FIRING)),
+        ("resolved", "and no more"),
+    ]
+    services = Services()
+    services.judge(over=101)
+    found = {"gate": [Judged((("service", f"{number:04}"),), True, "") for number in range(1, 102)]}
+    _, told = evaluate([services.rule], found, services.state, START + timedelta(hours=1))
+    assert [(one.status.value, dict(one.alert.labels).get("service")) for one in told] == [
+        ("resolved", "0000"),
+        ("firing", "0100"),
+    ]
+
+
+OURS = Alert("gate", SALES, START, True, "critical", "closed")
+MESSAGE = as_message(Notification(OURS, AlertStatus.FIRING, START, 1.5))
+FOREIGN = [
+    b"",
+    b"no json",
+    b"[1]",
+    b"null",
+    b"\xff",
+    b'["gate", [], "2026-03-01T12:00:00", true, "critical", "without a zone"]',
+    json.dumps(
+        [["gate", [["stream", "sales"]], START.isoformat(), True, "critical", "a list of alerts"]]
+    ).encode(),
+    b"[" * 100_000,
+    json.dumps(MESSAGE | {"event_id": "two\r\nlines"}).encode(),
+    json.dumps(MESSAGE | {"at": 1}).encode()[:-1],
+    json.dumps({name: value for name, value in MESSAGE.items() if name != "rule"}).encode(),
+]
+
+
+def test_what_others_write_is_neither_an_alert_nor_a_notification() -> None:
+    assert [alert_in(key_of(OURS.key), body) for body in FOREIGN] == [None] * len(FOREIGN)
+    assert [message_in(body) for body in (None, *FOREIGN)] == [None] * (len(FOREIGN) + 1)
+    assert [alert_in(key, alert_as_json(OURS)) for key in (None, b"gate")] == [None, None]
+    found = message_in(json.dumps(MESSAGE).encode())
+    assert found == MESSAGE | {"since": START.isoformat(), "at": START.isoformat()}
+
+
+def test_a_value_that_json_does_not_know_is_null() -> None:
+    assert as_message(Notification(OURS, AlertStatus.FIRING, START, float("inf")))["value"] is None

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.alerts.facts import Facts, LandedCounts, Window, find, least_of
+from lakehouse.alerts.facts import Facts, LandedCounts, Window, find, least_of, step
 from lakehouse.alerts.rules import (
     AuditFailedRule,
     AuditOldRule,
@@ -192,3 +192,21 @@ def test_what_every_window_has_reached_is_the_least_of_them_or_the_greatest_unde
     under = MetricRule(name="r", kind="metric", metric="cpu", under=90, windows=2)
     assert least_of(over, windows, NOW) == {"a": 91}
     assert least_of(under, windows, NOW) == {"a": 95}
+
+
+def test_the_names_of_an_alert_are_short_and_of_two_services_two() -> None:
+    names = [f"{'x' * 900_000}{number}" for number in range(2)]
+    series = [one for name in names for one in windows(91, 91, service=name)]
+    found = find(OVER, Facts(windows={"r": series}), NOW) or []
+    assert len({one.labels for one in found}) == 2
+    assert max(len(str(one)) for one in found) < 3_000
+
+
+def test_a_rule_that_cannot_be_judged_is_named_and_others_are_judged() -> None:
+    """A window without a value, which no reader should return."""
+    broken = Facts(windows={"broken": [Window("a", NOW, None)], "r": windows(91, 91)})  # type: ignore[arg-type]
+    other, said = OVER.model_copy(update={"name": "broken", "windows": 1}), list[str]()
+    _, told = step(broken, [other, OVER], {}, NOW, said.append)
+    assert [one.alert.rule for one in told] == ["r"]
+    assert len(said) == 1
+    assert said[0].startswith("rule broken could not be judged: TypeError")

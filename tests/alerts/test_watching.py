@@ -10,25 +10,41 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
-from lakehouse.alerts.evaluating import Alert, Key, Notification, as_message
+from lakehouse.alerts.evaluating import MOST_FIRING, Alert, Key, Notification
 from lakehouse.alerts.facts import Facts, Window, step
-from lakehouse.alerts.publishing import Publisher, read_state
-from lakehouse.alerts.rules import MetricRule
+from lakehouse.alerts.publishing import Publisher, read_state, state_topic
+from lakehouse.alerts.rules import MetricRule, Rules
+from lakehouse.alerts.standing import standing
+from lakehouse.alerts.watching import Watcher, readiness
 from lakehouse.alerts.webhook import Webhook
+from lakehouse.alerts.wording import as_message
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks.transactional import FencedError
 from tests.alerts.receiver import Receiver, receiving
+from tests.conftest import MakeSettings
 from tests.pipeline import await_, read_topic
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULE = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
 
 
-def look(state: dict[Key, Alert], minute: int, value: float) -> tuple[dict[Key, Alert], list[Notification]]:
+def look(
+    state: dict[Key, Alert], minute: int, value: float, services: int = 1
+) -> tuple[dict[Key, Alert], list[Notification]]:
     now = START + timedelta(minutes=minute)
-    window = Window("a", now - timedelta(minutes=1), value)
-    return step(Facts(windows={"cpu": [window]}), [RULE], state, now)
+    windows = [Window(f"{number}", now - timedelta(minutes=1), value) for number in range(services)]
+    return step(Facts(windows={"cpu": windows}), [RULE], state, now)
+
+
+def send_foreign(services: Endpoints, topic: str) -> None:
+    """Write records that are no alerts into both topics; a compacted one takes none without a key."""
+    producer = KafkaProducer(bootstrap_servers=services.kafka)
+    for key, value in ((b"a", None), (b"cpu", b"{}"), (b'["cpu", []]', b"null"), (b"\xff", b"\xff")):
+        for name in (topic, state_topic(topic)):
+            producer.send(name, key=key, value=value, partition=0).get()
+    producer.close()
 
 
 @pytest.fixture
@@ -64,6 +80,45 @@ def test_state_and_notifications_leave_together_and_the_next_process_goes_on(
     assert fired.key == ended.key
 
 
+def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
+    services: Endpoints, topic: str, receiver: Receiver
+) -> None:
+    said: list[str] = []
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        publisher.start()
+        hook = Webhook(services.kafka, topic, receiver.url, said.append)
+        hook.start()
+        fires, told = look({}, 0, 95)
+        publisher.publish({}, fires, told)
+        send_foreign(services, topic)
+    with closing(Publisher(services.kafka, topic, said.append)) as publisher:
+        assert publisher.start() == fires
+        over, resolved = look(fires, 1, 5)
+        publisher.publish(fires, over, resolved)
+        await_(lambda: len(receiver.got) == 2)
+        hook.close()
+
+    assert hook.trouble is None
+    assert [key for key, _ in receiver.got] == [one.id for one in (*told, *resolved)]
+    assert sorted(line.split(" offset ")[0] for line in said) == [
+        f"{topic}-state has records that are no alert's state, passed over:",
+        "webhook at 127.0.0.1 is not told of",
+    ]
+    found = standing(services.kafka, topic, 10)
+    assert (found.firing, [one["event_id"] for one in found.told]) == ((), [resolved[0].id, told[0].id])
+
+
+def test_thousands_of_alerts_leave_at_once(services: Endpoints, topic: str) -> None:
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        state = publisher.start()
+        after, told = look(state, 0, 95, services=4_012)
+        publisher.publish(state, after, told)
+    assert read_state(services.kafka, topic) == after
+    assert len(after) == 4_013
+    assert messages(services, topic)[-1]["what"].startswith("and 3,912 more")
+    assert len(messages(services, topic)) == MOST_FIRING + 1
+
+
 def test_a_second_process_takes_over_and_the_first_is_told(services: Endpoints, topic: str) -> None:
     with (
         closing(Publisher(services.kafka, topic)) as first,
@@ -85,28 +140,32 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
+@pytest.mark.parametrize("status", [302, 503])
 def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
-    services: Endpoints, topic: str, receiver: Receiver
+    services: Endpoints, topic: str, receiver: Receiver, make_settings: MakeSettings, status: int
 ) -> None:
     said: list[str] = []
+    watched = Watcher(make_settings(), [], Rules(), said.append)
     with closing(Publisher(services.kafka, topic)) as publisher:
         publisher.start()
         hook = Webhook(services.kafka, topic, receiver.url, said.append, first_pause_s=0.05)
         hook.start()
-        receiver.status = 503
+        receiver.status = status
         fires, told = look({}, 0, 95)
         publisher.publish({}, fires, told)
         await_(lambda: len(said) == 1)
+        assert readiness(watched, [hook]).reasons == (said[0],)
         over, resolved = look(fires, 1, 5)
         publisher.publish(fires, over, resolved)
         receiver.status = 200
         await_(lambda: len(receiver.got) == 2)
+        assert readiness(watched, [hook]).is_ready
         hook.close()
 
     both = [*told, *resolved]
     assert receiver.got == [(one.id, as_message(one)) for one in both]
     assert said == [
-        "webhook at 127.0.0.1 is away; its notifications are kept: it answered 503",
+        f"webhook at 127.0.0.1 is away; its notifications are kept: it answered {status}",
         "webhook at 127.0.0.1 answers again",
     ]
 
