@@ -26,7 +26,7 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.tracebacks import logged
 from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
-from lakehouse.runtime.watch import Watches
+from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark.query_errors import error_line, what_of
@@ -119,17 +119,18 @@ def run_layers(
         heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
         run_.enter_context(beating(heartbeat, settings.home, lines.notice))
 
+        observers = [unraised(one) for one in (lines.batch, metrics.on_batch, heartbeat.on_batch)]
+
         def on_batch(done: BatchDone) -> None:
-            lines.batch(done)
-            metrics.on_batch(done)
-            heartbeat.on_batch(done)
+            for tell in observers:
+                tell(done)
 
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
         options = replace(
             options,
             log_file=log_file,
             on_batch=on_batch,
-            on_notice=lines.notice,
+            on_notice=unraised(lines.notice),
             stop=stop,
             gate=_gate(lake, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes

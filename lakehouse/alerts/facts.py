@@ -92,9 +92,8 @@ def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
         return None
     states = [one for one in facts.observation.streams if rule.stream in (None, one.name)]
     is_seen = facts.observation.lake_reason is None
-    return [
-        judged for one in states if (judged := _of_stream(rule, one, facts, now, is_seen=is_seen)) is not None
-    ]
+    found = (_of_stream(rule, one, facts, now, is_seen=is_seen and one.lake_reason is None) for one in states)
+    return [judged for judged in found if judged is not None]
 
 
 def _of_stream(

@@ -47,10 +47,19 @@ class Audits:
         """Return them by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
-            if one.stream is not None and one.details is not None:
-                self._found[one.stream] = Audit(_utc(one.at), bool(json.loads(one.details)["clean"]))
+            is_clean = None if one.stream is None else _is_clean(one.details)
+            if one.stream is not None and is_clean is not None:
+                self._found[one.stream] = Audit(_utc(one.at), is_clean)
         self._looked = now
         return dict(self._found)
+
+
+def _is_clean(details: str | None) -> bool | None:
+    """Return an audit's finding, null if its event says none: others may have written it."""
+    try:
+        return bool(json.loads(details or "")["clean"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def gather(

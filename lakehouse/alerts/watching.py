@@ -81,7 +81,7 @@ class Watcher:
 
     def _look(self, now: datetime) -> list[Notification]:
         observation = self._observer.observe(now)
-        troubles = set[str]()
+        troubles = {one.lake_reason for one in observation.streams if one.lake_reason is not None}
         self.facts = facts = gather(
             observation,
             self._settings.lake,

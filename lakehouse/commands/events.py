@@ -54,8 +54,11 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as values for JSON, with `details` decoded."""
-    details = None if event.details is None else json.loads(event.details)
+    """Return the event as values for JSON, with `details` decoded unless others wrote no JSON."""
+    try:
+        details = None if event.details is None else json.loads(event.details)
+    except ValueError:
+        details = event.details
     at = event.at.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return asdict(event) | {"at": at, "details": details}
 

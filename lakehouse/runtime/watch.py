@@ -1,11 +1,28 @@
 """What a run reports to its observers, besides its micro-batches.
 
-Several threads call these methods, which must not raise.
+Several threads call these methods. What they raise goes to the log: no step fails because of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec
+
+_P = ParamSpec("_P")
+log = logging.getLogger(__name__)
+
+
+def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
+    """Return an observer that logs what it raises, such as that nobody reads its output any more."""
+
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            tell(*args, **kwargs)
+        except Exception:
+            log.exception("an observer of the run has failed")
+
+    return told
 
 
 class Watch:
@@ -36,19 +53,19 @@ class Watches(Watch):
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
         """Report to each how long the phases took."""
         for one in self._watches:
-            one.on_phases(name, durations_ms)
+            unraised(one.on_phases)(name, durations_ms)
 
     def on_failure(self, name: str, reason: str) -> None:
         """Report to each what has failed."""
         for one in self._watches:
-            one.on_failure(name, reason)
+            unraised(one.on_failure)(name, reason)
 
     def on_recovery(self, name: str) -> None:
         """Report to each what works again."""
         for one in self._watches:
-            one.on_recovery(name)
+            unraised(one.on_recovery)(name)
 
     def on_restart(self, name: str) -> None:
         """Report to each that a query restarts."""
         for one in self._watches:
-            one.on_restart(name)
+            unraised(one.on_restart)(name)

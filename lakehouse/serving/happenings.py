@@ -55,18 +55,23 @@ def told(event: Event) -> dict[str, Any]:
 
 
 def details_of(event: Event) -> Any:
-    """Return an event's decoded details; numbers that JSON lacks become text.
+    """Return an event's decoded details, as text if others wrote no JSON; numbers that JSON lacks are text.
 
     Tracebacks are left out: they may have values of records in them, which not everybody here may read.
     """
-    details = None if event.details is None else json.loads(event.details, parse_constant=str)
+    try:
+        details = None if event.details is None else json.loads(event.details, parse_constant=str)
+    except ValueError:
+        return event.details
     if isinstance(details, dict):
         details.pop("traceback", None)
     return details
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Return the streams' last audits as one; null without any."""
+    """Return the streams' last audits as one; null without any. An event without checks is not an audit's."""
+    found = [(event, details_of(event)) for event in events]
+    events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:
         return None
     checks = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -19,6 +19,7 @@ from kafka.structs import OffsetAndMetadata
 from lakehouse.errors import ServiceError
 from lakehouse.paths import local_path
 from lakehouse.settings import Settings
+from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.progress import kafka_offsets
@@ -51,9 +52,9 @@ def committing(
             try:
                 _commit(progress)
                 is_told = False
-            except (KafkaError, ServiceError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that ends would leave them for good
                 if not is_told:
-                    on_notice(f"consumer groups are not up to date: {type(error).__name__}: {error}")
+                    on_notice(f"consumer groups are not up to date: {what_of(error)}")
                 is_told = True
             if was_last:
                 return
@@ -119,7 +120,8 @@ class GroupProgress:
         """Disconnect."""
         admin, self._admin = self._admin, None
         if admin is not None:
-            admin.close()
+            with suppress(Exception):
+                admin.close()
 
     def _send(self, group: str, offsets: _Offsets) -> None:
         require_listening(self._servers)

@@ -211,9 +211,12 @@ def _time(text: object) -> datetime | None:
         return None
 
 
-def from_ms(ms: int) -> datetime:
-    """Return the UTC time this many milliseconds after the epoch."""
-    return EPOCH + timedelta(milliseconds=ms)
+def from_ms(ms: int) -> datetime | None:
+    """Return the UTC time this many milliseconds after the epoch, null for one that no calendar has."""
+    try:
+        return EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

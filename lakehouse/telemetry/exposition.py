@@ -52,7 +52,8 @@ def _gauge(name: str, help_: str, labels: list[str], samples: _Samples) -> Metri
 
 
 def _reached(seen: Observation) -> _Samples:
-    return [(["lake"], float(seen.lake_reason is None)), (["broker"], float(seen.broker_reason is None))]
+    is_read = all(reason is None for reason in (seen.lake_reason, *(one.lake_reason for one in seen.streams)))
+    return [(["lake"], float(is_read)), (["broker"], float(seen.broker_reason is None))]
 
 
 def _lag_records(state: StreamState) -> _Samples:

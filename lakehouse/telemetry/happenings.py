@@ -63,5 +63,9 @@ class AuditsAndStops:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text)
-    return found
+    """Return an event's details; empty for what is no object, which others may have written."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

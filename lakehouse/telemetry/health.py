@@ -79,12 +79,19 @@ def _of_partitions(
         elif oldest > limit:
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
+        elif (of_unknown_age := _of_unknown_age(of_topic)) is not None:
+            found.append(Health(Word.UNKNOWN, f"{what}, since when is not known: {of_unknown_age}"))
         held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
         if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
             hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
             what = f"an open transaction of the producer {first.producer} hides {hidden}"
             found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
     return found
+
+
+def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
+    """Return why it is not known for how long something has waited, null if it is known or nothing waits."""
+    return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
 def _of_layer(
@@ -100,6 +107,8 @@ def _of_layer(
     what = f"{lag.records:,} rows of {lag.source} wait for {lag.query}"
     if lag.records and lag.layer in unrun:
         return _stopped(what, unrun[lag.layer], now - oldest)
+    if (of_unknown_age := _of_unknown_age([lag])) is not None:
+        return Health(Word.UNKNOWN, f"{what}, since when is not known: {of_unknown_age}")
     if not lag.records or oldest <= limit:
         return None
     last = _last([query for query in queries if query.name == lag.query])

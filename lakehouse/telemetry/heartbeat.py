@@ -97,7 +97,7 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
             try:
                 _write(file, as_json(heartbeat.run()))
                 is_told = False
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - a thread that ends would leave the file for good
                 if not is_told:
                     on_notice(f"nobody outside sees that this process runs, {file} is not written: {error}")
                 is_told = True

@@ -4,24 +4,25 @@
     observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
 
 The result is true whether jobs run, idle or are dead, and the backlog is 0 once every record has been
-processed. What does not exist yet, or does not answer, becomes a reason in the result, never an exception.
-The lake must be on this machine's file system; of a lake elsewhere, only the topics' ends are known.
+processed. What does not exist yet, does not answer, or is not what it should be, becomes a reason in the
+result, never an exception: that of one stream if it is in the stream's own tables. The lake must be on this
+machine's file system; of a lake elsewhere, only the topics' ends are known.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse.errors import ServiceError
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.paths import local_path
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
+from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry import measures, progress, runs
@@ -73,7 +74,8 @@ class Observer:
         """Return an observation of the streams now, UTC."""
         with self._lock:
             # The lake first: records that land meanwhile would otherwise exceed what the topics had.
-            lake_reason = self._look_at_lake()
+            lake_reason = self._lake_away()
+            others_reason = None if lake_reason is not None else self._look_at_lake()
             ends, broker_reason = self._ends()
             found = runs.read_runs(self._settings.home, now)
             seen = _Seen(
@@ -87,7 +89,7 @@ class Observer:
                 found,
             )
             states = tuple(one.state(seen, now) for one in self._streams)
-            self._latest = Observation(now, states, lake_reason, broker_reason)
+            self._latest = Observation(now, states, lake_reason or others_reason, broker_reason)
             return self._latest
 
     def latest(self) -> Observation:
@@ -104,25 +106,35 @@ class Observer:
     def _ends(self) -> tuple[Mapping[str, Mapping[int, Ends]], str | None]:
         try:
             return self._broker.ends([topic for one in self._streams for topic in one.topics]), None
-        except ServiceError as error:
-            return {}, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises
+            return {}, what_of(error)
 
-    def _look_at_lake(self) -> str | None:
-        """Read what is new in the lake; return why nothing can be read, null if it can."""
+    def _lake_away(self) -> str | None:
+        """Return why nothing in the lake can be read, null if something can."""
         lake = local_path(self._settings.lake)
         if lake is None:
             return f"the lake at {self._settings.lake} is not on a file system of this machine"
-        if not lake.is_dir():
-            return f"there is no lake at {lake} yet"
         try:
-            for one in self._streams:
-                one.refresh()
-            self._letters.refresh()
-            self._gates.refresh()
-            self._happenings.refresh()
-        except (OSError, ValueError) as error:
-            return f"the lake at {lake} cannot be read: {error}"
-        return None
+            return None if lake.is_dir() else f"there is no lake at {lake} yet"
+        except OSError as error:
+            return f"the lake at {lake} cannot be read: {what_of(error)}"
+
+    def _look_at_lake(self) -> str | None:
+        """Read what is new in the lake; return what of the tables that streams share cannot be read."""
+        for one in self._streams:
+            one.refresh()
+        shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
+        reasons = [_reason(spec.qualified_name, one.refresh) for spec, one in shared]
+        return "; ".join(reason for reason in reasons if reason is not None) or None
+
+
+def _reason(what: str, look: Callable[[], None]) -> str | None:
+    """Look, and return why that failed, null if it did not."""
+    try:
+        look()
+    except Exception as error:  # noqa: BLE001 - what others write into a lake may be anything
+        return f"{what} cannot be read: {what_of(error)}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -159,9 +171,13 @@ class _Watched:
             for kept in stream.tables
         }
         self.topics = tuple(settings.topic(source.topic) for source in stream.sources)
+        self._reason: str | None = None
 
     def refresh(self) -> None:
         """Read what is new."""
+        self._reason = _reason(f"stream {self._stream.name} in the lake", self._refresh)
+
+    def _refresh(self) -> None:
         # What is filled before what is read: then the log has whatever a query has read.
         for one in self._sent.values():
             one.refresh()
@@ -169,8 +185,19 @@ class _Watched:
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
-        """Return the stream's state."""
-        has_lake, name = seen.lake_reason is None, self._stream.name
+        """Return the stream's state; nothing but a reason if it cannot be told."""
+        try:
+            return self._state(seen, now)
+        except Exception as error:  # noqa: BLE001 - one stream's trouble is no other's
+            reason = f"the state of {self._stream.name} cannot be told: {what_of(error)}"
+            health = Health(Word.UNKNOWN, reason)
+            return StreamState(
+                self._stream.name, health, (), (), (), (), (), None, None, None, None, lake_reason=reason
+            )
+
+    def _state(self, seen: _Seen, now: datetime) -> StreamState:
+        lake_reason, name = seen.lake_reason or self._reason, self._stream.name
+        has_lake = lake_reason is None
         partitions = [
             lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen, now)
         ]
@@ -197,8 +224,8 @@ class _Watched:
             lag_limit=timedelta(seconds=self._settings.lag_limit_s),
             fresh=timedelta(seconds=self._settings.expect_fresh_s),
         )
-        if seen.lake_reason is not None:
-            health = Health(Word.UNKNOWN, seen.lake_reason)
+        if lake_reason is not None:
+            health = Health(Word.UNKNOWN, lake_reason)
         elif seen.broker_reason is not None and health.word in (
             Word.WELL,
             Word.EMPTY,
@@ -220,6 +247,7 @@ class _Watched:
             None if newest is None else (now - newest).total_seconds(),
             ours,
             seen.happenings.audit_of(name) if has_lake else None,
+            self._reason,
         )
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.records.validation import KAFKA_TIMES, NO_TIMESTAMP
+from lakehouse.records.validation import NO_TIMESTAMP
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends
@@ -14,6 +14,7 @@ from lakehouse.telemetry.queries import StreamQuery
 from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, TableState
 
 _LATENESS = "lakehouse.allowed_lateness_s"
+_CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 def partition_lags(
@@ -33,13 +34,12 @@ def partition_lags(
             reason = f"bronze has read up to offset {positions[number]:,}: the topic was recreated"
             found.append(PartitionLag(topic, number, positions[number], there.end, None, None, reason))
             continue
-        records, at = there.end - unread[number], times.get((topic, number), NO_TIMESTAMP)
-        is_time = at in KAFKA_TIMES and at != NO_TIMESTAMP
-        seconds = 0.0 if not records else _age_s(at, now) if is_time else None
-        held = there.open_transaction
-        found.append(
-            PartitionLag(topic, number, positions[number], there.end, records, seconds, open_transaction=held)
-        )
+        records, at = there.end - unread[number], times.get((topic, number))
+        seconds = _age_s(at, now) if records else 0.0
+        said = "is not told" if at is None else f"is {at} ms, which says nothing"
+        reason = f"the time of the record at offset {unread[number]:,} of partition {number} {said}"
+        why, held = reason if seconds is None else None, there.open_transaction
+        found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds, why, held))
     return found
 
 
@@ -67,10 +67,9 @@ def layer_lag(
         unread = unread_appends(log, position)
     if unread.rows is None:
         return LayerLag(query.layer, query.name, source, None, None, None, unread.reason)
-    seconds = None if unread.since_ms is None else _age_s(unread.since_ms, now)
-    return LayerLag(
-        query.layer, query.name, source, unread.rows, seconds if unread.rows else 0.0, unread.commits
-    )
+    seconds = _age_s(unread.since_ms, now) if unread.rows else 0.0
+    reason = None if seconds is not None else f"the time of a commit to {source} is not known"
+    return LayerLag(query.layer, query.name, source, unread.rows, seconds, unread.commits, reason)
 
 
 def table_state(name: str, log: Log) -> TableState:
@@ -91,5 +90,12 @@ def event_times(name: str, log: Log) -> EventTimes | None:
     return EventTimes(name, newest, watermark)
 
 
-def _age_s(ms: int, now: datetime) -> float:
-    return max((now - from_ms(ms)).total_seconds(), 0.0)
+def _age_s(ms: int | None, now: datetime) -> float | None:
+    """Return the age of a time in ms since the epoch; null for one that cannot be when something was written.
+
+    Producers write any number there: Kafka's -1 for none, microseconds, the far future.
+    """
+    at = None if ms is None or ms == NO_TIMESTAMP else from_ms(ms)
+    if at is None or at - now > _CLOCKS_DIFFER:
+        return None
+    return max((now - at).total_seconds(), 0.0)

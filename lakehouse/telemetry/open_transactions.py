@@ -11,6 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 
+from lakehouse.tables.specs import EPOCH
 from lakehouse.telemetry.delta_log import from_ms
 from lakehouse.telemetry.values import OpenTransaction
 
@@ -33,7 +34,8 @@ def open_transactions(
                 f"with the id {first.producer_id}",
                 first.last_timestamp,
             )
-            found[partition] = OpenTransaction(hidden[partition], name, from_ms(since_ms))
+            since = from_ms(since_ms) or EPOCH  # what a producer says of its record may be no date
+            found[partition] = OpenTransaction(hidden[partition], name, since)
     return found
 
 

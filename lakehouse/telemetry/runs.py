@@ -138,8 +138,8 @@ def from_json(text: str | bytes) -> Run:
 def _read(file: Path) -> Run | None:
     try:
         return from_json(file.read_bytes())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # just removed, or not one of these files
+    except Exception:  # noqa: BLE001 - just removed, or not one of these files
+        return None
 
 
 def _lives(run: Run, now: datetime) -> bool:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from lakehouse.errors import ServiceError
+from lakehouse.spark.query_errors import what_of
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10  # seconds within which a client must send its request
 
     def do_GET(self) -> None:
-        """Answer a scrape or a probe."""
-        path = self.path.partition("?")[0]
+        """Answer a scrape or a probe; what fails is the answer."""
+        try:
+            self._get(self.path.partition("?")[0])
+        except ConnectionError:  # whoever asked has left
+            self.close_connection = True
+        except Exception as error:  # noqa: BLE001 - whatever a collector raises
+            self._say(500, "failed", (what_of(error),))
+
+    def _get(self, path: str) -> None:
         if path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("Accept", ""))
             self._answer(200, content_type, encode(self.registry))

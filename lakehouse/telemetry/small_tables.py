@@ -30,6 +30,7 @@ class OpenLetters:
 
     def refresh(self) -> None:
         """Read the files that have come since; `by_stream` is null until all of them have been read."""
+        self.by_stream = None
         if not self._log.refresh():
             self._counts, self.by_stream = {}, {}
             return

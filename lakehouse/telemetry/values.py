@@ -20,7 +20,8 @@ class Word(StrEnum):
     written, or a producer's open transaction hides records for as long. STALE: all has been read, but the
     newest event is old. BLOCKED: its gate is closed. STALLED: records wait for longer than allowed, and the
     process that runs the layer has written no micro-batch for as long. STOPPED: records wait for a layer that
-    no process runs. UNKNOWN: the lake or the broker does not say.
+    no process runs. UNKNOWN: the lake or the broker does not say, or records wait and nothing tells for how
+    long.
     """
 
     WELL = "well"
@@ -61,8 +62,8 @@ class PartitionLag:
     """Records of a topic's partition that bronze has not written.
 
     `position` is the offset after the last one written, `end` the one after the last committed record.
-    `seconds` is the age of the first unread record by its Kafka timestamp. `open_transaction` is what hides
-    records from `end` on, null for nothing.
+    `seconds` is the age of the first unread record by the Kafka timestamp of its batch. `open_transaction` is
+    what hides records from `end` on, null for nothing.
     """
 
     topic: str
@@ -187,7 +188,8 @@ class StreamState:
     `open_letters` are its dead letters that are neither replayed nor discarded, null while they are counted
     for the first time. `gate` is null if none has ever been checked. `newest_event` is the greatest event
     time in its silver tables, `freshness_s` its age. `runs` are the processes that run it now, with their
-    queries of this stream. `audit` is null if none is noted.
+    queries of this stream. `audit` is null if none is noted. `lake_reason` says why its own tables could not
+    be looked at, null if they could.
     """
 
     name: str
@@ -203,11 +205,12 @@ class StreamState:
     freshness_s: float | None
     runs: tuple[Run, ...] = ()
     audit: Audit | None = None
+    lake_reason: str | None = None
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Every stream at a moment; the reasons say why the lake or the broker could not be seen."""
+    """Every stream at a moment; the reasons say why the lake, or a part of it, or the broker was not seen."""
 
     at: datetime
     streams: tuple[StreamState, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -134,7 +135,9 @@ def test_audits_that_were_read_long_ago_are_not_read_again(tmp_path: Path) -> No
     assert audits.last(lake, NOON + timedelta(days=2)) == {"sales": first}
     for file in sorted(events.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)[:2]:
         file.unlink()
-    event_table.append(lake, [audit_event(NOON + timedelta(days=3), is_clean=True)])
+    odd = audit_event(NOON + timedelta(days=4), is_clean=True)
+    others = [replace(odd, details=details) for details in ("{}", "[]", "no json", "null")]
+    event_table.append(lake, [audit_event(NOON + timedelta(days=3), is_clean=True), *others])
 
     found = audits.last(lake, NOON + timedelta(days=3))
 

@@ -22,6 +22,7 @@ from lakehouse.alerts.webhook import Webhook
 from lakehouse.alerts.wording import as_message
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks.transactional import FencedError
+from lakehouse.topics import create_topics
 from tests.alerts.receiver import Receiver, receiving
 from tests.conftest import MakeSettings
 from tests.pipeline import await_, read_topic
@@ -106,6 +107,18 @@ def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
     ]
     found = standing(services.kafka, topic, 10)
     assert (found.firing, [one["event_id"] for one in found.told]) == ((), [resolved[0].id, told[0].id])
+
+
+def test_topics_that_somebody_has_made_to_pack_their_records_are_read(
+    services: Endpoints, topic: str
+) -> None:
+    for name, codec in ((topic, "lz4"), (state_topic(topic), "zstd")):
+        create_topics(services.kafka, {name: 1}, {"compression.type": codec})
+    with closing(Publisher(services.kafka, topic)) as publisher:
+        after, told = look(publisher.start(), 0, 95)
+        publisher.publish({}, after, told)
+    found = standing(services.kafka, topic, 10)
+    assert (found.firing, len(found.told)) == (tuple(after.values()), 1)
 
 
 def test_thousands_of_alerts_leave_at_once(services: Endpoints, topic: str) -> None:

@@ -15,7 +15,7 @@ from lakehouse.errors import LakehouseError, PositionError, SettingsError, Strea
 from lakehouse.events import Event, EventLog, noting
 from lakehouse.runtime import troubles
 from lakehouse.runtime.troubles import Failure, Troubles, pause_s
-from lakehouse.runtime.watch import Watch
+from lakehouse.runtime.watch import Watch, Watches, unraised
 
 STEPS = ("bronze.a", "silver.a", "gold.a", "bronze.b")
 BROKEN = Failure("gold.a", "a", ValueError("no such thing\nand its stack trace"))
@@ -296,3 +296,22 @@ def test_of_steps_that_all_fail_at_once_one_ends_the_run_and_names_the_others() 
     assert isinstance(error, StreamError)
     first, others = str(error).split("; failed too: ")
     assert {first.partition(" ")[0], *others.split(", ")} == set(names)
+
+
+def test_what_an_observer_raises_goes_to_the_log_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Watch):
+        def on_failure(self, name: str, reason: str) -> None:
+            raise BrokenPipeError(name, reason)
+
+    class Counting(Watch):
+        def on_failure(self, name: str, reason: str) -> None:
+            seen.append(f"{name}: {reason}")
+
+    seen = list[str]()
+    found = Troubles(STEPS, unraised(lambda _text: print(1 // 0)), watch=Watches([Broken(), Counting()]))
+    found.add(BROKEN)
+    assert seen == ["gold.a: ValueError: no such thing"]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        BrokenPipeError,
+        ZeroDivisionError,
+    ]

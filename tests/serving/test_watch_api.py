@@ -168,6 +168,7 @@ def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Serv
     assert client.get("/api/v1/audit").json()["audit"] is None
     append(lake.settings.lake, [event(1, "audit", "sales", checks(5)), event(2, "audit", "calls", checks(0))])
     append(lake.settings.lake, [event(3, "audit", "sales", checks(0, 2)), event(4, "stop", "calls")])
+    append(lake.settings.lake, [event(5, "audit", "metrics")])  # which others have written
     audit = client.get("/api/v1/audit").json()["audit"]
     assert (audit["at"], audit["actor"], audit["isClean"]) == (
         "2026-05-04T12:00:03Z",

@@ -38,7 +38,7 @@ from lakehouse.telemetry import (
     Word,
 )
 from lakehouse.telemetry.driver import DriverMetrics
-from lakehouse.telemetry.server import serving
+from lakehouse.telemetry.server import Readiness, serving
 from tests import pipeline
 from tests.streams import STREAMS
 
@@ -227,6 +227,19 @@ def test_a_scraper_gets_the_format_that_it_asks_for(address: str) -> None:
     assert (status, open_.split(";")[0]) == (200, "application/openmetrics-text")
     assert text.endswith("# EOF\n")
     assert get(f"{address}/else")[0] == 404
+
+
+def test_a_scrape_that_fails_is_answered_with_the_reason() -> None:
+    def broken() -> Observation:
+        raise KeyError("size")
+
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(broken))
+    with serving(registry, lambda: Readiness(not broken()), 0) as port:
+        answers = [get(f"http://127.0.0.1:{port}/{path}") for path in ("metrics", "health/ready")]
+    assert answers == 2 * [
+        (500, "application/json", """{"status": "failed", "reasons": ["KeyError: 'size'"]}""")
+    ]
 
 
 def test_a_port_that_is_taken_is_named(metrics: DriverMetrics, address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
     append(lake, [event(Kind.AUDIT, "sales", later, clean=False), event(Kind.AUDIT, "calls", AT, clean=True)])
     found.refresh()
     append(lake, [event(Kind.AUDIT, "sales", AT, clean=True), event(Kind.GATE, "sales", later, clean=True)])
+    found.refresh()
+    odd = [replace(event(Kind.AUDIT, "sales", AT), details=text) for text in ("no json", "[]", "7")]
+    append(lake, [*odd, *(replace(one, kind=Kind.STOP) for one in odd)])  # which others have written
     found.refresh()
     assert [found.audit_of(name) for name in ("sales", "calls", "metrics")] == [
         Audit(later, is_clean=False),

@@ -18,7 +18,7 @@ QUERIES = [QueryState(f"{layer}.a", layer, 3, AGO) for layer in ("bronze", "silv
 def health(
     *,
     unrun: Mapping[str, datetime | None],
-    topic: tuple[int, float] = (0, 0.0),
+    topic: tuple[int, float | None] = (0, 0.0),
     silver: tuple[int | None, float | None] = (0, 0.0),
     reason: str | None = None,
     export: tuple[int, float] = (0, 0.0),
@@ -32,7 +32,7 @@ def health(
         LayerLag("export", "export.a", "gold.a", *export),
     ]
     return health_of(
-        [PartitionLag("t", 0, 5, 5 + topic[0], *topic, open_transaction=held)],
+        [PartitionLag("t", 0, 5, 5 + topic[0], *topic, reason=reason, open_transaction=held)],
         layers,
         QUERIES,
         gate=gate,
@@ -80,6 +80,17 @@ def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:
 def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() -> None:
     lost = "log retention has removed version 2, which has not been read"
     assert health(unrun={}, silver=(None, None), reason=lost) == Health(Word.UNKNOWN, f"silver.a: {lost}")
+
+
+def test_what_waits_for_an_unknown_time_leaves_a_stream_unknown_unless_it_is_worse() -> None:
+    """A bronze that was stuck for an hour was called well while nobody could read its records' times."""
+    untold = "the time of the record at offset 5 is not told"
+    assert health(unrun={}, topic=(5_000_000, None), reason=untold) == Health(
+        Word.UNKNOWN, f"5,000,000 records of t wait for bronze, since when is not known: {untold}"
+    )
+    assert health(unrun={}, silver=(2, None), reason=untold).word is Word.UNKNOWN
+    assert health(unrun={"bronze": AGO}, topic=(1, None)).word is Word.STOPPED
+    assert health(unrun={}, topic=(1, None), silver=(1, 61.0)).word is Word.STALLED
 
 
 def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:

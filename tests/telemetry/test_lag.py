@@ -458,3 +458,45 @@ def test_freshness_is_counted_from_the_newest_event(settings: Settings) -> None:
     state = seen(settings, "sales", NOW + timedelta(hours=1))
     assert state.newest_event == datetime(2026, 11, 22, 8, 12, 59, tzinfo=UTC)
     assert state.freshness_s == 6421.0
+
+
+def test_a_commit_that_nobody_understands_is_the_reason_of_its_stream_alone(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.commit(GOLD, AT, [{"add": {"path": "no time.parquet", "size": 1}}])
+    observation = observe(STREAMS, settings, NOW)
+    words = {state.name: (state.health.word, state.lake_reason) for state in observation.streams}
+    reason = "stream metrics in the lake cannot be read: KeyError: 'modificationTime'"
+    assert words.pop("metrics") == (Word.UNKNOWN, reason)
+    assert {reason for _, reason in words.values()} == {None}
+    assert {lag.query for state in observation.streams for lag in state.layers if lag.records == 0} >= {
+        "silver.sales_events",
+        "gold.call_records",
+    }
+
+
+def test_a_table_of_all_streams_that_cannot_be_read_is_a_reason_and_hides_no_backlog(
+    settings: Settings, logs: Logs
+) -> None:
+    logs.create("ops.events", AT)
+    logs.commit("ops.events", AT, [{"add": {"path": "no time.parquet", "size": 1}}])
+    logs.step_back(SILVER)
+    observation = observe(STREAMS, settings, NOW)
+    assert observation.lake_reason == "ops.events cannot be read: KeyError: 'modificationTime'"
+    assert {state.health.word for state in observation.streams} == {Word.STOPPED}
+    assert layer(observation.streams[0], SILVER).records == 4
+
+
+@pytest.mark.parametrize("ms", [10**17, -(10**17), pipeline.micros(NOW)])
+def test_a_commit_of_a_time_that_no_calendar_has_waits_for_nobody_knows_how_long(
+    settings: Settings, logs: Logs, ms: int
+) -> None:
+    version = logs.append(BRONZE, AT, (5,))
+    file = logs.file(BRONZE, version)
+    file.write_text(file.read_text(encoding="utf-8").replace(str(lakes.ms(AT)), str(ms)), encoding="utf-8")
+    found = lag_of(settings, SILVER)
+    assert (found.records, found.seconds, found.reason) == (
+        5,
+        None,
+        "the time of a commit to bronze.metrics_events is not known",
+    )
