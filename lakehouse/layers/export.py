@@ -4,13 +4,14 @@ Each micro-batch of the change feed sends the newest state of every row. It goes
 once for a read-committed consumer, and to Redis, guarded by the row's version: the Delta commit that wrote
 it. Rows of one Kafka key are sent in the order of their versions, then of their keys. A deleted row is sent
 as a null value. A row that is too large for the topic goes to Redis alone and is noted in ops.unsent_rows. If
-Redis has lost its rows, it gets those of the time to live again.
+Redis has lost its rows, or was away or full, it gets those of the time to live again; Kafka does not wait for
+that. What it did not get is noted in the lake, and told by the work that the clock makes due.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,7 +32,16 @@ from lakehouse.progress import sent
 from lakehouse.progress.parts import Part
 from lakehouse.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, RedisSink, Sent, Span, TooLarge
+from lakehouse.sinks import (
+    Change,
+    KafkaSink,
+    Put,
+    RedisSink,
+    RedisTroubleError,
+    Sent,
+    Span,
+    TooLarge,
+)
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.slices import (
     SLICE_ROWS,
@@ -49,6 +59,7 @@ from lakehouse.tables import Lake, Position, Progress
 from lakehouse.topics import create_topics
 
 _LOOK_EVERY_S = 5.0
+_EVICTED_EVERY_S = 600.0  # a Redis that is too small loses rows as fast as it gets them
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
@@ -66,10 +77,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 class _Export(Step):
-    """Sends the changes of one gold table, and fills Redis again if it has lost rows.
-
-    Lost rows are detected at the start of a micro-batch, and by the clock while no changes come.
-    """
+    """Sends the changes of one gold table, and fills Redis again, by the clock, if it lacks rows."""
 
     layer = "export"
 
@@ -88,6 +96,7 @@ class _Export(Step):
         self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
         self._path = lake.ensure_source(gold.spec(table))
         self._servers = settings.kafka_bootstrap_servers
+        self._notice = permitted.notice
         self._max_bytes = settings.bytes_per_batch
         self._kafka = _kafka_sink(table, settings)
         self._is_redis_behind = False
@@ -104,7 +113,8 @@ class _Export(Step):
             rows_move=table.export.redis.rows_move,
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
-        self._looked: float | None = None  # by a monotonic clock
+        self._looked: float | None = None  # by a monotonic clock, as is the next
+        self._filled_at: float | None = None
         self._span: Span | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
@@ -157,23 +167,15 @@ class _Export(Step):
 
     def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
         spark = feed.sparkSession
-        is_filled = self._redis.is_filled() and not self._is_redis_behind
-        self._looked = time.monotonic()
         few = are_few(size_bytes=size_of(feed))
         execute_for(spark, few=few)
         leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
         if self._lost is not None and self._kafka is not None:
             unsent_rows.note_removed(self._lake, self._table.name, self._kafka.topic, self._lost, now=now)
-        # The first micro-batch has all rows of the table, unless they are too many: it fills Redis itself.
-        begins = not is_filled and self._reading.position is None and not span.after.is_beginning
-        with self._redis.filling() if begins else nullcontext():
-            done = self._send(leaving, span, now, few=few)
+        done = self._send(leaving, span, now, few=few)
+        again = self._put_next(spark, done.put.open, now)
         self._note_progress(span.after)
         self._reading.advance(span.after)
-        if not is_filled and not begins:
-            again = self._fill(spark, now)
-        else:
-            again = self._put_next(spark, done.put.open, now)
         written = {} if self._kafka is None else {self._kafka.topic: done.sent}
         unsent = {"unsent": len(done.refused)} if done.refused else {}
         seconds = {"redis": done.redis_s} | ({} if self._kafka is None else {"kafka": done.kafka_s})
@@ -185,16 +187,20 @@ class _Export(Step):
             self._reading.end_here()
 
     def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - a look may follow another one by any clock
-        """Tell whether Redis has lost rows, asking at most every five seconds; false while it is away."""
+        """Tell whether Redis lacks rows, asking at most every five seconds; false while it is away."""
         if self._is_redis_behind:
             return True
         if self._looked is not None and time.monotonic() - self._looked < _LOOK_EVERY_S:
             return False
         self._looked = time.monotonic()
-        return not self._redis.seems_filled()
+        return not self._redis.seems_filled() and not self._waits_after_evictions()
 
     def tick(self, now: datetime) -> BatchResult:
-        """Send every row again whose last change is younger than the time to live."""
+        """Send every row again whose last change is younger than the time to live.
+
+        Raises RedisTroubleError if Redis does not take them.
+        """
+        self._redis.require()
         was_behind, rows = self._is_redis_behind, self._fill(self._lake.spark, now)
         if was_behind and self._reading.position is not None:
             self._note_progress(self._reading.position)
@@ -226,7 +232,9 @@ class _Export(Step):
                     f"{Allow.RESEND}"
                 )
             there = None
-        self._is_redis_behind = here is None and there is not None
+        self._is_redis_behind = (here is None and there is not None) or sent.is_redis_behind(
+            self._lake.spark, self._path, topic
+        )
         if here is None or there is None:
             position, ahead = here or there, None
         else:
@@ -257,12 +265,13 @@ class _Export(Step):
                 count = self._kafka.write(weighed.fitting, span)
             refused = weighed.refused
         with putting.running():
-            put = self._redis.write(changes)
+            put = self._put(changes, span)
         return Sent(len(changes), count, put, refused, sending.seconds, putting.seconds)
 
     def _send_slices(self, rows: Iterator[Change], span: Span, now: datetime) -> Sent:
+        put = partial(self._put, span=span)
         if self._kafka is None:
-            return send_in_slices(rows, None, self._redis, span, slice_rows=SLICE_ROWS)
+            return send_in_slices(rows, None, put, span, slice_rows=SLICE_ROWS)
         sliced = SlicedSink(
             self._servers,
             self._kafka.topic,
@@ -273,53 +282,103 @@ class _Export(Step):
             begins_anew=self._lost is not None,
         )
         with closing(sliced):
-            done = send_in_slices(rows, sliced, self._redis, span, slice_rows=SLICE_ROWS)
+            done = send_in_slices(rows, sliced, put, span, slice_rows=SLICE_ROWS)
         self._note(done.refused, self._kafka.topic, now)
         self._kafka.write([], span)
         return done
 
+    def _put(self, changes: Iterable[Change], span: Span) -> Put:
+        """Put rows in Redis; if it does not take them, nobody waits: it is filled once it does."""
+        if self._is_redis_behind:
+            return Put()
+        try:
+            is_filled = self._redis.is_filled()
+            # The first micro-batch has all rows of the table, unless they are too many: that fills Redis.
+            begins = not is_filled and self._reading.position is None and not span.after.is_beginning
+            with self._redis.filling() if begins else nullcontext():
+                put = self._redis.write(changes)
+        except RedisTroubleError:
+            self._is_redis_behind = True
+            return Put()
+        self._looked = time.monotonic() if is_filled or begins else None
+        return put
+
     def _note_progress(self, position: Position) -> None:
         topic = None if self._kafka is None else self._kafka.topic
-        sent.note(self._lake.spark, self._path, topic, Progress(self._reading.table_id, position))
+        progress = Progress(self._reading.table_id, position)
+        sent.note(self._lake.spark, self._path, topic, progress, is_redis_behind=self._is_redis_behind)
 
     def _note(self, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
         if refused:
             unsent_rows.note(self._lake, self._table.name, topic, refused, now=now)
 
+    def _waits_after_evictions(self) -> bool:
+        """Tell whether Redis has evicted rows, and was filled so lately that it would do so again."""
+        if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
+            return False
+        try:
+            return self._redis.evictions() is not None
+        except RedisTroubleError:
+            return True
+
     def _fill(self, spark: SparkSession, now: datetime) -> int:
         """Send every row again that Redis should have, and return how many were missing."""
+        evicted = self._redis.evictions()
+        if evicted is not None:
+            self._notice(
+                f"{self.name}: {evicted}; rows of the last {self._kept} are put again, at most every "
+                f"{_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten LAKEHOUSE_REDIS_TTL_S"
+            )
         with self._redis.filling():
-            rows = self._put_again(self._leaving_since(spark, now))
-        self._is_redis_behind = False
+            rows = self._put_again(spark, now)
+        self._is_redis_behind, self._filled_at = False, time.monotonic()
         return rows
 
     def _put_next(self, spark: SparkSession, open_: Collection[tuple[str, str]], now: datetime) -> int:
         """Send rows again for members whose latest row was deleted: one that stands becomes the latest."""
         if not open_:
             return 0
-        leaving = self._leaving_since(spark, now).where(F.col("_change_type") != "delete")
         places = {"group": group_of(self._table), "member": self._table.export.redis.member()}
         members = spark.createDataFrame(sorted(open_), "_group string, _member string")
         theirs = [place == F.col(f"_{name}") for name, place in places.items()]
-        return self._put_again(leaving.join(F.broadcast(members), theirs, "left_semi"))
 
-    def _leaving_since(self, spark: SparkSession, now: datetime) -> DataFrame:
-        """Return the rows that Redis should have: the last changes within the time to live."""
-        newest = newest_since(spark, self._path, self._table, now - self._kept)
-        return filter_leaving(newest, self._table)
+        def standing(leaving: DataFrame) -> DataFrame:
+            kept = leaving.where(F.col("_change_type") != "delete")
+            return kept.join(F.broadcast(members), theirs, "left_semi")
 
-    def _put_again(self, leaving: DataFrame) -> int:
         try:
-            with outgoing(leaving, self._table) as rows:
-                return self._redis.write(rows.in_parts(), are_all=True).rows
+            return self._put_again(spark, now, standing)
+        except RedisTroubleError:
+            self._is_redis_behind = True
+            return 0
+
+    def _put_again(
+        self, spark: SparkSession, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows
+    ) -> int:
+        """Put the rows again that Redis should have, those last changed within the time to live.
+
+        If VACUUM has removed older changes, the rest is put, and what is left out is told.
+        """
+        since = now - self._kept
+        try:
+            return self._put_since(spark, since, chosen)
         except (PySparkException, Py4JError) as error:
             if not are_files_gone(error):
                 raise
-            raise TableError(
-                f"Redis has lost rows of gold.{self._table.name}; they are sent again from changes of the "
-                f"last {self._kept}, but VACUUM has removed files of that time. Set "
-                "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
-            ) from error
+        since = tables.readable_since(spark, self._path, since)
+        self._notice(
+            f"{self.name}: Redis lacks rows of gold.{self._table.name}; those last changed before "
+            f"{since:%F %T} UTC come back when they change, because VACUUM has removed their changes. Set "
+            "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
+        )
+        return self._put_since(spark, since, chosen)
+
+    def _put_since(
+        self, spark: SparkSession, since: datetime, chosen: Callable[[DataFrame], DataFrame]
+    ) -> int:
+        newest = newest_since(spark, self._path, self._table, since)
+        with outgoing(chosen(filter_leaving(newest, self._table)), self._table) as rows:
+            return self._redis.write(rows.in_parts(), are_all=True).rows
 
 
 def _kafka_sink(table: MergedTable, settings: Settings) -> KafkaSink | None:

@@ -69,8 +69,8 @@ class Live:
             for row in rows:
                 pipeline.get(row_key(table, row))
             _ask_whether_filled(pipeline, table)
-            *values, filled, server = await self._answer(pipeline.execute())
-        return StoredRows(tuple(map(stored, values)), is_place_of(filled, server))
+            *values, filled, server, stats = await self._answer(pipeline.execute())
+        return StoredRows(tuple(map(stored, values)), is_place_of(filled, server | stats))
 
     async def latest(self, table: str, group: str, member: str) -> Stored | None:
         """Return the latest row of a group's member."""
@@ -81,9 +81,11 @@ class Live:
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(latest_key(table, group))
             _ask_whether_filled(pipeline, table)
-            values, filled, server = await self._answer(pipeline.execute())
+            values, filled, server, stats = await self._answer(pipeline.execute())
         found = {member.decode(): stored(value) for member, value in values.items()}
-        return {name: one for name, one in found.items() if one is not None}, is_place_of(filled, server)
+        return {name: one for name, one in found.items() if one is not None}, is_place_of(
+            filled, server | stats
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -114,3 +116,4 @@ def stored(value: bytes | None) -> Stored | None:
 def _ask_whether_filled(pipeline: Any, table: str) -> None:
     pipeline.get(filled_key(table))
     pipeline.info("server")
+    pipeline.info("stats")

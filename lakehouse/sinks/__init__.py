@@ -9,6 +9,7 @@ from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
 from lakehouse.sinks.redis import (
     Put,
     RedisSink,
+    RedisTroubleError,
     as_stored,
     filled_key,
     latest_key,
@@ -26,6 +27,7 @@ __all__ = [
     "KafkaSink",
     "Put",
     "RedisSink",
+    "RedisTroubleError",
     "Sent",
     "Span",
     "TooLarge",

@@ -24,6 +24,12 @@ _LAYOUT = "layout 2"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
+_EVICTED = ", evicted "
+_LIVES = ", time to live "
+
+
+class RedisTroubleError(ServiceError):
+    """Redis is out of reach, or full, or refuses what the export asks of it."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,10 @@ class RedisSink:
     into its group's hash: the keys of a script are in one slot. If Redis is away, calls are retried with a
     growing pause, `retries` times: by default for half a minute.
 
-    The key `lakehouse:<table>:filled`, without a time to live, says which run of the server holds every row
-    that it should, and in which layout of the writer's own keys. If it is gone, or says something else, rows
-    may have been lost.
+    The key `lakehouse:<table>:filled` says which run of the server holds every row that it should, in which
+    layout of the writer's own keys, for how long they live, and how many keys the server had evicted by then.
+    If it is gone, or says something else, rows may have been lost. It has their time to live: a Redis that
+    evicts only keys with one must not keep it alone.
     """
 
     def __init__(
@@ -82,12 +89,13 @@ class RedisSink:
         self._ttl_s = ttl_s
         self._generation = generation
         self._rows_move = rows_move
+        self._place = ""
 
     def write(self, changes: Iterable[Change], *, are_all: bool = False) -> Put:
         """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
 
         With `are_all`, these are all rows of their members, which are then closed: their latest row is known.
-        Raises ServiceError if Redis stays out of reach.
+        Raises RedisTroubleError if Redis stays out of reach, or takes no more; it may have some of them.
         """
         written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
@@ -103,36 +111,66 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether every row that should be there is; raises ServiceError where Redis is out of reach."""
+        """Tell whether every row that should be there is; raises RedisTroubleError as `write` does."""
         with _reported():
-            return self._holds_all(self._client)
+            return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
         """Tell so without retries, for when nothing is to be written: an unreachable Redis is left alone."""
         try:
-            return self._holds_all(self._impatient)
+            return self._mark(self._impatient) == self._place_of(self._impatient)
         except redis.RedisError:
             return True
+
+    def require(self) -> None:
+        """Raise RedisTroubleError unless Redis answers at once."""
+        with _reported():
+            self._impatient.ping()
+
+    def evictions(self) -> str | None:
+        """Return how many keys Redis has evicted since it was filled, and why; null for none."""
+        with _reported():
+            server, mark = self._client.info(), self._mark(self._client)
+        known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
+        (run, _, had), (now, _, has) = (place.partition(_EVICTED) for place in (known, _place(server)))
+        count = int(has) - int(had or 0)
+        if run != now or count <= 0:
+            return None
+        policy, most = (server.get(name, "unknown") for name in ("maxmemory_policy", "maxmemory_human"))
+        return f"Redis has evicted {count:,} keys (maxmemory {most}, maxmemory-policy {policy})"
 
     @contextmanager
     def filling(self) -> Iterator[None]:
         """Note that every row is there after the block has put them, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
         with _reported():
-            run = _place_of(self._client)
-            self._client.set(name, _FILLING)
+            place = self._place_of(self._client)
+            self._client.set(name, _FILLING, ex=self._ttl_s)
+        self._place = place
         yield
         with _reported():
-            self._client.set(name, run, xx=True)
+            self._client.set(name, place, xx=True, ex=self._ttl_s)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
         self._impatient.close()
 
-    def _holds_all(self, client: redis.Redis) -> bool:
-        found = client.get(filled_key(self._table))
-        return isinstance(found, bytes) and found.decode() == _place_of(client)
+    def _mark(self, client: redis.Redis) -> str | None:
+        """Return what the mark says, and let it live as long as a row that is put now."""
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.get(filled_key(self._table))
+            pipeline.expire(filled_key(self._table), self._ttl_s)
+            found, _ = pipeline.execute()
+        return found.decode(errors="replace") if isinstance(found, bytes) else None
+
+    def _place_of(self, client: redis.Redis) -> str:
+        """Return what the mark should say; that is constant if a server tells nothing of itself."""
+        try:
+            server = client.info()
+        except redis.ResponseError:
+            server = {}
+        return f"{_place(server)}{_LIVES}{self._ttl_s}"
 
     def _put_rows(self, changes: Sequence[Change]) -> list[int]:
         with self._client.pipeline(transaction=False) as pipeline:
@@ -233,8 +271,11 @@ def filled_key(table: str) -> str:
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether every row is there that should be."""
-    return filled is not None and filled.decode(errors="replace") == _place(server)
+    """Tell from the filled key's value and the server's INFO whether every row is there that should be.
+
+    Of INFO, the sections `server` and `stats` are enough.
+    """
+    return filled is not None and filled.decode(errors="replace").partition(_LIVES)[0] == _place(server)
 
 
 def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
@@ -245,16 +286,8 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
         return list(pipeline.execute())
 
 
-def _place_of(client: redis.Redis) -> str:
-    """Return a name for the server's run and the layout; it is constant if a server does not tell its run."""
-    try:
-        return _place(client.info("server"))
-    except redis.ResponseError:
-        return _place({})
-
-
 def _place(server: Mapping[str, Any]) -> str:
-    return f"{server.get('run_id', 'unknown')} {_LAYOUT}"
+    return f"{server.get('run_id', 'unknown')} {_LAYOUT}{_EVICTED}{server.get('evicted_keys', 0)}"
 
 
 @contextmanager
@@ -262,6 +295,6 @@ def _reported() -> Iterator[None]:
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise ServiceError(f"Redis is out of reach: {error}; is LAKEHOUSE_REDIS_URL right?") from error
+        raise RedisTroubleError(f"Redis is out of reach: {error}; is LAKEHOUSE_REDIS_URL right?") from error
     except redis.RedisError as error:
-        raise ServiceError(f"Redis has refused a command of the export: {error}") from error
+        raise RedisTroubleError(f"Redis has refused a command of the export: {error}") from error

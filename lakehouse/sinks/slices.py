@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,7 +27,7 @@ from kafka.structs import OffsetAndMetadata
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
-from lakehouse.sinks.redis import Put, RedisSink
+from lakehouse.sinks.redis import Put
 from lakehouse.sinks.sizes import TooLarge, weigh
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position
@@ -198,14 +198,15 @@ def _from_json(said: Mapping[str, Any]) -> Span:
 def send_in_slices(
     changes: Iterator[Change],
     kafka: SlicedSink | None,
-    redis: RedisSink,
+    put: Callable[[Iterable[Change]], Put],
     span: Span,
     *,
     slice_rows: int,
 ) -> Sent:
-    """Send the changes in order, each slice to Kafka (null: to Redis only) and then to Redis.
+    """Send the changes in order, each slice to Kafka (null: to Redis only) and then to Redis by `put`.
 
-    Raises ServiceError if a slice failed; earlier ones have been sent, which a second call detects.
+    What `put` leaves, Kafka gets even so. Raises ServiceError if a slice failed; earlier ones have been sent,
+    which a second call detects.
     """
     rows, sent, refused = 0, 0, list[TooLarge]()
     reading, sending, all_ = Stopwatch(), Stopwatch(), Stopwatch()
@@ -225,7 +226,10 @@ def send_in_slices(
     else:
         slices = kafka.send(changes, span)
     with all_.running():
-        put = redis.write(gone(sending.over(slices)))
+        sent_ones = gone(sending.over(slices))
+        found = put(sent_ones)
+        for _ in sent_ones:
+            """Redis takes no more."""
     # Rows are read while others are sent, and sent while others are put.
     kafka_s = 0.0 if kafka is None else sending.seconds - reading.seconds
-    return Sent(rows, sent, put, tuple(refused), kafka_s, all_.seconds - sending.seconds)
+    return Sent(rows, sent, found, tuple(refused), kafka_s, all_.seconds - sending.seconds)

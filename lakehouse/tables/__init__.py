@@ -40,6 +40,7 @@ from lakehouse.tables.reading import (
     read_files,
     read_parquet,
     read_version,
+    readable_since,
     register,
 )
 from lakehouse.tables.specs import (
@@ -113,6 +114,7 @@ __all__ = [
     "read_files",
     "read_parquet",
     "read_version",
+    "readable_since",
     "register",
     "replace",
     "retry_on_conflict",

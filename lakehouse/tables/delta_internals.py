@@ -70,11 +70,14 @@ def first_recreatable(log: Log) -> int:
     return int(log.history().getEarliestRecreatableCommit())
 
 
-def version_at(spark: SparkSession, log: Log, ms: int) -> int:
-    """Return the version that was current at a time (ms since the epoch), else the oldest readable one."""
+def version_since(spark: SparkSession, log: Log, ms: int) -> int:
+    """Return the log's first version that was committed at a time (ms since the epoch) or later.
+
+    If there is none, that is the next version.
+    """
     moment = internals.timestamp(spark, ms)
-    found = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
-    return int(found.getVersion())
+    stood = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
+    return int(stood.getVersion()) + (int(stood.getTimestamp()) < ms)
 
 
 def write_checkpoint(log: Log) -> None:

@@ -61,7 +61,7 @@ MEMBERS = (
         f"getActiveCommitAtTime(java.sql.Timestamp,{_OPTION},boolean,boolean,boolean)",
         "getEarliestRecreatableCommit()",
     ),
-    *members(f"{DELTA}.DeltaHistoryManager$Commit", "getVersion()"),
+    *members(f"{DELTA}.DeltaHistoryManager$Commit", "getTimestamp()", "getVersion()"),
     *members(f"{DELTA}.TruncationGranularity", "HOUR()"),
     *members(
         f"{DELTA}.OptimisticTransaction",

@@ -10,12 +10,15 @@ from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
 from lakehouse.spark.execution import are_few, by_reference, executing_for
+from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.data_files import file_of, files_of, frame_of_files
 from lakehouse.tables.delta_internals import Snapshot
@@ -23,6 +26,7 @@ from lakehouse.tables.entries import LogEntry
 from lakehouse.tables.log import (
     FEW_FILES,
     commit_file,
+    committed_at,
     noted_files,
     read_commit,
     size_bytes,
@@ -167,11 +171,47 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     The rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM has
     removed files of that time.
     """
-    since_ms = (since - EPOCH) // timedelta(milliseconds=1)
-    stood = delta.version_at(spark, delta.log_of(spark, path), since_ms)
-    reader = spark.read.format("delta").option("readChangeFeed", "true")
-    changes = reader.option("startingVersion", stood).load(path)
+    changes = _changes_from(spark, path, _first_since(spark, path, since))
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
+
+
+def readable_since(spark: SparkSession, path: str, since: datetime) -> datetime:
+    """Return the earliest time from `since` on (UTC) from which VACUUM has left the change feed whole."""
+    first = gone = _first_since(spark, path, since)
+    end = version_of(spark, path) + 1
+    whole = end
+    while gone < whole:
+        middle = (gone + whole) // 2
+        if _has_files(_changes_from(spark, path, middle)):
+            whole = middle
+        else:
+            gone = middle + 1
+    if whole == first:
+        return since
+    return committed_at(spark, path, min(whole, end - 1)) + timedelta(milliseconds=whole == end)
+
+
+def _first_since(spark: SparkSession, path: str, since: datetime) -> int:
+    since_ms = (since - EPOCH) // timedelta(milliseconds=1)
+    return delta.version_since(spark, delta.log_of(spark, path), since_ms)
+
+
+def _changes_from(spark: SparkSession, path: str, first: int) -> DataFrame:
+    newest = version_of(spark, path)
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    changes = reader.option("startingVersion", min(first, newest)).load(path)
+    return changes if first <= newest else changes.where(F.lit(False))
+
+
+def _has_files(changes: DataFrame) -> bool:
+    """Tell whether the files of a change feed are there; each is opened, and no row is read."""
+    try:
+        changes.count()
+    except (PySparkException, Py4JError) as error:
+        if are_files_gone(error):
+            return False
+        raise
+    return True
 
 
 class HighWaterMark:

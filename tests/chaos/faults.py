@@ -193,6 +193,17 @@ def empty_redis(scene: Scene) -> Result:
     return Result(rows > 0, f"{rows:,} keys")
 
 
+def full_redis(scene: Scene) -> Result:
+    """Let Redis take no more for a while."""
+    scene.supervisor.disturb("Redis full")
+    with redis.Redis.from_url(scene.settings.redis_url.get_secret_value()) as client:
+        client.config_set("maxmemory", "1")
+        time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
+        refused = int(client.info("stats")["total_error_replies"])
+        client.config_set("maxmemory", "0")
+    return Result(refused > 0, f"{refused:,} refusals")
+
+
 def refuse_writes(scene: Scene) -> Result:
     """Let every write to a file fail for the processes that run, as a full disk does.
 
@@ -281,6 +292,7 @@ FAULTS: Mapping[str, Fault] = {
     "stop Redis": end_service("redis", signal.SIGTERM),
     "kill Redis": end_service("redis", signal.SIGKILL),
     "empty Redis": empty_redis,
+    "full Redis": full_redis,
     "the disk refuses writes": refuse_writes,
     **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
     "kill a worker inside a micro-batch": kill_worker,

@@ -11,12 +11,13 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 import redis
 from delta.tables import DeltaTable
@@ -40,6 +41,7 @@ from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
+from lakehouse.sinks import RedisTroubleError
 from lakehouse.tables import DELETED, Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
@@ -125,6 +127,7 @@ class Export:
         self.topic = settings.topic("metrics-aggregated-1m")
         self.path = self.lake.ensure(gold.spec(METRICS_1M))
         self.note = Path(self.path, "_lakehouse_export", f"{self.topic}.json")
+        self.notices = list[str]()
 
     def put(self, *states: State) -> None:
         """Insert or update rows in one commit, as gold does."""
@@ -157,15 +160,16 @@ class Export:
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
     def run(self, max_bytes: str = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
-        """Export until caught up and return what the micro-batches did."""
+        """Export until caught up and return what the micro-batches did; `notices` is what was said."""
         done: list[BatchDone] = []
+        self.notices.clear()
         settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
         run(
             self.lake,
             [ONE_TABLE],
             ["export"],
             settings,
-            RunOptions(AVAILABLE_NOW, on_batch=done.append, allow=allow),
+            RunOptions(AVAILABLE_NOW, on_batch=done.append, on_notice=self.notices.append, allow=allow),
         )
         return done
 
@@ -230,6 +234,24 @@ class Export:
     def flush(self) -> None:
         with self.redis() as client:
             client.flushdb()
+
+    def checked(self) -> Check:
+        """What the audit says of Redis."""
+        (check,) = check_redis(self.lake, ONE_TABLE, METRICS_1M, self.settings, utc_now())
+        return check
+
+    @contextmanager
+    def configured(self, **options: str) -> Iterator[redis.Redis]:
+        """Let the server of Redis have other options during the block."""
+        with self.redis() as client:
+            before = {name: client.config_get(name)[name] for name in options}
+            try:
+                for name, value in options.items():
+                    client.config_set(name, value)
+                yield client
+            finally:
+                for name, value in before.items():
+                    client.config_set(name, value)
 
     def redis(self) -> redis.Redis:
         return redis.Redis.from_url(self.settings.redis_url.get_secret_value(), decode_responses=True)
@@ -516,7 +538,7 @@ def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Expo
         lose()
         assert (audited().compared, audited().differences) == (number, 0)
         export.put(State("auth", number))
-        assert sum(one.result.written[export.topic] for one in export.run()) == 1
+        assert sum(one.result.written.get(export.topic, 0) for one in export.run()) == 1
     assert len(export.messages()) == len(export.in_redis()) == 1 + len(losses)
 
     export.forget_progress()
@@ -700,7 +722,8 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
 
     done = export.run()
 
-    assert [one.result.written[export.topic] for one in done] == [4, 2]
+    by_the_clock = 1 if before == "a lost note" else 0  # Redis may lack rows, and is filled
+    assert [one.result.written.get(export.topic) for one in done] == [4, 2] + by_the_clock * [None]
     sent = export.messages()
     assert len(sent) == there + 8 + 2
     assert [value and value["count"] for value in of_key(sent, "service 0")] == [1, 2]
@@ -836,8 +859,8 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
 
     export.flush()
     export.put(State("auth", 2))
-    (done,) = export.run()
-    assert done.result.written == {export.topic: 1, "redis": 3}
+    done, filled = export.run()
+    assert (done.result.written, filled.result.written) == ({export.topic: 1, "redis": 1}, {"redis": 2})
     assert {key: row["version"] for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: 2,
         State("auth", 1).row_key: 1,
@@ -845,11 +868,82 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
     }
     assert len(export.messages()) == sent + 1
 
-    export.flush()
+
+def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_kafka_everything(
+    export: Export,
+) -> None:
+    """The time to live has become longer than files are kept, or nothing was changed for longer than that."""
+    export.put(State("auth", 0), State("auth", 1))
+    export.put(State("auth", 0, count=2))
+    export.run()
+    standing = {Path(file).name for file in deltalake.DeltaTable(export.path).file_uris()}
     for file in Path(export.path).rglob("*.parquet"):
-        file.unlink()
-    with pytest.raises(TableError, match="LAKEHOUSE_REDIS_TTL_S"):
-        export.run()
+        if file.name not in standing:
+            file.unlink()
+    export.put(State("cart", 0))  # version 3, the first of which the changes are there
+    export.run()
+    export.flush()
+    export.put(State("cart", 1))
+
+    assert [done.result.written for done in export.run()] == [{export.topic: 1, "redis": 1}, {"redis": 1}]
+    assert [notice.partition("; ")[0] for notice in export.notices] == [
+        "export.metrics_1m: Redis lacks rows of gold.metrics_1m"
+    ]
+    assert sorted(export.in_redis()) == [State("cart", window).row_key for window in range(2)]
+    check = export.checked()
+    assert (check.differences, check.notes[1].rpartition(" UTC ")[2]) == (
+        0,
+        "are not compared: VACUUM has removed them",
+    )
+
+
+def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(export: Export) -> None:
+    """Redis evicts what has a time to live, the default of managed servers, and then gets more memory."""
+    export.put(*(State("auth", window) for window in range(3)))
+    export.run()
+    whole = export.in_redis()
+    with export.configured(**{"maxmemory-policy": "volatile-lru", "maxmemory": "0"}) as client:
+        filled = "lakehouse:metrics_1m:filled"
+        assert 0 < client.ttl(filled) <= export.settings.redis_ttl_s
+        client.persist(filled)  # as it was until now: then it alone is left
+        client.config_set("maxmemory", "1")
+        with suppress(redis.ResponseError):
+            client.set("more", "than fits")
+        client.config_set("maxmemory", "0")
+        assert (len(export.in_redis()), client.exists(filled)) == (0, 1)
+        (done,) = export.run()
+
+    assert (done.batch, done.result.written, export.in_redis()) == (None, {"redis": 3}, whole)
+    assert "Redis has evicted" in export.notices[0]
+    assert "maxmemory-policy volatile-lru" in export.notices[0]
+    assert (export.run(), export.notices) == ([], [])
+
+
+def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export: Export) -> None:
+    export.put(State("auth", 0))
+    export.run()
+    export.put(State("auth", 0, count=2), State("auth", 1))
+    with export.configured(**{"maxmemory-policy": "noeviction", "maxmemory": "1"}):
+        with export.stepping() as step:
+            assert write(step, planned(step), now=utc_now()).written == {export.topic: 2, "redis": 0}
+            assert step.plan({}) is None
+            for _ in range(2):  # what fails by the clock is tried again
+                assert step.ticker is not None
+                assert step.ticker.is_due(utc_now())
+                with pytest.raises(RedisTroubleError, match="used memory > 'maxmemory'"):
+                    step.ticker.tick(utc_now())
+        with export.stepping() as step:  # another process, which finds it noted in the lake
+            assert step.plan({}) is None
+            assert step.ticker is not None
+            assert step.ticker.is_due(utc_now())
+    assert (export.checked().compared, "away or full" in export.checked().notes[0]) == (0, True)
+
+    assert [done.result.written for done in export.run()] == [{"redis": 2}]
+    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+        State("auth", 0).row_key: 2,
+        State("auth", 1).row_key: 2,
+    }
+    assert len(export.messages()) == 3
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -33,6 +33,7 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
     Change,
     KafkaSink,
+    Put,
     RedisSink,
     Span,
     read_latest,
@@ -42,7 +43,7 @@ from lakehouse.sinks import (
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import PIPELINE_ROWS
-from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced
+from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.transactional import FencedError, let_go, reported
 from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, create_topics
@@ -315,6 +316,21 @@ def test_a_crash_between_two_slices_is_made_good_exactly_once(
     assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
     assert sent(make_sliced().send(rows, FIRST)) == [0, 0, 0]
     assert sent(make_sliced().send(changes(("key 0", "8")), SECOND)) == [1]
+
+
+def test_slices_that_redis_does_not_take_are_sent_to_kafka(
+    services: Endpoints, topic: str, make_sliced: MakeSliced
+) -> None:
+    rows, taken = changes(*(("a", str(number)) for number in range(8))), list[Change]()
+
+    def take_two(changes: Iterable[Change]) -> Put:
+        taken.extend(islice(changes, 2))
+        return Put(2)
+
+    done = send_in_slices(iter(rows), make_sliced(), take_two, FIRST, slice_rows=3)
+
+    assert (done.rows, done.sent, done.put.rows, len(taken)) == (8, 8, 2, 2)
+    assert committed(services, topic) == [("a", str(number)) for number in range(8)]
 
 
 def test_slices_are_those_of_a_span_which_has_to_end_before_another_one_begins(
@@ -639,7 +655,8 @@ def test_a_fill_stands_until_redis_loses_its_keys(
         pass
     assert sink.is_filled()
     assert sink.seems_filled()
-    assert reader.ttl(f"lakehouse:{table}:filled") == -1
+    assert 0 < reader.ttl(f"lakehouse:{table}:filled") <= TTL_S
+    assert not make_redis_sink(ttl_s=2 * TTL_S).is_filled()  # rows that live longer have to be put again
     with pytest.raises(ZeroDivisionError), sink.filling():
         _ = 1 / 0
     assert not sink.seems_filled()
