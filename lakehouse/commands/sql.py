@@ -9,13 +9,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lakehouse import duck
 from lakehouse.catalog import WriteRefusedError, ask, holding_gold, register
-from lakehouse.errors import QueryError
+from lakehouse.errors import QueryError, SettingsError
 from lakehouse.render import QueryResult, as_csv, as_json, as_table
 from lakehouse.streams import load, read_settings
 from lakehouse.tables import open_lake
 
 app = typer.Typer()
+
+
+class Engine(StrEnum):
+    """What runs a statement."""
+
+    SPARK = "spark"
+    DUCKDB = "duckdb"
 
 
 class RowFormat(StrEnum):
@@ -33,15 +41,23 @@ def sql(
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="duckdb answers at once, in its own dialect; it can only read.")
+    ] = Engine.SPARK,
 ) -> None:
-    """Run one Spark SQL statement; bronze., silver., gold. and ops. tables are known by name.
+    """Run one SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
-    Times are printed in UTC. SHOW TABLES IN gold lists the tables. A statement that corrects a table needs
-    --write. The streams may run: rows that they append to bronze or silver meanwhile are left as they come,
-    and gold tables that the statement names wait for it.
+    Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
+    corrects a table needs --write. The streams may run: rows that they append to bronze or silver meanwhile
+    are left as they come, and gold tables that the statement names wait for it.
     """
     settings = read_settings()
     streams = load(settings)
+    if engine is Engine.DUCKDB:
+        if write:
+            raise SettingsError("--engine duckdb can only read; leave it out to change tables")
+        _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
+        return
     with open_lake(settings, "lakehouse sql") as lake:
         register(lake, streams, statement=statement)
         try:
@@ -53,17 +69,17 @@ def sql(
             known = register(lake, streams)
             hint = f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake.root} yet"
             raise QueryError(f"{error} ({hint})") from None
-        _print(answer, format_)
-        if answer.truncated:
-            Console(stderr=True).print(
-                f"only the first {limit:,} rows are shown; --limit N shows more", style="yellow"
-            )
+        _show(answer, format_, limit)
 
 
-def _print(answer: QueryResult, format_: RowFormat) -> None:
+def _show(answer: QueryResult, format_: RowFormat, limit: int) -> None:
     if format_ is RowFormat.JSON:
         typer.echo(as_json(answer))
     elif format_ is RowFormat.CSV:
         typer.echo(as_csv(answer))
     else:
         Console().print(as_table(answer))
+    if answer.truncated:
+        Console(stderr=True).print(
+            f"only the first {limit:,} rows are shown; --limit N shows more", style="yellow"
+        )

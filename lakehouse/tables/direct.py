@@ -100,9 +100,7 @@ def newest_first(
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise TableError(
-                f"{spec.qualified_name} at {path} could not be read: {first_line(error)}"
-            ) from error
+            raise _unreadable(lake, spec, error) from error
 
     def rows(name: str) -> list[dict[str, Any]]:
         with reading(), system.open_input_file(f"{root}/{name}") as source:
@@ -129,6 +127,25 @@ def rows_where(
     Files that the statistics rule out are not read. Timestamps are UTC. Raises TableError if the table cannot
     be read.
     """
+    table = dataset(lake, spec)
+    if table is None:
+        return []
+    try:
+        found: list[dict[str, Any]] = table.to_table(columns=list(columns), filter=where).to_pylist()
+    except OSError as error:
+        raise _unreadable(lake, spec, error) from error
+    return found
+
+
+def exists(lake: str, spec: TableSpec) -> bool:
+    """Tell whether there is such a table."""
+    from deltalake import DeltaTable
+
+    return DeltaTable.is_deltatable(location(lake, spec))
+
+
+def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
+    """Return a table as it is now, null if there is none; raises TableError if it cannot be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow.fs import SubTreeFileSystem
@@ -136,13 +153,17 @@ def rows_where(
     path = location(lake, spec)
     try:
         if not DeltaTable.is_deltatable(path):
-            return []
+            return None
         system, root = _directory(path)
-        table = DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
-        found: list[dict[str, Any]] = table.to_table(columns=list(columns), filter=where).to_pylist()
+        return DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
     except (DeltaError, OSError) as error:
-        raise TableError(f"{spec.qualified_name} at {path} could not be read: {first_line(error)}") from error
-    return found
+        raise _unreadable(lake, spec, error) from error
+
+
+def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
+    return TableError(
+        f"{spec.qualified_name} at {location(lake, spec)} could not be read: {first_line(error)}"
+    )
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lakehouse import duck
+from lakehouse.catalog import ask, register
+from lakehouse.render import as_json
+from lakehouse.tables import Lake
 from tests.chaos.files import QUERIES, TABLES
 from tests.journey import CRASHES, EVENTS, MALFORMED, Journey
 from tests.streams import STREAMS
@@ -40,3 +44,13 @@ def test_after_crashes_every_row_message_and_redis_key_is_the_oracles(journey: J
     assert books.dead == len(STREAMS) * 2 * MALFORMED
     for topic, messages in journey.messages["crashed"].items():
         assert messages > journey.messages["first"][topic], topic
+
+
+@pytest.mark.slow
+def test_duckdb_reads_every_table_as_spark_does(journey: Journey) -> None:
+    lake = Lake(journey.spark, journey.settings.lake)
+    for table in register(lake, STREAMS):
+        ours = duck.ask(lake.root, STREAMS, f"SELECT * FROM {table}", limit=10_000)
+        theirs = ask(journey.spark, f"SELECT * FROM {table}", limit=10_000)
+        assert ours.schema == theirs.schema, table
+        assert sorted(as_json(ours).splitlines()) == sorted(as_json(theirs).splitlines())
