@@ -513,6 +513,7 @@ def crash(*_arguments: object, **_named: object) -> int:
     raise ServiceError("the plug was pulled out")
 
 
+@pytest.mark.soak
 def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Export) -> None:
     """Either may be gone, or that of the lake an older one; nothing is sent twice."""
 
@@ -574,7 +575,13 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     assert [one.result.rows for one in export.run()] == [1]  # and that one is its own from now on
 
 
-@pytest.mark.parametrize("knows", ["the lake and Kafka", "Kafka alone", "the lake alone"])
+@pytest.mark.parametrize(
+    "knows",
+    [
+        "the lake and Kafka",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("Kafka alone", "the lake alone")),
+    ],
+)
 def test_an_older_copy_of_the_table_is_refused_by_name_and_the_newer_one_goes_on(
     export: Export, tmp_path: Path, knows: str
 ) -> None:
@@ -678,7 +685,13 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
 
 
 @pytest.mark.usefixtures("few_are_many")
-@pytest.mark.parametrize("before", ["nothing", "an empty table", "a commit of no rows", "a lost note"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("nothing", "an empty table", "a lost note")),
+        "a commit of no rows",
+    ],
+)
 def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
     export: Export, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -869,6 +882,7 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
     assert len(export.messages()) == sent + 1
 
 
+@pytest.mark.soak
 def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_kafka_everything(
     export: Export,
 ) -> None:

@@ -246,6 +246,7 @@ def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recover
     assert lake.spent == lake.events
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lake: FaultyLake) -> None:
     lake.catch_up([TRANSACTIONS, SALES])

@@ -168,7 +168,10 @@ def test_records_that_are_all_refused_are_noted_in_a_commit_without_rows(lake: L
     assert lake.catch_up() == []
 
 
-@pytest.mark.parametrize(("where", "after"), [((tables, "append"), False), ((tables, "append"), True)])
+@pytest.mark.parametrize(
+    ("where", "after"),
+    [pytest.param((tables, "append"), False, marks=pytest.mark.soak), ((tables, "append"), True)],
+)
 def test_a_first_micro_batch_that_is_killed_in_bronze_is_finished_by_layer(
     lake: LoopLake, where: tuple[Any, str], *, after: bool
 ) -> None:
@@ -179,7 +182,7 @@ def test_a_first_micro_batch_that_is_killed_in_bronze_is_finished_by_layer(
     lake.check()
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_an_export_that_is_killed_around_its_note_sends_nothing_twice(lake: LoopLake, number: int) -> None:
     """Kafka has the rows, and Redis; the lake does not know. Without any note, Kafka's position is taken."""
     for _ in range(number - 1):

@@ -139,6 +139,7 @@ def test_a_shallow_clone_has_no_positions_and_is_refused(lake: Filled, tmp_path:
             pipeline.run_layers(lake.spark, clone, layer)  # type: ignore[arg-type]
 
 
+@pytest.mark.soak
 def test_a_copy_that_is_older_than_its_reader_is_refused_and_what_is_missed_the_audit_names(
     lake: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -485,19 +485,19 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
 
 def test_what_a_rebuild_that_was_killed_held_runs_out(lake: Lake, settings: Settings) -> None:
     path = str(pipeline.path_of(settings, DEAD_LETTERS))
-    name = "lakehouse.lease.metrics_events.killed"
 
-    def alive_until(moment: float) -> str:
-        return f"{path}/_lakehouse_lease/{round(moment) * 1000}-killed"
+    def hold(holder: str, until: float) -> str:
+        held = "alone rebuild of silver.metrics_events (process 1 on a)"
+        tables.begin(lake.spark, path).set_properties({f"lakehouse.lease.metrics_events.{holder}": held})
+        storage.write_text(lake.spark, term := f"{path}/_lakehouse_lease/{round(until) * 1000}-{holder}", "")
+        return term
 
-    held = "alone rebuild of silver.metrics_events (process 1 on a)"
-    tables.begin(lake.spark, path).set_properties({name: held})
-    storage.write_text(lake.spark, later := alive_until(time.time() + 3600), "")
+    term = hold("alive", until=time.time() + 3600)
     with pytest.raises(TableError, match=r"rebuild of silver.metrics_events \(process 1 on a\) is running"):
         replay(lake, [METRICS], Selection(), NOW)
 
-    storage.delete(lake.spark, later)
-    storage.write_text(lake.spark, alive_until(time.time() - 1), "")
+    storage.delete(lake.spark, term)
+    hold("killed", until=time.time() - 1)
     assert replay(lake, [METRICS], Selection(), NOW).failed == 4
     assert not [one for one in tables.properties_of(tables.snapshot(lake.spark, path)) if "lease" in one]
 

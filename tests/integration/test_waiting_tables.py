@@ -144,6 +144,7 @@ def test_rows_wait_until_it_is_time_and_are_merged_though_nothing_comes(lake: Wa
     assert [one.query for one in lake.done].count(EXPORT) == len(lake.merges())
 
 
+@pytest.mark.soak
 def test_rows_that_wait_are_merged_and_sent_when_the_run_ends(lake: WaitingLake) -> None:
     with lake.running(LONG_S):
         lake.produce()
