@@ -178,7 +178,8 @@ class StreamLoop:
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
         """Let a step try a smaller micro-batch, at once; tell whether there is one."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        is_least = slot.limit is not None and batch.size > slot.limit  # it holds one commit or file with rows
+        # Limited to less, it is no smaller. A limit may be exceeded a little, so that alone says nothing.
+        is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             skip = "" if batch.record is None else f"; or {skipping(batch.record)}"
             error = HeapError(
