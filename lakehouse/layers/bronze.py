@@ -17,31 +17,21 @@ from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse import tables
 from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.layers.topic_reading import TopicReading
 from lakehouse.progress.reading import InMemory
-from lakehouse.records.validation import HEADERS
+from lakehouse.records.kafka_source import RECORDS
 from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, by_reference, execute_for
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, TableSpec, Written
 
-SCHEMA = (
-    StructType()
-    .add("key", "binary")
-    .add("value", "binary")
-    .add("headers", HEADERS)
-    .add("topic", "string")
-    .add("partition", "integer")
-    .add("offset", "long")
-    .add("timestamp", "timestamp")
-    .add("timestamp_type", "integer")
-    .add("ingested_at", "timestamp")
-    .add("raw_timestamp", "long")
+SCHEMA = StructType(
+    [*RECORDS.fields[:-1], StructField("ingested_at", TimestampType()), RECORDS["raw_timestamp"]]
 )
 
 
