@@ -308,15 +308,20 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
         return False
 
 
+def admin_client(bootstrap_servers: str, timeout_s: float) -> KafkaAdminClient:
+    """Connect to a broker, which has so long to answer; raises KafkaError if it does not."""
+    return KafkaAdminClient(
+        bootstrap_servers=bootstrap_servers.split(","),
+        bootstrap_timeout_ms=int(timeout_s * 1000),
+        request_timeout_ms=int(timeout_s * 1000),
+    )
+
+
 @contextmanager
 def _admin(bootstrap_servers: str, *, timeout_s: float) -> Iterator[KafkaAdminClient]:
     require_listening(bootstrap_servers, timeout_s)
     try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers.split(","),
-            bootstrap_timeout_ms=int(timeout_s * 1000),
-            request_timeout_ms=int(timeout_s * 1000),
-        )
+        admin = admin_client(bootstrap_servers, timeout_s)
     except KafkaError as error:
         raise _unreachable(bootstrap_servers, f"what listens there is not Kafka: {error}") from error
     try:

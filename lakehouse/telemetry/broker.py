@@ -26,7 +26,7 @@ from lakehouse.errors import ServiceError
 from lakehouse.spark.query_errors import what_of
 from lakehouse.telemetry.open_transactions import open_transactions
 from lakehouse.telemetry.values import OpenTransaction
-from lakehouse.topics import ends_of, require_listening
+from lakehouse.topics import admin_client, ends_of, require_listening
 
 _REQUEST_MS = 2_000
 _LOOK_S = 2.0
@@ -112,11 +112,7 @@ class Broker:
         """Return the transactions behind the last stable offsets; none from a broker that does not tell."""
         try:
             if self._admin is None:
-                self._admin = KafkaAdminClient(
-                    bootstrap_servers=self._servers.split(","),
-                    request_timeout_ms=_REQUEST_MS,
-                    bootstrap_timeout_ms=_REQUEST_MS,
-                )
+                self._admin = admin_client(self._servers, _REQUEST_MS / 1000)
             return open_transactions(self._admin, end)
         except KafkaError:
             return {}

@@ -23,7 +23,7 @@ from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.progress import kafka_offsets
-from lakehouse.topics import require_listening
+from lakehouse.topics import admin_client, require_listening
 
 _EVERY_S = 2.0
 _REQUEST_MS = 5_000
@@ -127,11 +127,7 @@ class GroupProgress:
         require_listening(self._servers)
         try:
             if self._admin is None:
-                self._admin = KafkaAdminClient(
-                    bootstrap_servers=self._servers.split(","),
-                    bootstrap_timeout_ms=_REQUEST_MS,
-                    request_timeout_ms=_REQUEST_MS,
-                )
+                self._admin = admin_client(self._servers, _REQUEST_MS / 1000)
             answers = self._admin.alter_group_offsets(group, offsets)
         except KafkaError:
             self.close()
