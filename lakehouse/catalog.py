@@ -68,6 +68,11 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
     )
 
 
+def tables_here(known: Collection[str], lake: str) -> str:
+    """Return in words which tables a statement could have named."""
+    return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
+
+
 def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 

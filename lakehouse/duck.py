@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakehouse.catalog import specs
+from lakehouse.catalog import specs, tables_here
 from lakehouse.errors import QueryError, first_line
 from lakehouse.render import QueryResult
 from lakehouse.stream import Stream
@@ -43,8 +43,7 @@ def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> 
             return _result(connection.sql(statement), limit)
         except (duckdb.Error, pa.ArrowException, OSError, ValueError, OverflowError) as error:
             known = [spec.qualified_name for spec in specs(streams) if direct.exists(lake, spec)]
-            hint = f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
-            raise QueryError(f"DuckDB: {first_line(error)} ({hint})") from None
+            raise QueryError(f"DuckDB: {first_line(error)} ({tables_here(known, lake)})") from None
 
 
 def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
@@ -59,10 +58,9 @@ def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: 
 
 def _register(
     connection: duckdb.DuckDBPyConnection, lake: str, streams: Sequence[Stream], statement: str
-) -> list[str]:
-    """Make the tables known by name that the statement names, or all if it lists; return those that exist."""
+) -> None:
+    """Make the tables known by name that the statement names, or all if it lists."""
     lists = _LISTING.search(statement) is not None
-    found = []
     for spec in specs(streams):
         if lists or spec.name in statement.lower():
             dataset = direct.dataset(lake, spec)
@@ -70,9 +68,7 @@ def _register(
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {spec.layer}")
                 connection.execute(f"SET schema = '{spec.layer}'")
                 connection.from_arrow(dataset).create_view(spec.name)
-                found.append(spec.qualified_name)
     connection.execute("SET schema = 'main'")
-    return found
 
 
 def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:

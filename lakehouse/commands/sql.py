@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from lakehouse import duck
-from lakehouse.catalog import WriteRefusedError, ask, holding_gold, register
+from lakehouse.catalog import WriteRefusedError, ask, holding_gold, register, tables_here
 from lakehouse.errors import QueryError, SettingsError
 from lakehouse.render import QueryResult, as_csv, as_json, as_table
 from lakehouse.streams import load, read_settings
@@ -66,8 +66,7 @@ def sql(
         except WriteRefusedError:
             raise
         except QueryError as error:
-            known = register(lake, streams)
-            hint = f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake.root} yet"
+            hint = tables_here(register(lake, streams), lake.root)
             raise QueryError(f"{error} ({hint})") from None
         _show(answer, format_, limit)
 
