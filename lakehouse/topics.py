@@ -6,6 +6,7 @@ import socket
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -29,6 +30,8 @@ _REQUEST_TIMEOUT_S = 30.0
 _DEFAULT_PORT = 9092
 _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
 _POLL_S = 0.1
+_LOOKED_AT = 50  # records, to judge the size of those that follow
+_LOOKED_AT_BYTES = 64 * 1024  # of a fetch; a broker sends a whole batch, however large
 _METADATA_MS = 5_000  # so soon a new partition is seen
 _UNPACKED = {"compression.type": "uncompressed"}  # so limits of size hold for readers, too
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
@@ -200,6 +203,8 @@ class OffsetLooker:
                 isolation_level="read_committed",
                 enable_auto_commit=False,
                 metadata_max_age_ms=_METADATA_MS,
+                auto_offset_reset="none",
+                max_partition_fetch_bytes=_LOOKED_AT_BYTES,
             )
         except KafkaError as error:
             raise _unreachable(bootstrap_servers, f"what listens there is not Kafka: {error}") from error
@@ -218,6 +223,23 @@ class OffsetLooker:
             raise ServiceError(
                 f"the broker at {self._bootstrap_servers} failed a request: {type(error).__name__}: {error}"
             ) from error
+
+    def record_bytes(self, partition: int, offset: int) -> float | None:
+        """Return the mean size of key and value, unpacked, of some records from an offset on.
+
+        Null if none comes at once, or Kafka's client does not take them.
+        """
+        place = TopicPartition(self._topic, partition)
+        try:
+            self._consumer.assign([place])
+            self._consumer.seek(place, offset)
+            found = self._consumer.poll(_POLL_S * 1000, max_records=_LOOKED_AT).get(place, ())
+        except Exception:  # noqa: BLE001 - whoever reads the records will tell what is the matter with them
+            return None
+        finally:
+            self._consumer.assign([])
+        sizes = [max(0, one.serialized_key_size) + max(0, one.serialized_value_size) for one in found]
+        return mean(sizes) if sizes else None
 
     def close(self) -> None:
         """Disconnect."""

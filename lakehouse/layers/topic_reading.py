@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from py4j.protocol import Py4JError
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from lakehouse import tables
 from lakehouse.errors import PositionError, StreamError
@@ -27,16 +26,20 @@ from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import Place, ReadApart, invalid, misdated, read_apart, read_between
 from lakehouse.spark.execution import FEW_ROWS
-from lakehouse.spark.query_errors import is_heap_full, what_of
+from lakehouse.spark.query_errors import heap_bytes, what_of
 from lakehouse.tables import Lake, Move
 from lakehouse.topics import OffsetLooker, describe_topic
 
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_LOOKED_AT = 200  # records, to judge the size of many
-_MANY_RECORDS = 100_000  # a live micro-batch has fewer, and the look would be a tenth of its time
+_AT_LEAST = 100  # records, which fit: a broker limits the size of one
 _OVERHEAD_BYTES = 64  # of a record, in memory
+_LARGE_BYTES = (
+    4096  # of a record that is mostly payload: silver's, gold's and the next layer's row have it too
+)
+_COPIES = 4
+_PARTS_OF_HEAP = 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class TopicReading:
         self._topic = topic
         self._servers = bootstrap_servers
         self._max_records = max_records
-        self._max_bytes = max_bytes
+        self._room = min(max_bytes, heap_bytes(lake.spark) // _PARTS_OF_HEAP)
         self._permitted = permitted
         self._until: Offsets | None = None
         self._apart = dict[int, int]()  # from where on a partition's records are read apart
@@ -85,7 +88,7 @@ class TopicReading:
     def next(self, limit: int | None = None) -> TakenRecords | None:
         """Return the next records, at most `max_records` and the limit; null if none waits.
 
-        Their size in memory is about `max_bytes` at most, judged by the first ones if they are many.
+        Their size in memory is about `max_bytes` at most, or an eighth of the heap, judged by some of them.
 
         Raises PositionError where the topic does not fit what was read of it, and ServiceError where the
         broker does not answer.
@@ -170,24 +173,15 @@ class TopicReading:
     def _most(self, waiting: Ranges, limit: int) -> int:
         """Return how many of the waiting records are taken at most."""
         most = min(self._max_records, limit)
-        if min(most, sum(end - first for first, end in waiting.values())) < _MANY_RECORDS:
+        every = sum(end - first for first, end in waiting.values())
+        if min(most, every) <= _AT_LEAST:
             return most
-        try:
-            size = self._bytes_a_record(capped(waiting, _LOOKED_AT))
-        except Exception as error:
-            if self.set_apart(error):
-                return min(most, FEW_ROWS)
-            if not is_heap_full(error):
-                raise
-            return 1
-        return min(most, max(FEW_ROWS, int(self._max_bytes / size)))
-
-    def _bytes_a_record(self, ranges: Ranges) -> float:
-        """Return how large records are on average, unpacked."""
-        rows = read_between(self._lake.spark, self._servers, self._topic, ranges)
-        sizes = (F.coalesce(F.length(column), F.lit(0)) for column in ("key", "value"))
-        found = rows.agg(F.avg(reduce(Column.__add__, sizes))).first()
-        return _OVERHEAD_BYTES + ((None if found is None else found[0]) or 0.0)
+        longest = max(waiting, key=lambda n: waiting[n][1] - waiting[n][0])
+        size = self._looker.record_bytes(longest, waiting[longest][0])
+        if size is None:
+            return min(most, FEW_ROWS)
+        in_memory = _OVERHEAD_BYTES + (size if size < _LARGE_BYTES else _COPIES * size)
+        return min(most, max(_AT_LEAST, int(self._room / in_memory)))
 
     def end_here(self) -> None:
         """Read no record that is not there now."""

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from lakehouse.errors import LakehouseError, first_line
 from lakehouse.spark import internals
 
+_SIZES = "org.apache.spark.network.util.JavaUtils"
 _HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND", "PATH_NOT_FOUND")
 _TASK_FAILED = "Job aborted due to stage failure"
@@ -71,9 +72,18 @@ def is_heap_full(error: BaseException) -> bool:
 
 def heap_of(spark: SparkSession) -> str:
     """Return whose heap executes tasks, and its size, in words."""
-    local = str(spark.sparkContext.master).startswith("local")
-    whose = "driver" if local else "executor"
-    return f"{whose} memory {spark.sparkContext.getConf().get(f'spark.{whose}.memory', '1g')}"
+    return "{} memory {}".format(*_heap(spark))
+
+
+def heap_bytes(spark: SparkSession) -> int:
+    """Return the size of a heap that executes tasks."""
+    _, size = _heap(spark)
+    return int(internals.static(spark, _SIZES).byteStringAsMb(size)) << 20
+
+
+def _heap(spark: SparkSession) -> tuple[str, str]:
+    whose = "driver" if str(spark.sparkContext.master).startswith("local") else "executor"
+    return whose, spark.sparkContext.getConf().get(f"spark.{whose}.memory") or "1g"
 
 
 def has_ended(spark: SparkSession) -> bool:

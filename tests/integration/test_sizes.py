@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.topics import create_topics
+from lakehouse.topics import OffsetLooker, create_topics
 from tests import processes
 from tests.processes import LAKEHOUSE, Place, finish
 
@@ -54,6 +54,21 @@ def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: End
     send(place, packed, [value], b"k")
     with pytest.raises(MessageSizeTooLargeError):
         send(place, unpacked, [value], b"k")
+
+
+def test_the_size_of_records_is_their_real_one(services: Endpoints, place: Place) -> None:
+    topic = f"packed-{place.suffix}"
+    create_topics(services.kafka, {topic: 1}, AS_SENT)
+    send(place, topic, [b"x" * 99_999, b"x" * 199_999], b"k")
+    looker = OffsetLooker(services.kafka, topic)
+    try:
+        assert looker.look() == {0: (0, 2)}
+        assert looker.record_bytes(0, 0) == 150_000
+        assert looker.record_bytes(0, 1) == 200_000
+        assert looker.record_bytes(0, 7) is None  # there is none
+        assert looker.look() == {0: (0, 2)}
+    finally:
+        looker.close()
 
 
 @pytest.mark.soak
