@@ -1,17 +1,14 @@
 """A lease on a table: while somebody holds it, the query that fills the table waits before its next write.
 
 A table property, `lakehouse.lease`, says who holds the table. Taking a lease is a commit to the table's
-metadata, which conflicts with every write in progress; so no write that began earlier lands afterwards. The
-name of an empty file beside the table's files says until when. The holder renews it while alive, without a
-commit, which its own writes would conflict with. If the holder is killed, the lease expires. If two processes
+metadata, which conflicts with every write in progress; so no write that began earlier lands afterwards. A
+term beside the table's files (`terms`) says until when. The holder renews it while alive, without a commit,
+which its own writes would conflict with. If the holder is killed, the lease expires. If two processes
 take a lease at once, the second conflicts, looks again and finds the first.
 
-Clocks may differ: the term is by the holder's. A process that looks again and again goes by its own monotonic
-clock: a term that changes is being renewed, so its holder is alive, and one that has not changed for as long
-as a term lasts is over. So a clock that is ahead, or was set back, keeps no micro-batch waiting longer. Only
-the first look goes by the wall clock. If the holder's is behind by more than a term, the table seems free,
-and micro-batches go on until they see a renewal. That costs a rebuild another round, but no row: it looks
-again until nothing differs.
+If the holder's clock is behind by more than a term (`terms`), the table seems free at the first look, and
+micro-batches go on until they see a renewal. That costs a rebuild another round, but no row: it looks again
+until nothing differs.
 
 Parts of a table, such as the letters of one source, have leases of their own,
 `lakehouse.lease.<part>.<holder>`: one exclusive holder, or several that share it. No query waits for them.
@@ -23,7 +20,6 @@ import contextlib
 import logging
 import math
 import os
-import re
 import socket
 import threading
 import time
@@ -38,16 +34,14 @@ from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.spark import storage
 from lakehouse.tables import Commit
+from lakehouse.tables.terms import Terms
 
 _PROPERTY = "lakehouse.lease"
 _DIRECTORY = "_lakehouse_lease"  # VACUUM skips what begins with an underscore
-_TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the holder
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
-_seen: dict[tuple[str, str], _Seen] = {}  # by the table's path and the holder
 log = logging.getLogger(__name__)
 
 
@@ -122,7 +116,8 @@ def _holding(
     """Take a lease, renew it during the block, and return it."""
     over = threading.Event()
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
-    _extend(spark, path, holder)
+    terms = _terms(spark, path)
+    terms.extend(holder)
     try:
         tables.retry_on_conflict(take)
         renewal.start()
@@ -133,7 +128,7 @@ def _holding(
             renewal.join()
             tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
     finally:
-        _forget(spark, path, holder, before_ms=math.inf)
+        terms.forget(holder, before_ms=math.inf)
 
 
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
@@ -147,54 +142,19 @@ def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
         try:
-            _forget(spark, path, holder, before_ms=_extend(spark, path, holder))
+            _terms(spark, path).forget(holder, before_ms=_terms(spark, path).extend(holder))
         except (OSError, Py4JError):  # a full disk, say: the term that is noted is valid for a while
             log.warning("the lease of %s was not renewed", path, exc_info=True)
-
-
-def _extend(spark: SparkSession, path: str, holder: str) -> int:
-    """Note that the holder is alive, and return until when that is valid, in ms since the epoch."""
-    until_ms = int((time.time() + _LENGTH_S) * 1000)
-    storage.write_text(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}", "")
-    return until_ms
-
-
-def _forget(spark: SparkSession, path: str, holder: str, before_ms: float) -> None:
-    for until_ms in _terms_ms(spark, path, holder):
-        if until_ms < before_ms:
-            storage.delete(spark, f"{path}/{_DIRECTORY}/{until_ms}-{holder}")
-
-
-def _terms_ms(spark: SparkSession, path: str, holder: str) -> list[int]:
-    found = map(_TERM.fullmatch, storage.names(spark, f"{path}/{_DIRECTORY}"))
-    return [int(term[1]) for term in found if term is not None and term[2] == holder]
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
     """Return until when somebody holds the table, in seconds since the epoch; 0 if nobody does."""
     holder = snapshot.metadata().configuration().get(_PROPERTY)
-    return _term_of(spark, path, str(holder.get())) if holder.isDefined() else 0.0
+    return _terms(spark, path).until(str(holder.get())) if holder.isDefined() else 0.0
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """A holder's terms, since when they have been the same by a monotonic clock, and whether they changed."""
-
-    terms_ms: frozenset[int]
-    since: float
-    is_renewed: bool = False
-
-
-def _term_of(spark: SparkSession, path: str, holder: str) -> float:
-    """Return until when a holder's term lasts, in seconds since the epoch; 0 if it is over."""
-    terms_ms, now = frozenset(_terms_ms(spark, path, holder)), time.monotonic()
-    seen = _seen.get((path, holder)) or _Seen(terms_ms, now)
-    if seen.terms_ms != terms_ms:
-        seen = _Seen(terms_ms, now, is_renewed=True)
-    _seen[path, holder] = seen
-    until = max(terms_ms, default=0) / 1000
-    is_valid = (seen.is_renewed or until > time.time()) and now - seen.since < _LENGTH_S
-    return until if is_valid else 0.0
+def _terms(spark: SparkSession, path: str) -> Terms:
+    return Terms(spark, f"{path}/{_DIRECTORY}", _LENGTH_S)
 
 
 @dataclass(frozen=True)
@@ -213,5 +173,5 @@ def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iter
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):
             kind, _, what = value.partition(" ")
-            until = _term_of(spark, path, key.removeprefix(prefix))
+            until = _terms(spark, path).until(key.removeprefix(prefix))
             yield _Lease(key, what, kind == "alone", until)
