@@ -26,6 +26,8 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.tracebacks import logged
 from lakehouse.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
+from lakehouse.runtime.turns import Doing, take_turns
+from lakehouse.runtime.warm_up import warm_up
 from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis_client import require_redis
@@ -75,6 +77,15 @@ SkipOption = Annotated[
     ),
 ]
 
+StandbyOption = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        help="Work only while no other run with --standby of the same layers and streams does, and warm up "
+        "while waiting: start two, and one takes over within seconds when the other ends or dies.",
+    ),
+]
+
 
 def run_layers(
     settings: Settings,
@@ -83,6 +94,7 @@ def run_layers(
     options: RunOptions,
     *,
     gated: bool = False,
+    standby: bool = False,
     verbose: bool = False,
 ) -> None:
     """Run the layers of the named streams (none: all) with a line for every micro-batch.
@@ -90,54 +102,72 @@ def run_layers(
     On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
     The caller chooses `trigger`, `allow` and `skip`; the other options are set here. With `gated`, gold is
-    exported only while its suites hold. `verbose` prints tracebacks, which otherwise only go to the log.
+    exported only while its suites hold. With `standby`, the run works only while no other such run of the
+    same layers and streams does, and warms up while it waits. `verbose` prints tracebacks, which otherwise
+    only go to the log.
+
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
     is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
     end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
     check_trigger(trigger)
+    is_live = trigger != AVAILABLE_NOW
+    if standby and not is_live:
+        raise SettingsError(
+            f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
+        )
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
         _require_services(settings, layers, streams)
-        is_live = trigger != AVAILABLE_NOW
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
         said = ", ".join(stream.name for stream in streams)
         lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
         brief = not is_live and is_small(settings.lake) and _few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         stop = run_.enter_context(stopping_on_signals(lake.spark))
-        run_.enter_context(noted_run(streams, layers, trigger, stop))
         if "bronze" in layers:
             _warn_of_unlimited_topics(settings, streams, lines.notice)
-        if is_live:
-            lines.say("running; Ctrl-C finishes the micro-batch and stops")
-
         run_.enter_context(shown)
-        if "bronze" in layers:
-            run_.enter_context(committing(streams, settings, lines.notice))
         metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
-        heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
-        run_.enter_context(beating(heartbeat, settings.home, lines.notice))
-
-        observers = [unraised(one) for one in (lines.batch, metrics.on_batch, heartbeat.on_batch)]
-
-        def on_batch(done: BatchDone) -> None:
-            for tell in observers:
-                tell(done)
-
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
         options = replace(
             options,
             log_file=log_file,
-            on_batch=on_batch,
             on_notice=unraised(lines.notice),
-            stop=stop,
             gate=_gate(lake, settings, lines.notice) if gated else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
-            watch=Watches([metrics, heartbeat]),
             upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
-        run(lake, streams, layers, settings, options)
+
+        def work(stop: Stop) -> None:
+            with ExitStack() as turn:
+                turn.enter_context(noted_run(streams, layers, trigger, stop))
+                if is_live:
+                    lines.say("running; Ctrl-C finishes the micro-batch and stops")
+                if "bronze" in layers:
+                    turn.enter_context(committing(streams, settings, lines.notice))
+                heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
+                turn.enter_context(beating(heartbeat, settings.home, lines.notice))
+                observers = [unraised(one) for one in (lines.batch, metrics.on_batch, heartbeat.on_batch)]
+
+                def on_batch(done: BatchDone) -> None:
+                    for tell in observers:
+                        tell(done)
+
+                watch = Watches([metrics, heartbeat])
+                run(
+                    lake,
+                    streams,
+                    layers,
+                    settings,
+                    replace(options, stop=stop, on_batch=on_batch, watch=watch),
+                )
+
+        if standby:
+            doing = Doing(work, lambda: warm_up(lake, streams, settings, stop), lines.say)
+            take_turns(lake, {*layers, *(stream.name for stream in streams)}, stop, doing)
+        else:
+            work(stop)
         lines.say("stopped" if stop.requested else "caught up")
 
 
@@ -300,11 +330,12 @@ def job(layer: LayerName | None = None) -> None:
         allow: AllowOption = None,
         skip: SkipOption = None,
         *,
+        standby: StandbyOption = False,
         verbose: VerboseOption = False,
     ) -> None:
         settings = read_settings()
         options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
-        run_layers(settings, layers, stream or [], options, verbose=verbose)
+        run_layers(settings, layers, stream or [], options, standby=standby, verbose=verbose)
 
     what = "all layers" if layer is None else f"the {layer} layer"
     main.__doc__ = f"Run {what} until stopped or caught up."

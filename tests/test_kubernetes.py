@@ -108,7 +108,7 @@ def test_the_schemas_refuse_what_they_do_not_know(kind: str, path: tuple[str, ..
 
 def test_every_file_is_in_the_kustomization_beside_it() -> None:
     files = sorted(DEPLOY.rglob("*.yaml"))
-    assert {file.parent.name for file in files} == {"base", *WAYS}
+    assert {file.parent.name for file in files} == {"base", "standby", *WAYS}
     for directory in (DEPLOY / "base", DEPLOY / "layers", DEPLOY / "together"):
         (kustomization,) = documents(directory / "kustomization.yaml")
         assert kustomization.keys() == {"apiVersion", "kind", "namespace", "resources"}
@@ -120,6 +120,18 @@ def test_every_file_is_in_the_kustomization_beside_it() -> None:
         beside = {file.name for file in files if file.parent == directory} - {"kustomization.yaml"}
         assert set(kustomization["resources"]) - {"../base"} == beside
         assert ("../base" in kustomization["resources"]) is (directory.name != "base")
+
+
+def test_the_one_that_stands_by_is_the_same_application_under_another_name() -> None:
+    (kustomization,) = documents(DEPLOY / "standby" / "kustomization.yaml")
+    assert kustomization["resources"] == ["../together"]
+    (patched,) = kustomization["patches"]
+    assert patched["target"] == {"kind": APPLICATION, "name": "lakehouse-pipeline"}
+    assert f"{APPLICATION}/lakehouse-pipeline" in APPLICATIONS
+    assert yaml.safe_load(patched["patch"]) == [
+        {"op": "replace", "path": path, "value": "lakehouse-standby"}
+        for path in ("/metadata/name", "/metadata/labels/app.kubernetes.io~1name")
+    ]
 
 
 def test_every_anchor_is_used() -> None:
@@ -154,8 +166,9 @@ def test_a_job_runs_until_it_is_stopped_and_is_started_again(name: str) -> None:
     spec = APPLICATIONS[name]["spec"]
     assert spec["pyFiles"].startswith("local:///")
     assert spec["mainClass"] == "org.apache.spark.deploy.PythonRunner"
-    option, trigger = spec["driverArgs"]
+    option, trigger, *standby = spec["driverArgs"]
     assert option == "--trigger"
+    assert standby == (["--standby"] if name == f"{APPLICATION}/lakehouse-pipeline" else [])
     check_trigger(trigger)
     assert spec["applicationTolerations"]["restartConfig"]["restartPolicy"] == "Always"
     assert spec["driverSpec"]["podTemplateSpec"]["spec"]["terminationGracePeriodSeconds"] >= 60

@@ -10,6 +10,7 @@ import typer
 from lakehouse.application import (
     AllowOption,
     SkipOption,
+    StandbyOption,
     StreamOption,
     TriggerOption,
     VerboseOption,
@@ -45,6 +46,7 @@ def run(
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
     ] = False,
+    standby: StandbyOption = False,
     verbose: VerboseOption = False,
     telemetry_port: Annotated[
         int | None,
@@ -70,4 +72,4 @@ def run(
             "--skip passes over records of Kafka: use it with `lakehouse run bronze` or `all`"
         )
     options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
-    run_layers(settings, layers, stream or [], options, gated=gate, verbose=verbose)
+    run_layers(settings, layers, stream or [], options, gated=gate, standby=standby, verbose=verbose)

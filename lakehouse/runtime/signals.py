@@ -16,9 +16,13 @@ from lakehouse.spark import internals
 
 @dataclass
 class Stop:
-    """A request to stop after the current micro-batch; made by a signal or by another thread."""
+    """A request to stop after the current micro-batch; made by a signal or by another thread.
+
+    A request to `also`, if there is one, is one to this, too.
+    """
 
     event: threading.Event = field(default_factory=threading.Event)
+    also: Stop | None = None
 
     def request(self) -> None:
         """Ask the run to stop."""
@@ -27,7 +31,7 @@ class Stop:
     @property
     def requested(self) -> bool:
         """Tell whether the run has been asked to stop."""
-        return self.event.is_set()
+        return self.event.is_set() or (self.also is not None and self.also.requested)
 
 
 @contextlib.contextmanager

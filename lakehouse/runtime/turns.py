@@ -1,0 +1,163 @@
+"""Which of several live runs of the same layers and streams works, while the others stand by.
+
+Each says in the lake that it is there, in an empty file that it renews twice a second (`Terms`):
+
+    <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
+
+    stand by   while somebody is active, or stands by for longer
+    active     work, until the user stops it, or it finds somebody else who is active: of the two, one that
+               has not renewed its term in time gives way, else the one that came later
+
+This saves work and decides nothing else. If two are active for a moment, because a process was asleep or a
+file system shows new files late, one of two commits of the same micro-batch fails and Kafka fences the older
+of two producers, as between any two runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError
+
+from lakehouse.errors import LakehouseError
+from lakehouse.runtime.signals import Stop
+from lakehouse.tables import Lake
+from lakehouse.tables.terms import Terms
+
+TERM_S = 2.0
+DIRECTORY = "_lakehouse_runs"
+_RENEWED_EVERY_S = TERM_S / 4
+_LOOK_EVERY_S = 0.2
+_ACTIVE, _STANDBY = "active_", "standby_"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a run does: `work` in its turn, and `warm_up` once, if it has to wait for that."""
+
+    work: Callable[[Stop], None]
+    warm_up: Callable[[], None]
+    on_notice: Callable[[str], None]
+
+
+def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
+    """Stand by until nobody else of the same scope works, and then work; do so again if the turn is lost.
+
+    `scope` says what is worked at: layers and streams. `work` gets what tells it to stop: the user's stop,
+    or that the turn is lost. Returns when it returns for another reason than the latter, and when the user
+    stops the run. What it raises ends the run, unless the turn was lost.
+    """
+    directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
+    run = _Run(Terms(lake.spark, directory, TERM_S), doing)
+    with run:
+        while run.await_turn(stop):
+            turn = Stop(also=stop)
+            run.turn = turn
+            try:
+                doing.work(turn)
+            except LakehouseError:  # that another one has gone on is what fails when a turn is lost
+                if not run.is_lost:
+                    raise
+            if not run.is_lost or stop.requested:
+                return
+            doing.on_notice("another run works by now; standing by")
+
+
+class _Run:
+    """A run among others of its scope; a thread of its own renews its term."""
+
+    def __init__(self, terms: Terms, doing: Doing) -> None:
+        who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")
+        self._name = f"{time.time_ns():020d}_{who}"
+        self._terms = terms
+        self._doing = doing
+        self._is_warm = False
+        self._over = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="turns", daemon=True)
+        self._lock = threading.Lock()
+        self._kind = _STANDBY
+        self._renewed_at = time.monotonic()
+        self.turn: Stop | None = None
+        self.is_lost = False
+
+    def __enter__(self) -> None:
+        self._say()
+        self._renewal.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._renewal.join()
+        for kind in (_ACTIVE, _STANDBY):
+            self._terms.forget(kind + self._name, before_ms=math.inf)
+
+    def await_turn(self, stop: Stop) -> bool:
+        """Wait until it is this run's turn, and say so in the lake; tell whether it is, or the user stops."""
+        self._become(_STANDBY)
+        told = ""
+        while not stop.requested:
+            others = self._others()
+            active = sorted(name for kind, name in others if kind == _ACTIVE)
+            before = sorted(name for kind, name in others if kind == _STANDBY and name < self._name)
+            if not active and not before:
+                self._become(_ACTIVE)
+                return True
+            what = f"standing by: {_shown((active or before)[0])} {'works' if active else 'comes first'}"
+            if what != told:
+                self._doing.on_notice(what)
+            told = what
+            if not self._is_warm:
+                self._doing.warm_up()
+            self._is_warm = True
+            stop.event.wait(_LOOK_EVERY_S)
+        return False
+
+    def _become(self, kind: str) -> None:
+        with self._lock:
+            before, self._kind, self.is_lost = self._kind, kind, False
+            self._say()
+            if before != kind:
+                self._terms.forget(before + self._name, before_ms=math.inf)
+
+    def _others(self) -> set[tuple[str, str]]:
+        found = (name.partition("_") for name in self._terms.alive())
+        return {(f"{kind}_", name) for kind, _, name in found if name != self._name}
+
+    def _say(self) -> None:
+        holder = self._kind + self._name
+        self._terms.forget(holder, before_ms=self._terms.extend(holder))
+        self._renewed_at = time.monotonic()
+
+    def _renew(self) -> None:
+        while not self._over.wait(_RENEWED_EVERY_S):
+            try:
+                with self._lock:
+                    was_away = time.monotonic() - self._renewed_at > TERM_S
+                    if self._kind == _ACTIVE and not self.is_lost:
+                        self._give_way(was_away=was_away)
+                    self._say()
+            except (OSError, Py4JError):  # a full disk, say: the next time may succeed
+                log.warning("the run's term was not renewed", exc_info=True)
+
+    def _give_way(self, *, was_away: bool) -> None:
+        """Lose the turn if somebody else is active who has kept it, or had it before."""
+        active = [name for kind, name in self._others() if kind == _ACTIVE]
+        if active and (was_away or min(active) < self._name):
+            self.is_lost = True
+            if self.turn is not None:
+                self.turn.request()
+
+
+def _shown(name: str) -> str:
+    """Return a run's host and process in words."""
+    _, _, where = name.partition("_")
+    host, _, pid = where.rpartition("_")
+    return f"process {pid} on {host}"

@@ -1,0 +1,56 @@
+"""A warm-up: silver and gold of rows that have landed, made into tables that nobody reads.
+
+A session's first micro-batches take several times as long as later ones: classes are loaded, plans' code is
+generated, and the JVM compiles what runs often. A run that stands by has that behind it when its turn comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+
+from lakehouse import tables
+from lakehouse.layers import bronze
+from lakehouse.runtime.runner import RunOptions, run
+from lakehouse.runtime.signals import Stop
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.settings import Settings
+from lakehouse.spark import storage
+from lakehouse.spark.execution import FEW_ROWS
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+
+DIRECTORY = "_lakehouse_warm_up"
+_ROWS = (1_000, 2 * FEW_ROWS)  # few are executed in another way than many
+_ROUNDS = 3
+log = logging.getLogger(__name__)
+
+
+def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
+    """Make silver and gold of rows of bronze, several times, in a directory of the lake, and delete that.
+
+    Nothing else is read, written or sent. A failure is logged: what it is about, the run itself will meet.
+    """
+    root = f"{lake.root}/{DIRECTORY}/{socket.gethostname()}-{os.getpid()}"
+    scratch, silently = Lake(lake.spark, root), RunOptions(AVAILABLE_NOW, stop=stop)
+    try:
+        for rows in _ROWS * _ROUNDS:
+            if not stop.requested and _land(lake, scratch, streams, rows):
+                settings = settings.model_copy(update={"lake": root})
+                run(scratch, streams, ("silver", "gold"), settings, silently)
+    except Exception:
+        log.warning("the warm-up failed", exc_info=True)
+    finally:
+        storage.delete(lake.spark, root)
+
+
+def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
+    """Copy rows of bronze; tell whether there are any."""
+    did = False
+    for source in (source for stream in streams for source in stream.sources):
+        if lake.exists("bronze", table := source.table):
+            landed = lake.read("bronze", table).select(*bronze.SCHEMA.names).limit(rows)
+            did |= tables.append(landed, scratch.ensure(bronze.spec(source))).rows > 0
+    return did
