@@ -34,7 +34,7 @@ class Pipeline:
         self._environment = os.environ | environment(settings)
         self._file = settings.home / "lines.jsonl"
         self._errors = settings.home / "errors.txt"
-        self.popen = self._start()
+        self.start()
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -60,7 +60,7 @@ class Pipeline:
     def kill_and_start_again(self) -> None:
         """Kill its processes at once, and restart it."""
         self.kill()
-        self.popen = self._start()
+        self.start()
 
     def stop(self) -> None:
         """Let it finish and exit."""
@@ -73,9 +73,10 @@ class Pipeline:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
+        """Start it; its lines follow those of an earlier start."""
         with self._file.open("ab") as lines, self._errors.open("ab") as errors:
-            return subprocess.Popen(
+            self.popen = subprocess.Popen(
                 self._command, stdout=lines, stderr=errors, env=self._environment, start_new_session=True
             )
 

@@ -1,0 +1,109 @@
+"""How soon new rows come when a run is killed and another one stands by.
+
+python -m benchmarks.takeover --rate 5000 --kills 10
+
+Two `lakehouse run all --standby` run on one lake while events come. Again and again the one that works is
+killed, and started again to stand by for the other. What counts is the time from the kill to the first new
+row in Redis and to the first new message in the topic.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from benchmarks.ages import Places, watching
+from benchmarks.applications import Pipeline, pipeline
+from benchmarks.bench import bench_services, console
+from benchmarks.live import Plan, Producers
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+_MARGIN_S = 0.3  # what was sent just before the kill is seen after it
+_PATIENCE_S = 120.0
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def takeover(
+    *,
+    rate: Annotated[float, typer.Option(min=1, help="Events of metrics a second.")] = 5_000,
+    kills: Annotated[int, typer.Option(min=1, help="How often the one that works is killed.")] = 10,
+    settle_seconds: Annotated[float, typer.Option(min=1, help="How long each works before that.")] = 30,
+) -> None:
+    """Kill the run that works, over and over, and say how soon the other one has sent new rows."""
+    with bench_services() as settings, ExitStack() as stack:
+        plan = Plan(["metrics"], rate, 3_600, 0)
+        homes = [settings.model_copy(update={"home": settings.home / name}) for name in "ab"]
+        runs = [stack.enter_context(_standby(home)) for home in homes]
+        places = Places(
+            settings.kafka_bootstrap_servers,
+            settings.topic("metrics-aggregated-1m"),
+            settings.redis_url.get_secret_value(),
+            "metrics_1m",
+        )
+        _await(lambda: any(map(_works, runs)))
+        producers = Producers(plan, settings, plan.seconds, seed=1)
+        stack.callback(producers.stop)
+        watcher = stack.enter_context(watching(places))
+        killed = []
+        for number in range(1, kills + 1):
+            working, other = runs if _works(runs[0]) else reversed(runs)
+            _await(partial(_stands_by, other))
+            time.sleep(settle_seconds)
+            killed.append(time.time())
+            working.kill()
+            _await(partial(_works, other))
+            console.print(f"kill {number}: the other one works {time.time() - killed[-1]:.1f} s later")
+            time.sleep(settle_seconds / 2)
+            working.popen.wait()
+            working.start()
+        time.sleep(settle_seconds)
+        for place, ages in watcher.end().items():
+            seen = sorted(at + age for at, age, _ in ages.samples)
+            waits = [next(one for one in seen if one > at + _MARGIN_S) - at for at in killed]
+            shown = ", ".join(f"{one:.1f}" for one in waits)
+            console.print(f"first new row in {place}, s: {shown}; median {statistics.median(waits):.1f}")
+
+
+def _standby(settings: Settings) -> AbstractContextManager[Pipeline]:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    return pipeline(settings, "--stream", "metrics", "--standby")
+
+
+def _last_word(one: Pipeline) -> str:
+    """Return what a living run has said last of its turn; empty if it is none."""
+    if one.popen.poll() is not None:
+        return ""
+    words = [line["message"].partition(" ")[0].rstrip(";:") for line in one.lines() if "message" in line]
+    return next((word for word in reversed(words) if word in {"running", "standing"}), "")
+
+
+def _works(one: Pipeline) -> bool:
+    return _last_word(one) == "running"
+
+
+def _stands_by(one: Pipeline) -> bool:
+    return _last_word(one) == "standing"
+
+
+def _await(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise LakehouseError("neither of the two works, or stands by")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except LakehouseError as error:
+        raise SystemExit(f"error: {error}") from error
