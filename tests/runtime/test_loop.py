@@ -1,0 +1,105 @@
+"""A step whose micro-batch the heap does not hold takes less, and says so if it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.errors import HeapError
+from lakehouse.layers.step import Batch, BatchResult, Passed, Step, StepMaker
+from lakehouse.progress.reading import InMemory
+from lakehouse.runtime.loop import Common, StreamLoop, utc_now
+from lakehouse.runtime.troubles import Troubles
+from lakehouse.runtime.watch import Watch
+from lakehouse.tables import Lake
+
+NAME = "gold.some"
+
+
+class Needy(Step):
+    """A step that takes commits of `unit` bytes, as many as its limit allows but one at least.
+
+    The heap holds `room` bytes of what waits.
+    """
+
+    layer = "gold"
+    name = NAME
+
+    def __init__(self, spark: SparkSession, waiting: int, *, unit: int, room: int) -> None:
+        self._rows = spark.range(1).toDF("id")
+        self._unit, self._room = unit, room
+        self.waiting = waiting
+        self.tried: list[int] = []
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002
+        most = self.waiting if self.limit is None else min(self.limit, self.waiting)
+        commits = max(1, most // self._unit)
+        size = min(self.waiting, commits * self._unit)
+        return Batch(self._rows, size, reads=f"{size} bytes", size=size) if size else None
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002
+        self.tried.append(batch.size)
+        if batch.size > self._room:
+            raise RuntimeError("java.lang.OutOfMemoryError: Java heap space")
+        self.waiting -= batch.size
+        yield Passed(BatchResult(batch.size))
+
+    def end_here(self, filled: Collection[str]) -> None:
+        pass
+
+
+def caught_up(spark: SparkSession, tmp_path: Path, step: Needy) -> list[str]:
+    """Let the step take what waits, and return what was said; raises what fails at the end."""
+    said: list[str] = []
+    troubles = Troubles([NAME], said.append, retries=0)
+    common = Common(lambda _done: None, utc_now, troubles, Watch(), is_live=False)
+    loop = StreamLoop(
+        "some", Lake(spark, str(tmp_path)), [StepMaker("some", "gold", NAME, lambda: step)], common
+    )
+    while loop.round():
+        pass
+    troubles.raise_any()
+    return said
+
+
+def test_it_takes_a_quarter_and_then_a_little_more_each_time(spark: SparkSession, tmp_path: Path) -> None:
+    step = Needy(spark, 100, unit=1, room=20)
+
+    said = caught_up(spark, tmp_path, step)
+
+    assert step.tried[:4] == [100, 25, 6, 7]
+    assert sum(size for size in step.tried if size <= 20) == 100
+    assert step.waiting == 0
+    assert "100 bytes: the heap was full (driver memory " in said[0]
+    assert said[0].endswith("); it takes a quarter of that next")
+
+
+def test_commits_that_are_a_little_larger_than_the_limit_are_tried(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    step = Needy(spark, 100, unit=10, room=10)
+
+    caught_up(spark, tmp_path, step)
+
+    assert step.tried[:4] == [100, 20, 10, 10]
+    assert step.waiting == 0
+
+
+def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    step = Needy(spark, 120, unit=40, room=15)
+
+    with pytest.raises(
+        HeapError, match=f"^{NAME} failed in .*40 bytes: the heap was full .*cannot take less"
+    ):
+        caught_up(spark, tmp_path, step)
+
+    assert step.tried == [120, 40, 40]
+    assert step.waiting == 120
