@@ -91,6 +91,7 @@ class _Run:
 
     def __enter__(self) -> None:
         self._say()
+        self._terms.forget_the_dead()
         self._renewal.start()
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 from lakehouse import tables
@@ -25,6 +26,7 @@ from lakehouse.tables import Lake
 DIRECTORY = "_lakehouse_warm_up"
 _ROWS = (1_000, 2 * FEW_ROWS)  # few are executed in another way than many
 _ROUNDS = 3
+_LEFT_S = 3_600
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +35,8 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
 
     Nothing else is read, written or sent. A failure is logged: what it is about, the run itself will meet.
     """
-    root = f"{lake.root}/{DIRECTORY}/{socket.gethostname()}-{os.getpid()}"
+    _delete_what_is_left(lake)
+    root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
     scratch, silently = Lake(lake.spark, root), RunOptions(AVAILABLE_NOW, stop=stop)
     try:
         for rows in _ROWS * _ROUNDS:
@@ -44,6 +47,13 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
         log.warning("the warm-up failed", exc_info=True)
     finally:
         storage.delete(lake.spark, root)
+
+
+def _delete_what_is_left(lake: Lake) -> None:
+    """Delete the tables of warm-ups that were killed."""
+    for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
+        if int(name.partition("-")[0]) < time.time() - _LEFT_S:
+            storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")
 
 
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:

@@ -118,6 +118,7 @@ def _holding(
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     terms = _terms(spark, path)
     terms.extend(holder)
+    terms.forget_the_dead()
     try:
         tables.retry_on_conflict(take)
         renewal.start()

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.spark import storage
 
+_LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # by the directory and the holder
 
@@ -52,6 +53,11 @@ class Terms:
         for until_ms in self._all().get(holder, ()):
             if until_ms < before_ms:
                 storage.delete(self.spark, self._file(until_ms, holder))
+
+    def forget_the_dead(self) -> None:
+        """Remove what killed holders have left, an hour after its end."""
+        for holder in self._all():
+            self.forget(holder, before_ms=(time.time() - _LEFT_S) * 1000)
 
     def until(self, holder: str) -> float:
         """Return until when the holder's term lasts, in seconds since the epoch; 0 if it is over."""
