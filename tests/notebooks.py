@@ -187,6 +187,8 @@ async def _run(client: NotebookClient, manager: AsyncKernelManager, environment:
     try:
         await client.async_execute(env=environment)
     finally:
+        if client.kc is not None:  # else it goes on connecting to ports that others have by then
+            client.kc.stop_channels()
         await manager.shutdown_kernel(now=True)
 
 
