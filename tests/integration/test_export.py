@@ -397,6 +397,7 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
     assert (export.in_redis(), export.latest()) == (stored, latest)
 
 
+@pytest.mark.soak
 def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export) -> None:
     """Auth's rows are corrected after their state was cleared, billing's and cart's get another key."""
     export.put(*(State(name, 0) for name in ("auth", "billing", "cart", "search")), State("auth", 1))
@@ -856,6 +857,7 @@ def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
         assert step.ticker.is_due(now - timedelta(hours=1))
 
 
+@pytest.mark.soak
 def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Export) -> None:
     export.put(State("auth", 0), State("auth", 1))
     export.run()

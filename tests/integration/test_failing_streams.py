@@ -212,6 +212,7 @@ def test_in_a_run_of_one_stream_a_step_that_fails_does_not_stop_landing(lake: Fa
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_a_catch_up_leaves_a_step_that_goes_on_failing_and_is_well_if_it_recovers(
     lake: FaultyLake,

@@ -87,9 +87,8 @@ def refusal(spark: SparkSession, settings: Settings, layer: LayerName) -> str:
     return message
 
 
-@pytest.mark.parametrize(
-    "table", [*(pytest.param(name, marks=pytest.mark.soak) for name in (BRONZE, SILVER, DEAD_LETTERS)), GOLD]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("table", [BRONZE, SILVER, DEAD_LETTERS, GOLD])
 def test_a_table_with_column_mapping_is_refused_by_that_name_where_layers_start(
     spark: SparkSession, settings: Settings, tmp_path: Path, table: str
 ) -> None:

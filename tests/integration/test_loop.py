@@ -168,9 +168,10 @@ def test_records_that_are_all_refused_are_noted_in_a_commit_without_rows(lake: L
     assert lake.catch_up() == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("where", "after"),
-    [pytest.param((tables, "append"), False, marks=pytest.mark.soak), ((tables, "append"), True)],
+    [((tables, "append"), False), ((tables, "append"), True)],
 )
 def test_a_first_micro_batch_that_is_killed_in_bronze_is_finished_by_layer(
     lake: LoopLake, where: tuple[Any, str], *, after: bool
@@ -182,7 +183,8 @@ def test_a_first_micro_batch_that_is_killed_in_bronze_is_finished_by_layer(
     lake.check()
 
 
-@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [1, 2])
 def test_an_export_that_is_killed_around_its_note_sends_nothing_twice(lake: LoopLake, number: int) -> None:
     """Kafka has the rows, and Redis; the lake does not know. Without any note, Kafka's position is taken."""
     for _ in range(number - 1):
@@ -214,8 +216,9 @@ def test_what_another_writer_puts_into_silver_is_merged_with_what_comes(lake: Lo
 @pytest.mark.soak
 def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: LoopLake) -> None:
     random: Random = chance(15)
-    kills = 0
-    for _ in range(30):
+    kills = rounds = 0
+    while kills < 12:  # one that comes after a step's last write kills nobody
+        rounds += 1
         lake.produce(*random.choices("abcdef", k=random.randint(1, 3)))
         where, number = random.choice(WRITES), random.randint(1, 4)
         after, by_layer = random.random() < 0.5, random.random() < 0.3
@@ -223,7 +226,7 @@ def test_any_order_of_ways_and_kills_ends_in_the_same_tables(lake: LoopLake) -> 
         if random.random() < 0.3:
             lake.catch_up(by_layer=random.random() < 0.5)
     lake.catch_up()
-    assert kills > 10
+    assert rounds < 100
     lake.check()
     assert audit(Lake(lake.spark, lake.settings.lake), [STREAM], lake.settings, utc_now()).is_clean
 

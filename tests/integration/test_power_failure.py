@@ -95,15 +95,16 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> Filled:
     return Filled(spark, make_settings(topic_partitions=1))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("layer", "lost"),
     [
-        pytest.param("bronze", newest_commit, marks=pytest.mark.soak),
+        ("bronze", newest_commit),
         ("silver", newest_rows),
-        pytest.param("gold", newest_commit, marks=pytest.mark.soak),
-        pytest.param("bronze", newest_rows, marks=pytest.mark.soak),
-        pytest.param("silver", newest_commit, marks=pytest.mark.soak),
-        pytest.param("gold", newest_rows, marks=pytest.mark.soak),
+        ("gold", newest_commit),
+        ("bronze", newest_rows),
+        ("silver", newest_commit),
+        ("gold", newest_rows),
     ],
 )
 def test_a_step_whose_micro_batch_was_not_on_the_disk_does_it_again(

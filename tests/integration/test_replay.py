@@ -144,6 +144,7 @@ def test_letters_that_still_fail_gain_an_attempt_and_are_open(lake: Lake, settin
     assert "before the watermark 2026-03-13 12:00:30" in found[5]["reasons"][0]["message"]
 
 
+@pytest.mark.soak
 def test_a_dry_run_says_what_a_replay_then_does_and_writes_nothing(lake: Lake, settings: Settings) -> None:
     before = files_of(settings)
 

@@ -121,7 +121,7 @@ def overtake(make: Callable[[], Step], name: str, ends: str) -> None:
     assert take_next(make(), now=LANDED) is None
 
 
-@pytest.mark.parametrize("ends", ["the second", "the first"])
+@pytest.mark.parametrize("ends", [pytest.param("the second", marks=pytest.mark.soak), "the first"])
 def test_a_second_one_may_finish_what_the_first_has_begun_and_only_one_does(
     spark: SparkSession, lake_settings: Settings, ends: str
 ) -> None:

@@ -55,6 +55,12 @@ class Worker:
         self._thread.join()
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TERM_S", 1.0)
+    monkeypatch.setattr(turns, "_RENEWED_EVERY_S", 0.2)
+
+
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, str(tmp_path))

@@ -45,6 +45,7 @@ def test_it_makes_silver_and_gold_and_leaves_every_table_as_it_was(
     )
     left.mkdir(parents=True)
     before, made = files(lake_settings), list[tuple[str, int]]()
+
     def looked_at(scratch: Lake, *given: object) -> None:
         run(scratch, *given)  # type: ignore[arg-type]
         table = "metrics_1m"

@@ -273,6 +273,7 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
     }
 
 
+@pytest.mark.soak
 def test_a_notification_that_retention_has_taken_does_not_come_back_with_its_product(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

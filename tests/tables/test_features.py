@@ -67,7 +67,7 @@ TRIED = [
     Case("typeWidening", (enabled("enableTypeWidening"),)),
     Case("variantType", (supported("variantType"), "ADD COLUMN n VARIANT"), appends_only=True),
 ]
-OFTEN = ("checkConstraints", "clustering domainMetadata", "changeDataFeed invariants")
+OFTEN = ("clustering domainMetadata",)
 SOME_TRIED = [one if str(one) in OFTEN else pytest.param(one, marks=pytest.mark.soak) for one in TRIED]
 REFUSED = [
     Case("allowColumnDefaults", (supported("allowColumnDefaults"),)),
