@@ -73,9 +73,9 @@ class Pipeline:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
-    def start(self) -> None:
-        """Start it; its lines follow those of an earlier start."""
-        with self._file.open("ab") as lines, self._errors.open("ab") as errors:
+    def start(self, *, anew: bool = False) -> None:
+        """Start it; its lines follow those of an earlier start, unless it is `anew`."""
+        with self._file.open("wb" if anew else "ab") as lines, self._errors.open("ab") as errors:
             self.popen = subprocess.Popen(
                 self._command, stdout=lines, stderr=errors, env=self._environment, start_new_session=True
             )

@@ -64,7 +64,7 @@ def takeover(
             console.print(f"kill {number}: the other one works {time.time() - killed[-1]:.1f} s later")
             time.sleep(settle_seconds / 2)
             working.popen.wait()
-            working.start()
+            working.start(anew=True)
         time.sleep(settle_seconds)
         for place, ages in watcher.end().items():
             seen = sorted(at + age for at, age, _ in ages.samples)
@@ -83,7 +83,7 @@ def _last_word(one: Pipeline) -> str:
     if one.popen.poll() is not None:
         return ""
     words = [line["message"].partition(" ")[0].rstrip(";:") for line in one.lines() if "message" in line]
-    return next((word for word in reversed(words) if word in {"running", "standing"}), "")
+    return next((word for word in reversed(words) if word in {"running", "warmed"}), "")
 
 
 def _works(one: Pipeline) -> bool:
@@ -91,7 +91,7 @@ def _works(one: Pipeline) -> bool:
 
 
 def _stands_by(one: Pipeline) -> bool:
-    return _last_word(one) == "standing"
+    return _last_word(one) == "warmed"
 
 
 def _await(is_so: Callable[[], bool]) -> None:

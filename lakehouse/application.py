@@ -163,8 +163,12 @@ def run_layers(
                     replace(options, stop=stop, on_batch=on_batch, watch=watch),
                 )
 
+        def warm() -> None:
+            warm_up(lake, streams, settings, stop)
+            lines.say("warmed up")
+
         if standby:
-            doing = Doing(work, lambda: warm_up(lake, streams, settings, stop), lines.say)
+            doing = Doing(work, warm, lines.say)
             take_turns(lake, {*layers, *(stream.name for stream in streams)}, stop, doing)
         else:
             work(stop)
