@@ -35,9 +35,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 _AT_LEAST = 100  # records, which fit: a broker limits the size of one
 _OVERHEAD_BYTES = 64  # of a record, in memory
-_LARGE_BYTES = (
-    4096  # of a record that is mostly payload: silver's, gold's and the next layer's row have it too
-)
+_LARGE_BYTES = 4096  # of a record that is mostly payload, which rows of the other layers have, too
 _COPIES = 4
 _PARTS_OF_HEAP = 8
 

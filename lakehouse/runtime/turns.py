@@ -16,7 +16,6 @@ of two producers, as between any two runs.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import socket
@@ -59,21 +58,19 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
     directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
     run = _Run(Terms(lake.spark, directory, TERM_S), doing)
     with run:
-        while run.await_turn(stop):
-            turn = Stop(also=stop)
-            run.turn = turn
+        while (turn := run.await_turn(stop)) is not None:
             try:
                 doing.work(turn)
             except LakehouseError:  # that another one has gone on is what fails when a turn is lost
-                if not run.is_lost:
+                if not turn.event.is_set():
                     raise
-            if not run.is_lost or stop.requested:
+            if not turn.event.is_set() or stop.requested:
                 return
             doing.on_notice("another run works by now; standing by")
 
 
 class _Run:
-    """A run among others of its scope; a thread of its own renews its term."""
+    """A run among others of its scope; a thread of its own renews its term, and ends a turn that is lost."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")
@@ -84,10 +81,8 @@ class _Run:
         self._over = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="turns", daemon=True)
         self._lock = threading.Lock()
-        self._kind = _STANDBY
+        self._turn: Stop | None = None
         self._renewed_at = time.monotonic()
-        self.turn: Stop | None = None
-        self.is_lost = False
 
     def __enter__(self) -> None:
         self._say()
@@ -98,19 +93,20 @@ class _Run:
         self._over.set()
         self._renewal.join()
         for kind in (_ACTIVE, _STANDBY):
-            self._terms.forget(kind + self._name, before_ms=math.inf)
+            self._terms.forget(kind + self._name)
 
-    def await_turn(self, stop: Stop) -> bool:
-        """Wait until it is this run's turn, and say so in the lake; tell whether it is, or the user stops."""
-        self._become(_STANDBY)
+    def await_turn(self, stop: Stop) -> Stop | None:
+        """Wait for this run's turn, say so in the lake, and return what ends it; null if the user stops."""
+        self._become(None)
         told = ""
         while not stop.requested:
             others = self._others()
             active = sorted(name for kind, name in others if kind == _ACTIVE)
             before = sorted(name for kind, name in others if kind == _STANDBY and name < self._name)
             if not active and not before:
-                self._become(_ACTIVE)
-                return True
+                turn = Stop(also=stop)
+                self._become(turn)
+                return turn
             what = f"standing by: {_shown((active or before)[0])} {'works' if active else 'comes first'}"
             if what != told:
                 self._doing.on_notice(what)
@@ -119,42 +115,44 @@ class _Run:
                 self._doing.warm_up()
             self._is_warm = True
             stop.event.wait(_LOOK_EVERY_S)
-        return False
+        return None
 
-    def _become(self, kind: str) -> None:
+    @property
+    def _holder(self) -> str:
+        return (_STANDBY if self._turn is None else _ACTIVE) + self._name
+
+    def _become(self, turn: Stop | None) -> None:
+        """Begin a turn, or stand by with null."""
         with self._lock:
-            before, self._kind, self.is_lost = self._kind, kind, False
+            before, self._turn = self._holder, turn
             self._say()
-            if before != kind:
-                self._terms.forget(before + self._name, before_ms=math.inf)
+            if before != self._holder:
+                self._terms.forget(before)
 
     def _others(self) -> set[tuple[str, str]]:
         found = (name.partition("_") for name in self._terms.alive())
         return {(f"{kind}_", name) for kind, _, name in found if name != self._name}
 
     def _say(self) -> None:
-        holder = self._kind + self._name
-        self._terms.forget(holder, before_ms=self._terms.extend(holder))
+        self._terms.renew(self._holder)
         self._renewed_at = time.monotonic()
 
     def _renew(self) -> None:
         while not self._over.wait(_RENEWED_EVERY_S):
             try:
                 with self._lock:
-                    was_away = time.monotonic() - self._renewed_at > TERM_S
-                    if self._kind == _ACTIVE and not self.is_lost:
-                        self._give_way(was_away=was_away)
+                    if self._turn is not None and not self._turn.event.is_set():
+                        self._look_after(self._turn)
                     self._say()
             except (OSError, Py4JError):  # a full disk, say: the next time may succeed
                 log.warning("the run's term was not renewed", exc_info=True)
 
-    def _give_way(self, *, was_away: bool) -> None:
-        """Lose the turn if somebody else is active who has kept it, or had it before."""
+    def _look_after(self, turn: Stop) -> None:
+        """End the turn if somebody else is active who has kept it, or had it before."""
+        was_away = time.monotonic() - self._renewed_at > TERM_S
         active = [name for kind, name in self._others() if kind == _ACTIVE]
         if active and (was_away or min(active) < self._name):
-            self.is_lost = True
-            if self.turn is not None:
-                self.turn.request()
+            turn.request()
 
 
 def _shown(name: str) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from itertools import chain
 
 from lakehouse import tables
 from lakehouse.layers import bronze
@@ -38,10 +39,10 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
     scratch, silently = Lake(lake.spark, root), RunOptions(AVAILABLE_NOW, stop=stop)
+    settings = settings.model_copy(update={"lake": root})
     try:
         for rows in _ROWS * _ROUNDS:
             if not stop.requested and _land(lake, scratch, streams, rows):
-                settings = settings.model_copy(update={"lake": root})
                 run(scratch, streams, ("silver", "gold"), settings, silently)
     except Exception:
         log.warning("the warm-up failed", exc_info=True)
@@ -59,8 +60,8 @@ def _delete_what_is_left(lake: Lake) -> None:
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
     """Copy rows of bronze; tell whether there are any."""
     did = False
-    for source in (source for stream in streams for source in stream.sources):
-        if lake.exists("bronze", table := source.table):
-            landed = lake.read("bronze", table).select(*bronze.SCHEMA.names).limit(rows)
+    for source in chain.from_iterable(stream.sources for stream in streams):
+        if lake.exists("bronze", source.table):
+            landed = lake.read("bronze", source.table).select(*bronze.SCHEMA.names).limit(rows)
             did |= tables.append(landed, scratch.ensure(bronze.spec(source))).rows > 0
     return did

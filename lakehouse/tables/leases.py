@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import socket
 import threading
@@ -117,7 +116,7 @@ def _holding(
     over = threading.Event()
     renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     terms = _terms(spark, path)
-    terms.extend(holder)
+    terms.renew(holder)
     terms.forget_the_dead()
     try:
         tables.retry_on_conflict(take)
@@ -129,7 +128,7 @@ def _holding(
             renewal.join()
             tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
     finally:
-        terms.forget(holder, before_ms=math.inf)
+        terms.forget(holder)
 
 
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
@@ -143,7 +142,7 @@ def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
 def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
         try:
-            _terms(spark, path).forget(holder, before_ms=_terms(spark, path).extend(holder))
+            _terms(spark, path).renew(holder)
         except (OSError, Py4JError):  # a full disk, say: the term that is noted is valid for a while
             log.warning("the lease of %s was not renewed", path, exc_info=True)
 

@@ -10,6 +10,7 @@ first look goes by the wall clock.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import defaultdict
@@ -42,22 +43,20 @@ class Terms:
     directory: str
     length_s: float
 
-    def extend(self, holder: str) -> int:
-        """Note that the holder is alive, and return until when that is valid, in ms since the epoch."""
+    def renew(self, holder: str) -> None:
+        """Note that the holder is alive, for another term from now; the earlier ones are removed."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
-        return until_ms
+        self._remove(holder, self._all().get(holder, ()), before_ms=until_ms)
 
-    def forget(self, holder: str, *, before_ms: float) -> None:
-        """Remove the holder's terms that end before a time."""
-        for until_ms in self._all().get(holder, ()):
-            if until_ms < before_ms:
-                storage.delete(self.spark, self._file(until_ms, holder))
+    def forget(self, holder: str) -> None:
+        """Remove the holder's terms."""
+        self._remove(holder, self._all().get(holder, ()), before_ms=math.inf)
 
     def forget_the_dead(self) -> None:
         """Remove what killed holders have left, an hour after its end."""
-        for holder in self._all():
-            self.forget(holder, before_ms=(time.time() - _LEFT_S) * 1000)
+        for holder, terms_ms in self._all().items():
+            self._remove(holder, terms_ms, before_ms=(time.time() - _LEFT_S) * 1000)
 
     def until(self, holder: str) -> float:
         """Return until when the holder's term lasts, in seconds since the epoch; 0 if it is over."""
@@ -76,6 +75,11 @@ class Terms:
         until = max(terms_ms, default=0) / 1000
         is_valid = (seen.is_renewed or until > time.time()) and now - seen.since < self.length_s
         return until if is_valid else 0.0
+
+    def _remove(self, holder: str, terms_ms: Collection[int], *, before_ms: float) -> None:
+        for until_ms in terms_ms:
+            if until_ms < before_ms:
+                storage.delete(self.spark, self._file(until_ms, holder))
 
     def _all(self) -> dict[str, list[int]]:
         found = defaultdict[str, list[int]](list)

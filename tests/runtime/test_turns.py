@@ -83,7 +83,7 @@ def somebody(lake: Lake, kind: str, name: str) -> Iterator[threading.Event]:
 
     def renew() -> None:
         while not killed.is_set():
-            terms.forget(kind + name, before_ms=terms.extend(kind + name))
+            terms.renew(kind + name)
             killed.wait(0.1)
 
     thread = InheritableThread(target=renew)
