@@ -61,6 +61,10 @@ class Ages:
                 return age
         return float("nan")
 
+    def first_seen_s(self, time_s: float) -> float:
+        """Return when an event was first seen after a time, in epoch s; raises ValueError if none was."""
+        return min(seen_s for at_s, age_s, _ in self.samples if (seen_s := at_s + age_s) > time_s)
+
     def worst_s(self) -> list[float]:
         """Return the greatest age of each half-minute of events."""
         worst: dict[int, float] = {}

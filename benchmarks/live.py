@@ -135,8 +135,8 @@ def _print_round(who: str, number: int, one: Round) -> None:
     if one.killed_at_s is None:
         return
     for place, row_ages in one.ages.items():
-        seen = sorted(at + age for at, age, _ in row_ages.samples if at + age > one.killed_at_s)
-        console.print(f"first new row in {place} {seen[0] - one.killed_at_s:.1f} s after the kill")
+        wait_s = row_ages.first_seen_s(one.killed_at_s) - one.killed_at_s
+        console.print(f"first new row in {place} {wait_s:.1f} s after the kill")
 
 
 def _measure(plan: Plan) -> Round:
@@ -193,10 +193,14 @@ def _streams_of(plan: Plan) -> Iterator[str]:
 def _watcher_of(plan: Plan, settings: Settings, stack: ExitStack) -> Watcher | None:
     if list(plan.streams) != ["metrics"]:
         return None
+    return stack.enter_context(watching(places_of_metrics(settings)))
+
+
+def places_of_metrics(settings: Settings) -> Places:
+    """Return where the pipeline sends metrics by the minute."""
     url = settings.redis_url.get_secret_value()
     topic = settings.topic("metrics-aggregated-1m")
-    places = Places(settings.kafka_bootstrap_servers, topic, url, "metrics_1m")
-    return stack.enter_context(watching(places))
+    return Places(settings.kafka_bootstrap_servers, topic, url, "metrics_1m")
 
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:

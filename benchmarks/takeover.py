@@ -18,10 +18,10 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.ages import Places, watching
+from benchmarks.ages import watching
 from benchmarks.applications import Pipeline, pipeline
 from benchmarks.bench import bench_services, console
-from benchmarks.live import Plan, Producers
+from benchmarks.live import Plan, Producers, places_of_metrics
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -43,16 +43,10 @@ def takeover(
         plan = Plan(["metrics"], rate, 3_600, 0)
         homes = [settings.model_copy(update={"home": settings.home / name}) for name in "ab"]
         runs = [stack.enter_context(_standby(home)) for home in homes]
-        places = Places(
-            settings.kafka_bootstrap_servers,
-            settings.topic("metrics-aggregated-1m"),
-            settings.redis_url.get_secret_value(),
-            "metrics_1m",
-        )
         _await(lambda: any(map(_works, runs)))
         producers = Producers(plan, settings, plan.seconds, seed=1)
         stack.callback(producers.stop)
-        watcher = stack.enter_context(watching(places))
+        watcher = stack.enter_context(watching(places_of_metrics(settings)))
         killed = []
         for number in range(1, kills + 1):
             working, other = runs if _works(runs[0]) else reversed(runs)
@@ -67,8 +61,7 @@ def takeover(
             working.start(anew=True)
         time.sleep(settle_seconds)
         for place, ages in watcher.end().items():
-            seen = sorted(at + age for at, age, _ in ages.samples)
-            waits = [next(one for one in seen if one > at + _MARGIN_S) - at for at in killed]
+            waits = [ages.first_seen_s(at + _MARGIN_S) - at for at in killed]
             shown = ", ".join(f"{one:.1f}" for one in waits)
             console.print(f"first new row in {place}, s: {shown}; median {statistics.median(waits):.1f}")
 
