@@ -89,6 +89,7 @@ class StreamLoop:
         self._slots = [_Slot(maker) for maker in makers]
         self._held_back = held_back
         self._filled = [maker.name for maker in makers]
+        self._due_until: datetime | None = None
 
     def round(self) -> bool:
         """Go through all steps once; tell whether one has written something."""
@@ -135,9 +136,10 @@ class StreamLoop:
         held = ExitStack()
         try:
             for slot in slots:
-                if self._common.troubles.is_due(slot.name):
-                    did |= self._turn(slot, handed, held)
-                if self._common.is_live:
+                took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
+                did |= took
+                has_merged = took and slot.maker.layer == "gold"  # with what was due by the clock
+                if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
             _let_go(held)
@@ -223,7 +225,7 @@ class StreamLoop:
         if ticker is None or slot.waits or not common.troubles.is_due(name):
             return False
         try:
-            now, started = common.clock(), time.monotonic()
+            now, started = self._now(), time.monotonic()
             if name not in common.troubles and not ticker.is_due(now):
                 return False
             result = ticker.tick(now)
@@ -234,6 +236,12 @@ class StreamLoop:
             return False
         common.troubles.end(name)
         return bool(result.rows)
+
+    def _now(self) -> datetime:
+        """Return up to when things are due: in a catch-up up to one moment, or it might never end."""
+        if self._common.is_live or self._due_until is None:
+            self._due_until = self._common.clock()
+        return self._due_until
 
     def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
         """Name this thread's next Spark jobs `stream/layer/micro-batch`, as Spark's pages show them."""

@@ -1,17 +1,18 @@
-"""A step whose micro-batch the heap does not hold takes less, and says so if it cannot."""
+"""What a loop does with a step: micro-batches that the heap does not hold, and what the clock makes due."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import HeapError
-from lakehouse.layers.step import Batch, BatchResult, Passed, Step, StepMaker
+from lakehouse.layers.step import Batch, BatchResult, Passed, Step, StepMaker, Ticker
 from lakehouse.progress.reading import InMemory
 from lakehouse.runtime.loop import Common, StreamLoop, utc_now
 from lakehouse.runtime.troubles import Troubles
@@ -19,6 +20,7 @@ from lakehouse.runtime.watch import Watch
 from lakehouse.tables import Lake
 
 NAME = "gold.some"
+NOON, SECOND = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)
 
 
 class Needy(Step):
@@ -58,14 +60,28 @@ def caught_up(spark: SparkSession, tmp_path: Path, step: Needy) -> list[str]:
     """Let the step take what waits, and return what was said; raises what fails at the end."""
     said: list[str] = []
     troubles = Troubles([NAME], said.append, retries=0)
-    common = Common(lambda _done: None, utc_now, troubles, Watch(), is_live=False)
-    loop = StreamLoop(
-        "some", Lake(spark, str(tmp_path)), [StepMaker("some", "gold", NAME, lambda: step)], common
-    )
+    loop = loop_of(spark, tmp_path, step, troubles)
     while loop.round():
         pass
     troubles.raise_any()
     return said
+
+
+def loop_of(
+    spark: SparkSession,
+    tmp_path: Path,
+    step: Step,
+    troubles: Troubles | None = None,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    is_live: bool = False,
+) -> StreamLoop:
+    """Return the loop of a stream with one step."""
+    told = troubles or Troubles([NAME], lambda _text: None, retries=0)
+    common = Common(lambda _done: None, clock, told, Watch(), is_live=is_live)
+    return StreamLoop(
+        "some", Lake(spark, str(tmp_path)), [StepMaker("some", "gold", NAME, lambda: step)], common
+    )
 
 
 def test_it_takes_a_quarter_and_then_a_little_more_each_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -103,3 +119,49 @@ def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
 
     assert step.tried == [120, 40, 40]
     assert step.waiting == 120
+
+
+class Due(Ticker):
+    """Something falls due each second, as calls do that end one after the other."""
+
+    def __init__(self, begins: datetime) -> None:
+        self._done_until = begins
+        self.ticks: list[int] = []
+
+    def is_due(self, now: datetime) -> bool:
+        return now - self._done_until >= SECOND
+
+    def tick(self, now: datetime) -> BatchResult:
+        seconds = int((now - self._done_until) / SECOND)
+        self._done_until += seconds * SECOND
+        self.ticks.append(seconds)
+        return BatchResult(seconds)
+
+
+@pytest.mark.parametrize(("is_live", "ticks"), [(False, [5]), (True, [5, 1, 1])])
+def test_a_catch_up_does_what_is_due_at_one_moment_and_a_live_run_whenever_it_looks(
+    spark: SparkSession, tmp_path: Path, is_live: bool, ticks: list[int]
+) -> None:
+    clock = (NOON + second * SECOND for second in count(5))
+    step = Needy(spark, 0, unit=1, room=1)
+    step.ticker = due = Due(NOON)
+    loop = loop_of(spark, tmp_path, step, clock=lambda: next(clock), is_live=is_live)
+
+    rounds = [loop.round() for _ in range(3)]
+
+    assert due.ticks == ticks
+    assert rounds == [True, is_live, is_live]
+
+
+def test_a_merge_has_done_what_is_due_so_nothing_is_closed_right_behind_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    clock = (NOON + second * SECOND for second in count(5))
+    step = Needy(spark, 1, unit=1, room=1)
+    step.ticker = due = Due(NOON)
+    loop = loop_of(spark, tmp_path, step, clock=lambda: next(clock), is_live=True)
+
+    loop.round()
+    assert (step.tried, due.ticks) == ([1], [])
+    loop.round()
+    assert (step.tried, due.ticks) == ([1], [6])

@@ -28,7 +28,7 @@ from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take, take_next
 from tests.folding import Folding
 from tests.frames import local_frame
-from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.pipeline import DEAD_LETTERS, Raw, Row, await_
 from tests.streams import CALLS
 
 SOURCES = {source.topic: source for source in CALLS.sources}
@@ -335,6 +335,24 @@ def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     assert not ticker.is_due(late), "it has looked just now"
 
     monkeypatch.setattr("lakehouse.layers.gold._LOOK_EVERY_S", 0.0)
-    assert ticker.is_due(late - timedelta(hours=1)), "the clock was set back"
+    await_(lambda: ticker.is_due(late - timedelta(hours=1)))  # the clock was set back; it rests at first
     assert ticker.tick(late).rows == 1
     assert [row["status"] for row in pipeline.rows_of(lake_settings, GOLD)] == ["closed"]
+
+
+@pytest.mark.parametrize(("rests", "is_due"), [(0, True), (1_000_000, False)])
+def test_closing_rests_for_longer_than_it_has_worked(
+    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, rests: int, is_due: bool
+) -> None:
+    """Thousands of calls end one after the other, and each look rewrites the files of all of them."""
+    monkeypatch.setattr("lakehouse.layers.gold._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lakehouse.layers.gold._RESTS", rests)
+    calls = [said(0), said(PATIENCE_S)]
+    pipeline.land(spark, lake_settings, [calls], landed_at=START, source=ANALYTICS)
+    pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=CALLS, now=START)
+    ticker = gold_of(spark, lake_settings, CALLS).ticker
+    assert ticker is not None
+
+    first, second = (START + timedelta(seconds=seconds) for seconds in (PATIENCE_S, 2 * PATIENCE_S))
+    assert ticker.tick(first).rows == 1
+    assert ticker.is_due(second) == is_due
