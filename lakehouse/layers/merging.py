@@ -287,11 +287,13 @@ class Merge:
     ) -> dict[str, int]:
         table = self._table
         beside = {side.name: self._write_side(side, folded, given) for side in table.sides}
-        written = tables.upsert(_standing(table, folded.rows), commit, near, table.keys, given.batch.moves)
+        count, due = self._count_and_least_due(folded.rows)
+        rows, moves = _standing(table, folded.rows), given.batch.moves
+        written = tables.upsert(rows, commit, near, table.keys, moves, count=count)
         if written.version is None:
-            commit.finish(given.batch.moves)
+            commit.finish(moves)
         elif isinstance(table.clock, WallClock):
-            self._advance_due(self._least_due(folded.rows, table.clock))
+            self._advance_due(due)
         return {table.name: written.rows} | beside
 
     def _write_side(self, side: SideTable, folded: _Folded, given: _Input) -> int:
@@ -317,19 +319,24 @@ class Merge:
             rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
         rows = _standing(side, rows).persist()
         try:
-            near = commit.candidates(_extent_of(side, rows))
-            written = tables.upsert(rows, commit, near, side.keys, moves or ())
+            count, extent = _count_and_extent(side, rows)
+            near = commit.candidates(extent)
+            written = tables.upsert(rows, commit, near, side.keys, moves or (), count=count)
             if written.version is not None:
                 given.beside[side.name] = None  # what comes after may fail, and be done again
             return written.rows
         finally:
             rows.unpersist()
 
-    def _least_due(self, rows: DataFrame, clock: WallClock) -> datetime | None:
-        least = rows.where(clock.waits()).agg(F.unix_micros(F.min(clock.column)).alias("micros")).first()
-        if least is None or least.micros is None:
-            return None
-        return shifted(from_micros(least.micros), clock.after)
+    def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
+        """Return how many rows there are, and when the wall clock changes the first one; null for never."""
+        clock, measures = self._table.clock, [F.count(F.lit(1))]
+        if isinstance(clock, WallClock):
+            measures.append(F.unix_micros(F.min(F.when(clock.waits(), F.col(clock.column)))))
+        count, *micros = rows.agg(*measures).first() or (0,)
+        if not isinstance(clock, WallClock) or micros[0] is None:
+            return count, None
+        return count, shifted(from_micros(micros[0]), clock.after)
 
     def _advance_due(self, due: datetime | None) -> None:
         known = [moment for moment in (self.next_due, due) if moment is not None]
@@ -360,16 +367,19 @@ def _held(rows: DataFrame) -> DataFrame | None:
     return None if held is None else held.withColumns({name: F.timestamp_micros(name) for name in times})
 
 
-def _extent_of(table: MergedTable, rows: DataFrame) -> Near | None:
-    """Return the condition for a table's rows in the same span as these; null where they have no times."""
+def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | None]:
+    """Return how many rows there are, and the condition for a table's rows in the same span of time.
+
+    It is null for a table without times.
+    """
     if table.time_columns is None:
-        return None
+        return rows.count(), None
     first, last = table.time_columns
-    least, greatest = (F.unix_micros(F.min(first)), F.unix_micros(F.max(last)))
-    bounds = rows.agg(least.alias("first"), greatest.alias("last")).first()
-    if bounds is None or bounds["first"] is None:
-        return Near(())
-    return Near((_overlap((first, last), from_micros(bounds["first"]), from_micros(bounds["last"])),))
+    bounds = rows.agg(F.count(F.lit(1)), F.unix_micros(F.min(first)), F.unix_micros(F.max(last))).first()
+    count, least, greatest = bounds or (0, None, None)
+    if least is None or greatest is None:
+        return count, Near(())
+    return count, Near((_overlap((first, last), from_micros(least), from_micros(greatest)),))
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:

@@ -98,16 +98,19 @@ def upsert(
     near: Candidates,
     keys: Sequence[str],
     moves: Sequence[Move] = (),
+    *,
+    count: int | None = None,
 ) -> Written:
     """Replace the rows with the same keys, note the moves, and end the commit.
 
-    `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted. `near`
-    are the commit's candidates for rows with one of the keys. Without rows nothing is committed.
+    `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
+    `count` is how many there are; null: they are counted. `near` are the commit's candidates for rows with
+    one of the keys. Without rows nothing is committed.
     Raises PositionError as `append` does. It fails if another writer has changed what the commit read: see
     `retry_on_conflict`.
     """
     commit.expect(moves)
-    changed = rows.count()
+    changed = rows.count() if count is None else count
     if not changed:
         return Written(0, None)
     few = are_few(rows=max(changed, near.rows))

@@ -216,11 +216,11 @@ def test_an_update_that_comes_between_a_fold_and_its_write_is_folded_into(
     pipeline.run_layers(spark, caught_up, "silver", stream=TRANSACTIONS)
     upsert, overtaken = tables.upsert, list[str]()
 
-    def late(*arguments: Any) -> tables.Written:
+    def late(*arguments: Any, **named: Any) -> tables.Written:
         if not overtaken:
             damage(spark, caught_up, "user_id = 'u1'")
         overtaken.append("written")
-        return upsert(*arguments)
+        return upsert(*arguments, **named)
 
     monkeypatch.setattr(tables, "upsert", late)
     take_next(gold_of(spark, caught_up, TRANSACTIONS), now=LANDED)

@@ -303,12 +303,12 @@ def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
     written: list[str] = []
 
-    def overtaken(rows: DataFrame, commit: tables.Commit, *others: Any) -> tables.Written:
+    def overtaken(rows: DataFrame, commit: tables.Commit, *others: Any, **named: Any) -> tables.Written:
         if commit.path == path and path not in written:
             assert notified(settings) == {("pen", 1): Decimal(2100), ("ink", 2): Decimal(3000)}
             spark.sql(f"DELETE FROM delta.`{path}` WHERE product = 'pen'")
         written.append(commit.path)
-        return upsert(rows, commit, *others)
+        return upsert(rows, commit, *others, **named)
 
     monkeypatch.setattr(tables, "upsert", overtaken)
     second = [sold("pen", 600), sold("ink", 3000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +17,26 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.tables import Lake, TableSpec, commits
+from lakehouse.tables import Lake, Move, TableSpec, commits
+from tests.counting import counted
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), ("n",), pinned_settings={"grace_s": "5"}
 )
+
+
+def test_a_table_is_made_without_a_job_and_so_is_its_first_micro_batch_noted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Checksums list a table's files from the first version on, so no log is replayed to find them."""
+    with counted(spark) as making:
+        path = Lake(spark, str(tmp_path)).ensure(SPEC)
+    with counted(spark) as noting:
+        tables.note(spark, path, [Move("app", None, 1)])
+
+    assert (making.jobs, noting.jobs) == (0, 0)
+    checksums = sorted(Path(path, "_delta_log").glob("0*.crc"))
+    assert [json.loads(file.read_text())["allFiles"] for file in checksums] == [[], []]
 
 
 @pytest.mark.parametrize(
