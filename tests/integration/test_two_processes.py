@@ -103,13 +103,13 @@ def overtake(make: Callable[[], Step], name: str, ends: str) -> None:
     batch, begun = planned(first), list[Batch]()
     done, calls = getattr(tables, name), list[object]()
 
-    def between(*given: object) -> object:
+    def between(*given: object, **named: object) -> object:
         calls.append(given)
         if len(calls) == 2:  # the first one is about to end it
             begun.append(planned(second))
             if ends == "the second":
                 write(second, begun[0], now=LANDED)
-        return done(*given)
+        return done(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, name, between)
