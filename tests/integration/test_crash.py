@@ -253,9 +253,9 @@ def test_an_older_copy_of_what_a_killed_micro_batch_has_read_is_refused_by_name(
 @pytest.mark.parametrize(
     ("number", "after", "read"),
     [
-        pytest.param(1, False, [5], id="before the side table: all that waits"),
+        pytest.param(1, False, [5], id="before the side table: all that waits", marks=pytest.mark.soak),
         pytest.param(1, True, [3, 2], id="after the side table: the same records"),
-        pytest.param(2, False, [3, 2], id="before the main table: the same records"),
+        pytest.param(2, False, [3, 2], id="before the main table: the same records", marks=pytest.mark.soak),
         pytest.param(2, True, [2], id="after the main table: what came since"),
     ],
 )

@@ -478,7 +478,13 @@ def test_a_crash_anywhere_in_a_micro_batch_is_made_good_by_the_next_run(
 
 
 @pytest.mark.parametrize("broken", [KAFKA_COMMIT, REDIS_WRITE, NOTE])
-@pytest.mark.parametrize("is_new", [True, False], ids=["of the first table", "of a table made anew"])
+@pytest.mark.parametrize(
+    "is_new",
+    [
+        pytest.param(True, id="of the first table"),
+        pytest.param(False, id="of a table made anew", marks=pytest.mark.soak),
+    ],
+)
 def test_a_crash_in_the_very_first_micro_batch_is_made_good_too(
     export: Export, monkeypatch: pytest.MonkeyPatch, broken: str, *, is_new: bool
 ) -> None:

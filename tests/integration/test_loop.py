@@ -111,7 +111,7 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> LoopLake:
     return LoopLake(spark, make_settings(topic_partitions=1))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_layers_run_together_or_by_themselves_and_one_that_is_killed_goes_on_either_way(
     lake: LoopLake,
 ) -> None:

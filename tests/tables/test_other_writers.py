@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -89,6 +90,7 @@ WRITERS: dict[str, tuple[datetime, Write]] = {
 }
 
 
+@pytest.mark.soak
 def test_every_row_and_the_greatest_time_are_found_behind_the_notes_of_any_writer(lake: Lake) -> None:
     spark, path = lake.spark, lake.ensure(SPEC)
     times = [at for at, _ in WRITERS.values()]
