@@ -22,6 +22,8 @@ from tests.fuzz import commands
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
 from tests.streams import METRICS, METRICS_1M, under
 
+pytestmark = pytest.mark.soak
+
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-02T00:00:00")
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)

@@ -263,6 +263,7 @@ def test_what_a_session_adds_to_a_new_table_is_refused_too(lake: Lake) -> None:
         lake.spark.conf.unset(default)
 
 
+@pytest.mark.soak
 def test_a_dropped_feature_is_no_reason_any_more(lake: Lake, path: str) -> None:
     alter(lake.spark, path, Case("", (enabled("enableDeletionVectors"),)))
     with pytest.raises(TableError, match="deletionVectors"):
