@@ -292,7 +292,7 @@ class Merge:
         written = tables.upsert(rows, commit, near, table.keys, moves, count=count)
         if written.version is None:
             commit.finish(moves)
-        elif isinstance(table.clock, WallClock):
+        else:
             self._advance_due(due)
         return {table.name: written.rows} | beside
 
@@ -330,13 +330,12 @@ class Merge:
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
         """Return how many rows there are, and when the wall clock changes the first one; null for never."""
-        clock, measures = self._table.clock, [F.count(F.lit(1))]
-        if isinstance(clock, WallClock):
-            measures.append(F.unix_micros(F.min(F.when(clock.waits(), F.col(clock.column)))))
-        count, *micros = rows.agg(*measures).first() or (0,)
-        if not isinstance(clock, WallClock) or micros[0] is None:
-            return count, None
-        return count, shifted(from_micros(micros[0]), clock.after)
+        clock = self._table.clock
+        if not isinstance(clock, WallClock):
+            return rows.count(), None
+        least = F.unix_micros(F.min(F.when(clock.waits(), F.col(clock.column))))
+        count, micros = rows.agg(F.count(F.lit(1)), least).first() or (0, None)
+        return count, None if micros is None else shifted(from_micros(micros), clock.after)
 
     def _advance_due(self, due: datetime | None) -> None:
         known = [moment for moment in (self.next_due, due) if moment is not None]

@@ -88,9 +88,16 @@ def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
 
     It does so by what it costs to open a file, in bytes: here as much as a whole partition.
     """
-    before = spark.conf.get(_OPENING)
-    spark.conf.set(_OPENING, str(spark.conf.get(_LARGEST)))
+    with having_set(spark, _OPENING, str(spark.conf.get(_LARGEST))):
+        yield
+
+
+@contextlib.contextmanager
+def having_set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a property of the session during the block, and restore its former value afterwards."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_OPENING, str(before))
+        spark.conf.set(name, str(before))

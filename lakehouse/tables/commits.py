@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -23,6 +22,7 @@ from pyspark.sql.types import StructType
 from lakehouse.errors import PositionError
 from lakehouse.spark import internals, storage
 from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import having_set
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of, to_delta
@@ -210,22 +210,9 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
         properties=properties,
         at_ms=int(time.time() * 1000),
     )
-    with _knowing_no_files(spark):
+    # To list the files of a table that has none, Delta would replay the empty log before it, in a Spark job.
+    with having_set(spark, _LISTS_FILES, "false"):
         _commit(spark, path, txn, [], delta.table_creation(spark, txn))
-
-
-@contextmanager
-def _knowing_no_files(spark: SparkSession) -> Iterator[None]:
-    """Let the checksum of a table that is made in the block list no files; it has none.
-
-    To list them, Delta would first replay the log before that commit, which is empty too, as a Spark job.
-    """
-    before = spark.conf.get(_LISTS_FILES)
-    spark.conf.set(_LISTS_FILES, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(_LISTS_FILES, str(before))
 
 
 def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action], operation: Operation) -> int:
