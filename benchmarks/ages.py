@@ -6,7 +6,7 @@ new ones are assumed to lie evenly between the two last event times.
 
     python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
 
-is the process that continuously looks at Redis and at a topic, apart from the measured one. For each line on
+is the process that continuously looks at Redis and at topics, apart from the measured one. For each line on
 its input it prints how many events it has seen where, and at the end of its input everything it has seen.
 """
 
@@ -94,10 +94,10 @@ class RowAges(Ages):
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look: rows of a table in Redis, if there is one, and of a topic."""
+    """Where to look: rows of topics by the name of the place, and of a table in Redis, if there is one."""
 
     servers: str
-    topic: str
+    topics: Mapping[str, str]
     redis: str | None = None
     table: str = ""
 
@@ -140,8 +140,9 @@ def watching(places: Places) -> Iterator[Watcher]:
 
 
 def _main(places: Places) -> None:
-    over, found = threading.Event(), {"topic": RowAges()}
-    looks = [threading.Thread(target=_look_at_topic, args=(places, found["topic"], over))]
+    over, found = threading.Event(), {place: RowAges() for place in places.topics}
+    by_topic = {topic: found[place] for place, topic in places.topics.items()}
+    looks = [threading.Thread(target=_look_at_topics, args=(places.servers, by_topic, over))]
     if places.redis is not None:
         found["redis"] = RowAges()
         looks.append(threading.Thread(target=_look_at_redis, args=(places, found["redis"], over)))
@@ -160,26 +161,38 @@ def _say(what: object) -> None:
     sys.stdout.flush()
 
 
-def _look_at_topic(places: Places, ages: RowAges, over: threading.Event) -> None:
+def _look_at_topics(servers: str, ages: Mapping[str, RowAges], over: threading.Event) -> None:
     consumer = Consumer(
         {
-            "bootstrap.servers": places.servers,
+            "bootstrap.servers": servers,
             "group.id": "ages",
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
     )
-    consumer.subscribe([places.topic])
+    consumer.subscribe(list(ages))
     while not over.is_set():
         for message in consumer.consume(10_000, timeout=_POLL_S):
             key, value = message.key(), message.value()
             if message.error() is None and key is not None and value is not None:
-                name, row = key.decode(), json.loads(value)
-                # one has a window's start in the row, the other at the end of its key
-                start = row.get("windowStart", name.rpartition(":")[2])
-                ages.take(f"{name} {start}", row | {"windowStart": int(start)}, time.time())
+                ages[str(message.topic())].take(
+                    *_row(key.decode(), json.loads(value), message.timestamp()[1]), time.time()
+                )
     consumer.close()
+
+
+def _row(name: str, row: dict[str, Any], time_ms: int) -> tuple[str, dict[str, Any]]:
+    """Return a row's name with its window's start, and the row with that start and its last event time.
+
+    The pipeline has the start in the row, Kafka Streams at the end of the key, and what has no window begins
+    with its first event. Kafka Streams gives a row the time of its last event.
+    """
+    last = row.get("lastEventTime", time_ms)
+    suffix = name.rpartition(":")[2]
+    start = row.get("windowStart", int(suffix) if suffix.isdecimal() else None)
+    name = name if start is None else f"{name} {start}"
+    return name, row | {"lastEventTime": last, "windowStart": last if start is None else start}
 
 
 def _look_at_redis(places: Places, ages: RowAges, over: threading.Event) -> None:

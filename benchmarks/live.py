@@ -6,8 +6,8 @@ python -m benchmarks.live --kill-after 30
 
 `lakehouse run all` runs as a process, events come from another, and a third looks at Redis and the topic of
 metrics. In gold an event is there with the first commit of a table that has an event as late, and sent when
-the export says that it has sent that commit; this is what is told of other streams. With `--peer` the Kafka
-Streams application takes turns.
+the export says that it has sent that commit; this is what is told of other streams. With `--peer` a Kafka
+Streams application of the same streams takes turns, whose topics are looked at.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def live(
 ) -> None:
     """Measure the age of events in freshly started applications, after a warm-up."""
     names = [one.name for one in choose(stream or ["metrics"], load_settings())]
-    if with_peer and (len(names) > 1 or kill_after is not None):
-        raise typer.BadParameter("the peer runs one stream, and is not killed")
+    if with_peer and kill_after is not None:
+        raise typer.BadParameter("the peer is not killed")
     plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after)
     if with_peer:
         peer.build()
@@ -126,7 +126,8 @@ def live(
     title = f"{' and '.join(names)}: {rate:,.0f} events/s for {seconds:.0f} s after {warmup_seconds:.0f} s"
     show(console, title, found)
     write(json_, found)
-    draw(plot, title, found, [name for name in found[0].figures if name.endswith((" topic, s", " sent, s"))])
+    ages = [name for name in found[0].figures if name.endswith((" topic, s", " sent, s"))]
+    draw(plot, title, found, [name for name in ages if len(names) == 1 or name.startswith("p99")])
 
 
 def _print_round(who: str, number: int, one: Round) -> None:
@@ -165,22 +166,27 @@ def _measure(plan: Plan) -> Round:
 
 
 def _measure_peer(plan: Plan) -> Round:
-    (stream,) = plan.streams
+    several = len(plan.streams) > 1
+    places = {f"{name}: sent" if several else "topic": peer.OUTPUTS[name][0] for name in plan.streams}
     with bench_services() as settings, ExitStack() as stack:
-        topics = dict.fromkeys(peer.OUTPUTS[stream], settings.topic_partitions)
+        outputs = [topic for name in plan.streams for topic in peer.OUTPUTS[name]]
+        inputs = [topic for one in choose(plan.streams, settings) for topic in one.topics]
+        topics = dict.fromkeys([*inputs, *outputs], settings.topic_partitions)
         create_topics(settings.kafka_bootstrap_servers, topics)
-        one = stack.enter_context(peer.running(settings, stream, threads=2))
-        watcher = stack.enter_context(
-            watching(Places(settings.kafka_bootstrap_servers, peer.OUTPUTS[stream][0]))
-        )
+        one = stack.enter_context(peer.running(settings, plan.streams, threads=2))
+        watcher = stack.enter_context(watching(Places(settings.kafka_bootstrap_servers, places)))
         Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, found = time.time(), Round()
         with sampled(lambda: [one.process]) as used:
             Producers(plan, settings, plan.seconds, seed=2).wait()
-        _await_events(plan, watcher)
+        if several:
+            time.sleep(_DRAIN_TIMEOUT_S / 2)  # as long as the pipeline has
+        else:
+            _await_events(plan, watcher)
         found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
         found.cores = used.cpu_s / used.wall_s
-        found.cpu_s_per_million = used.cpu_s / (plan.rate * plan.seconds) * 1e6
+        events = plan.rate * plan.seconds * len(plan.streams)
+        found.cpu_s_per_million = used.cpu_s / events * 1e6
         found.peak_mb = used.peak_mb
         return found
 
@@ -200,7 +206,7 @@ def places_of_metrics(settings: Settings) -> Places:
     """Return where the pipeline sends metrics by the minute."""
     url = settings.redis_url.get_secret_value()
     topic = settings.topic("metrics-aggregated-1m")
-    return Places(settings.kafka_bootstrap_servers, topic, url, "metrics_1m")
+    return Places(settings.kafka_bootstrap_servers, {"topic": topic}, url, "metrics_1m")
 
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -52,7 +52,7 @@ def build() -> None:
 
 
 class Peer:
-    """The application of a stream, running; it works unless it is paused."""
+    """The application of some streams, running; it works unless it is paused."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process: Any = process  # with both pipes
@@ -78,8 +78,8 @@ class Peer:
 
 
 @contextmanager
-def running(settings: Settings, stream: str, *, threads: int) -> Iterator[Peer]:
-    """Start the application of a stream, which keeps its state under the home; it ends behind the block."""
+def running(settings: Settings, streams: Sequence[str], *, threads: int) -> Iterator[Peer]:
+    """Start an application of these streams, with its state under the home; it ends behind the block."""
     command = [
         "java",
         f"-Xmx{settings.driver_memory}",
@@ -87,7 +87,7 @@ def running(settings: Settings, stream: str, *, threads: int) -> Iterator[Peer]:
         f"{_JAR}:{_JAR.with_name('lib')}/*",
         "peers.Peer",
         settings.kafka_bootstrap_servers,
-        stream,
+        ",".join(streams),
         str(settings.home / "peer"),
         str(threads),
     ]

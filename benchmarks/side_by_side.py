@@ -1,6 +1,8 @@
-"""The pipeline and a Kafka Streams application of the same job, one after the other on the same backlog.
+"""The pipeline and a Kafka Streams application of the same jobs, one after the other on the same backlog.
 
 python -m benchmarks.side_by_side warm --stream metrics --events 1000000 --rounds 3
+python -m benchmarks.side_by_side warm --stream metrics --stream calls --stream sales --stream transactions
+python -m benchmarks.side_by_side warm --stream calls --wide --events 300000 --rounds 1
 python -m benchmarks.side_by_side cold --stream sales --json sales.json --plot sales.png
 
 Each round sends events while both are idle, and lets first the one and then the other catch up with them;
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,12 +27,13 @@ from benchmarks.applications import Used, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from benchmarks.measuring import application
+from benchmarks.skew_loads import wide
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load, send
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import choose
 from lakehouse.tables import Lake, open_lake
 from lakehouse.topics import create_topics
@@ -45,8 +49,9 @@ _GOLD = {
 app = typer.Typer(add_completion=False)
 
 
-StreamOption = Annotated[str, typer.Option(help="Which stream.")]
-EventsOption = Annotated[int, typer.Option(min=1, help="Events of each round.")]
+StreamOption = Annotated[list[str] | None, typer.Option(help="Streams; by default metrics.")]
+EventsOption = Annotated[int, typer.Option(min=1, help="Events of each round, of each stream.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="Two rows for three events, months apart.")]
 RoundsOption = Annotated[int, typer.Option(min=1, help="How often each of both is measured.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write every figure there.")]
 PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")]
@@ -55,29 +60,32 @@ PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures into thi
 @app.command()
 def warm(
     *,
-    stream: StreamOption = "metrics",
+    stream: StreamOption = None,
     events: EventsOption = 1_000_000,
     warmup: Annotated[int, typer.Option(min=1, help="Events that both catch up with first.")] = 300_000,
     rounds: RoundsOption = 3,
+    wide: WideOption = False,
     json_: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
     """Measure events a second, CPU-seconds per million events and memory of both, warm, by turns."""
     peer.build()
+    streams = _chosen(stream)
+    loads = _Loads(streams, [warmup, *[events] * rounds], wide=wide)
     with (
-        _topics(stream) as settings,
+        _topics(loads) as settings,
         open_lake(settings, "side by side", brief=False) as lake,
-        closing(peer.Outcome(settings, stream)) as outcome,
-        peer.running(settings, stream, threads=_THREADS) as other,
+        _outcomes(settings, streams) as outcomes,
+        peer.running(settings, streams, threads=_THREADS) as other,
     ):
-        found = _Comparison(lake, settings, stream, other, outcome).measure(warmup, events, rounds)
-    _tell(f"{stream}: {events:,} events a round, warm", found, json_, plot)
+        found = _Comparison(lake, settings, loads, other, outcomes).measure()
+    _tell(f"{loads}: {events:,} events a round, warm", found, json_, plot)
 
 
 @app.command()
 def cold(
     *,
-    stream: StreamOption = "metrics",
+    stream: StreamOption = None,
     events: EventsOption = 1_000_000,
     rounds: RoundsOption = 3,
     json_: JsonOption = None,
@@ -85,39 +93,40 @@ def cold(
 ) -> None:
     """Measure the same from the start of both, each in a lake and topics of its own, start-up included."""
     peer.build()
+    loads = _Loads(_chosen(stream), [events] * rounds)
     found = []
-    for number in range(1, rounds + 1):
-        order = (PIPELINE, KAFKA_STREAMS) if number % 2 else (KAFKA_STREAMS, PIPELINE)
+    for number in range(rounds):
+        order = (KAFKA_STREAMS, PIPELINE) if number % 2 else (PIPELINE, KAFKA_STREAMS)
         for who in order:
-            found.append(_start_with(who, stream, events, number))
+            found.append(_start_with(who, loads, number))
             _print(found[-1])
-    _tell(f"{stream}: {events:,} events, from a cold start", found, json_, plot)
+    _tell(f"{loads}: {events:,} events, from a cold start", found, json_, plot)
 
 
-def _start_with(who: str, stream: str, events: int, number: int) -> Measured:
-    with _topics(stream) as settings:
-        load = Load(stream, events, seed=number)
-        expected = _expected(stream, settings)
-        send(load, settings)
-        expected.add(load.samples(settings))
+def _start_with(who: str, loads: _Loads, number: int) -> Measured:
+    with _topics(loads) as settings:
+        expected = _expected(loads, settings)
+        events = _send(loads.of_round(number), settings, expected)
         if who == PIPELINE:
-            with pipeline(settings, "--stream", stream, "--trigger", AVAILABLE_NOW) as one:
+            arguments = [word for stream in loads.streams for word in ("--stream", stream)]
+            with pipeline(settings, *arguments, "--trigger", AVAILABLE_NOW) as one:
                 with sampled(lambda: one.processes) as used:
                     code = one.popen.wait()
                 if code or one.lines()[-1]["message"] != "caught up":
                     raise LakehouseError(f"the pipeline has ended with {code}: {one.lines()[-1]['message']}")
-            table, counted = _GOLD[stream]
-            rows = DeltaTable(f"{settings.lake}/gold/{table}").to_pyarrow_table()
-            _check_count(sum(sum(rows.column(name).to_pylist()) for name in counted), expected)
+            for one_expected in expected:
+                table, counted = _GOLD[one_expected.stream]
+                rows = DeltaTable(f"{settings.lake}/gold/{table}").to_pyarrow_table(columns=list(counted))
+                _check_count(sum(sum(rows.column(name).to_pylist()) for name in counted), one_expected)
         else:
-            with closing(peer.Outcome(settings, stream)) as outcome:
+            with _outcomes(settings, loads.streams) as outcomes:
                 began = time.monotonic()
-                with peer.running(settings, stream, threads=_THREADS) as other:
+                with peer.running(settings, loads.streams, threads=_THREADS) as other:
                     with sampled(lambda: [other.process]) as used:
-                        outcome.await_events(expected.events)
+                        _await(outcomes, expected)
                     used.wall_s = time.monotonic() - began
-                _check_peer(outcome, expected)
-        return _measured(who, number, events, used)
+                _check_peer(outcomes, expected)
+        return _measured(who, number + 1, events, used)
 
 
 def _tell(title: str, found: Sequence[Measured], json_: Path | None, plot: Path | None) -> None:
@@ -126,24 +135,69 @@ def _tell(title: str, found: Sequence[Measured], json_: Path | None, plot: Path 
     draw(plot, title, found, list(found[0].figures))
 
 
+@dataclass(frozen=True)
+class _Loads:
+    """What is sent in each round, a load of each stream; of a wide one, each round follows in time."""
+
+    streams: Sequence[str]
+    events: Sequence[int]
+    wide: bool = False
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.streams)}{', wide' if self.wide else ''}"
+
+    def first(self) -> list[Load]:
+        """Return a single event of each, which make the topics."""
+        behind = self._behind(-1)
+        return [Load(stream, 1, seed=0, behind_s=behind[stream]) for stream in self.streams]
+
+    def of_round(self, number: int) -> list[Load]:
+        """Return the loads of a round, counted from 0."""
+        seed, events, behind = number + 1, self.events[number], self._behind(number)
+        if not self.wide:
+            return [Load(stream, events, seed=seed) for stream in self.streams]
+        return [replace(wide(stream, events, seed), behind_s=behind[stream]) for stream in self.streams]
+
+    def _behind(self, number: int) -> dict[str, float]:
+        """Return by how much the last event of a round is older than now; -1 stands for what comes first."""
+        later = self.events[number + 1 :] if self.wide else ()
+        return {name: sum(wide(name, events, 0).span_s for events in later) for name in self.streams}
+
+
+def _chosen(streams: list[str] | None) -> list[str]:
+    return [one.name for one in choose(streams or ["metrics"], load_settings())]
+
+
 @contextmanager
-def _topics(stream: str) -> Iterator[Settings]:
+def _topics(loads: _Loads) -> Iterator[Settings]:
     """Start a broker and a Redis with the topics of both."""
     with bench_services() as settings:
-        topics = dict.fromkeys(peer.OUTPUTS[stream], settings.topic_partitions)
-        create_topics(settings.kafka_bootstrap_servers, topics)
-        send(_first(stream), settings)  # makes the others
+        names = [name for stream in loads.streams for name in peer.OUTPUTS[stream]]
+        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(names, settings.topic_partitions))
+        for load in loads.first():
+            send(load, settings)  # makes the others
         yield settings
 
 
-def _first(stream: str) -> Load:
-    return Load(stream, 1, seed=0)
+@contextmanager
+def _outcomes(settings: Settings, streams: Sequence[str]) -> Iterator[list[peer.Outcome]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(peer.Outcome(settings, stream))) for stream in streams]
 
 
-def _expected(stream: str, settings: Settings) -> peer.Expected:
-    expected = peer.Expected(stream)
-    expected.add(_first(stream).samples(settings))
+def _expected(loads: _Loads, settings: Settings) -> list[peer.Expected]:
+    expected = [peer.Expected(stream) for stream in loads.streams]
+    for one, load in zip(expected, loads.first(), strict=True):
+        one.add(load.samples(settings))
     return expected
+
+
+def _send(loads: Sequence[Load], settings: Settings, expected: Sequence[peer.Expected]) -> int:
+    """Send loads, and return how many events they are."""
+    for load, one in zip(loads, expected, strict=True):
+        send(load, settings)
+        one.add(load.samples(settings))
+    return sum(load.events for load in loads)
 
 
 def _measured(who: str, number: int, events: int, used: Used) -> Measured:
@@ -164,33 +218,42 @@ def _check_count(found: int, expected: peer.Expected) -> None:
         raise LakehouseError(f"gold counts {found:,} of {expected.events:,} events")
 
 
-def _check_peer(outcome: peer.Outcome, expected: peer.Expected) -> None:
-    difference = outcome.difference(expected)
-    if difference is not None:
-        raise LakehouseError(difference)
+def _await(outcomes: Sequence[peer.Outcome], expected: Sequence[peer.Expected]) -> None:
+    for outcome, one in zip(outcomes, expected, strict=True):
+        outcome.await_events(one.events)
+
+
+def _check_peer(outcomes: Sequence[peer.Outcome], expected: Sequence[peer.Expected]) -> None:
+    for outcome, one in zip(outcomes, expected, strict=True):
+        difference = outcome.difference(one)
+        if difference is not None:
+            raise LakehouseError(difference)
 
 
 class _Comparison:
     def __init__(
-        self, lake: Lake, settings: Settings, stream: str, other: peer.Peer, outcome: peer.Outcome
+        self,
+        lake: Lake,
+        settings: Settings,
+        loads: _Loads,
+        other: peer.Peer,
+        outcomes: Sequence[peer.Outcome],
     ) -> None:
         self._lake = lake
         self._settings = settings
-        self._stream = stream
+        self._loads = loads
         self._other = other
-        self._outcome = outcome
-        self._expected = _expected(stream, settings)
+        self._outcomes = outcomes
+        self._expected = _expected(loads, settings)
 
-    def measure(self, warmup: int, events: int, rounds: int) -> list[Measured]:
-        """Return what both have needed in each round."""
+    def measure(self) -> list[Measured]:
+        """Return what both have needed in each round; the first is there to warm up."""
         found: list[Measured] = []
-        for number in range(rounds + 1):
+        for number in range(len(self._loads.events)):
             self._other.pause()
-            load = Load(self._stream, events if number else warmup, seed=number + 1)
-            send(load, self._settings)
-            self._expected.add(load.samples(self._settings))
+            events = _send(self._loads.of_round(number), self._settings, self._expected)
             order = (PIPELINE, KAFKA_STREAMS) if number % 2 else (KAFKA_STREAMS, PIPELINE)
-            done = [self._catch_up(who, number, load.events) for who in order]
+            done = [self._catch_up(who, number, events) for who in order]
             self._check()
             if number:
                 found += done
@@ -201,19 +264,20 @@ class _Comparison:
     def _catch_up(self, who: str, number: int, events: int) -> Measured:
         with sampled(application if who == PIPELINE else lambda: [self._other.process]) as used:
             if who == PIPELINE:
-                streams = choose([self._stream], self._settings)
+                streams = choose(self._loads.streams, self._settings)
                 run(self._lake, streams, LAYERS, self._settings, RunOptions(AVAILABLE_NOW))
             else:
                 self._other.resume()
-                self._outcome.await_events(self._expected.events)
+                _await(self._outcomes, self._expected)
                 self._other.pause()
         return _measured(who, number, events, used)
 
     def _check(self) -> None:
-        name, counted = _GOLD[self._stream]
-        (row,) = self._lake.read("gold", name).selectExpr(f"sum({' + '.join(counted)}) AS events").collect()
-        _check_count(row.events, self._expected)
-        _check_peer(self._outcome, self._expected)
+        for expected in self._expected:
+            name, counted = _GOLD[expected.stream]
+            rows = self._lake.read("gold", name).selectExpr(f"sum({' + '.join(counted)}) AS events")
+            _check_count(rows.collect()[0].events, expected)
+        _check_peer(self._outcomes, self._expected)
 
 
 if __name__ == "__main__":

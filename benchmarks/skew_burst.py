@@ -61,7 +61,7 @@ class Lag:
 def measure_burst(plan: Burst, settings: Settings) -> tuple[dict[str, float], list[str]]:
     """Return figures by name, and what of the result is wrong."""
     places = Places(
-        settings.kafka_bootstrap_servers, _TOPIC_OUT, settings.redis_url.get_secret_value(), _TABLE
+        settings.kafka_bootstrap_servers, {"topic": _TOPIC_OUT}, settings.redis_url.get_secret_value(), _TABLE
     )
     lag, steady_plan = Lag(), Plan([_STREAM], plan.rate, _STEADY_S, 0)
     burst_plan = Plan([_STREAM], plan.rate * (plan.times - 1), plan.seconds, 0)

@@ -15,9 +15,9 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 
 /**
- * One of the four jobs as a Kafka Streams application, exactly once.
+ * Some of the four jobs as one Kafka Streams application, exactly once.
  *
- * <pre>java -cp … peers.Peer BOOTSTRAP_SERVERS STREAM STATE_DIRECTORY THREADS</pre>
+ * <pre>java -cp … peers.Peer BOOTSTRAP_SERVERS STREAM[,STREAM] STATE_DIRECTORY THREADS</pre>
  *
  * It says "running" once it is, and obeys "pause" and "resume" on its standard input, each of which it
  * answers; it leaves at the input's end. What cannot be read is left out, without a word.
@@ -34,10 +34,12 @@ public final class Peer {
 
   public static void main(String[] arguments) throws Exception {
     String servers = arguments[0];
-    String stream = arguments[1];
+    String[] names = arguments[1].split(",");
     StreamsBuilder builder = new StreamsBuilder();
-    JOBS.get(stream).accept(builder);
-    Properties properties = properties(servers, stream, arguments[2], arguments[3]);
+    for (String name : names) {
+      JOBS.get(name).accept(builder);
+    }
+    Properties properties = properties(servers, String.join("-", names), arguments[2], arguments[3]);
     CountDownLatch running = new CountDownLatch(1);
     try (KafkaStreams streams = new KafkaStreams(builder.build(properties), properties)) {
       streams.setStateListener(
@@ -68,9 +70,9 @@ public final class Peer {
     }
   }
 
-  private static Properties properties(String servers, String stream, String state, String threads) {
+  private static Properties properties(String servers, String name, String state, String threads) {
     Properties properties = new Properties();
-    properties.put(StreamsConfig.APPLICATION_ID_CONFIG, "peer-" + stream);
+    properties.put(StreamsConfig.APPLICATION_ID_CONFIG, "peer-" + name);
     properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, servers);
     properties.put(StreamsConfig.STATE_DIR_CONFIG, state);
     properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, threads);
