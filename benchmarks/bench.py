@@ -25,6 +25,7 @@ from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.loads import in_turn
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.step import LAYERS, LayerName
@@ -71,6 +72,7 @@ def backlog(
         float, typer.Option(min=0, max=0.25, help="Share of malformed, of late and of repeated events each.")
     ] = 0.0,
     *,
+    wide: Annotated[bool, typer.Option("--wide", help="Two rows for three events, months apart.")] = False,
     by_layer: Annotated[bool, typer.Option("--by-layer", help="One layer after the other.")] = False,
 ) -> None:
     """Catch up with a backlog, all layers together, or one after the other with the cost of each."""
@@ -79,10 +81,11 @@ def backlog(
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
         if warmup:
             for name in names:
-                send(Load(name, warmup, seed=1), settings)
+                send(in_turn(name, (warmup, events), wide=wide)[0], settings)
             run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))
         for name in names:
-            send(Load(name, events, seed=2, malformed=faults, late=faults, duplicates=faults), settings)
+            load = in_turn(name, (warmup, events), wide=wide)[1]
+            send(replace(load, malformed=faults, late=faults, duplicates=faults), settings)
         title = f"backlog of {events:,} events each of {', '.join(names)} after {warmup:,} to warm up"
         table = Table(title=title)
         for heading in (

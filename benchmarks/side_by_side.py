@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +26,8 @@ from benchmarks import peer
 from benchmarks.applications import Used, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
+from benchmarks.loads import in_turn
 from benchmarks.measuring import application
-from benchmarks.skew_loads import wide
 from lakehouse.errors import LakehouseError
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions, run
@@ -137,31 +137,25 @@ def _tell(title: str, found: Sequence[Measured], json_: Path | None, plot: Path 
 
 @dataclass(frozen=True)
 class _Loads:
-    """What is sent in each round, a load of each stream; of a wide one, each round follows in time."""
+    """What is sent of each stream: an event that makes its topics, and then so many in each round."""
 
     streams: Sequence[str]
-    events: Sequence[int]
+    sizes: Sequence[int]
     wide: bool = False
 
     def __str__(self) -> str:
         return f"{' and '.join(self.streams)}{', wide' if self.wide else ''}"
 
     def first(self) -> list[Load]:
-        """Return a single event of each, which make the topics."""
-        behind = self._behind(-1)
-        return [Load(stream, 1, seed=0, behind_s=behind[stream]) for stream in self.streams]
+        """Return a single event of each."""
+        return self._numbered(0)
 
     def of_round(self, number: int) -> list[Load]:
         """Return the loads of a round, counted from 0."""
-        seed, events, behind = number + 1, self.events[number], self._behind(number)
-        if not self.wide:
-            return [Load(stream, events, seed=seed) for stream in self.streams]
-        return [replace(wide(stream, events, seed), behind_s=behind[stream]) for stream in self.streams]
+        return self._numbered(number + 1)
 
-    def _behind(self, number: int) -> dict[str, float]:
-        """Return by how much the last event of a round is older than now; -1 stands for what comes first."""
-        later = self.events[number + 1 :] if self.wide else ()
-        return {name: sum(wide(name, events, 0).span_s for events in later) for name in self.streams}
+    def _numbered(self, number: int) -> list[Load]:
+        return [in_turn(stream, [1, *self.sizes], wide=self.wide)[number] for stream in self.streams]
 
 
 def _chosen(streams: list[str] | None) -> list[str]:
@@ -249,7 +243,7 @@ class _Comparison:
     def measure(self) -> list[Measured]:
         """Return what both have needed in each round; the first is there to warm up."""
         found: list[Measured] = []
-        for number in range(len(self._loads.events)):
+        for number in range(len(self._loads.sizes)):
             self._other.pause()
             events = _send(self._loads.of_round(number), self._settings, self._expected)
             order = (PIPELINE, KAFKA_STREAMS) if number % 2 else (KAFKA_STREAMS, PIPELINE)

@@ -31,7 +31,6 @@ from lakehouse.topics import create_topics
 EVEN = "even"
 HOT_SHARE = 0.9
 LAGGING_SHARE, LAGGING_S = 0.25, 3600.0
-_WIDE_SPAN_S = 90 * 86_400.0
 
 _HOT: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "metrics": {"one series": {"hot_series": HOT_SHARE}},
@@ -77,20 +76,6 @@ def cases(stream: str, events: int, seed: int) -> dict[str, list[Load]]:
             Load(stream, lagging, seed=seed + 1, behind_s=LAGGING_S),
         ],
     }
-
-
-def wide(stream: str, events: int, seed: int) -> Load:
-    """Return a load of about two gold rows for each three events, which lie months apart: few rows grow."""
-    windows_s = {"metrics": 60, "transactions": 300}
-    turns: dict[str, tuple[Mapping[str, float], float]] = {
-        "metrics": ({"services": 1}, 5),  # of five metrics
-        "calls": ({"alone": 0.75}, 0),
-        "sales": ({"products": events / 1.5}, 0),
-        "transactions": ({"users": 5}, 5),
-    }
-    shape, keys = turns[stream]
-    span_s = events / (1.5 * keys) * windows_s[stream] if keys else _WIDE_SPAN_S
-    return Load(stream, events, seed=seed, span_s=span_s, shape=shape)
 
 
 @dataclass
