@@ -30,7 +30,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * last what the row is.
  */
 final class Jobs {
-  private static final Duration GRACE = Duration.ofDays(7);
+  private static final Duration GRACE = Duration.ofDays(400); // less loses events of a backlog of months
   private static final Duration CALL_GAP = Duration.ofSeconds(60);
   private static final BigDecimal THRESHOLD = BigDecimal.valueOf(2000);
 
