@@ -16,9 +16,10 @@ from redis.retry import Retry
 from lakehouse.errors import ServiceError
 from lakehouse.sinks.change import Change, next_chunk
 
-PIPELINE_ROWS = 1_000
-_ROW, _LATEST = (Path(__file__).with_name(f"redis_{name}.lua") for name in ("row", "latest"))
-_OLDER, _SAME, _NEW = range(3)  # answers of the first script
+CALL_ROWS = 500  # of a script, during which Redis answers nobody else: some 5 ms
+_SCANNED = 1_000
+_PUT = Path(__file__).with_name("redis_put.lua")
+_OLDER, _SAME, _NEW, _OPEN = 0, 1, 2, 4  # answers of the script
 _PURGED_AT_ONCE = 100
 _LAYOUT = "layout 2"
 _RETRIES = 8
@@ -52,9 +53,9 @@ class RedisSink:
 
     A version is that of the Delta commit that wrote the row, within the table's `generation`: its time of
     creation in ms, because a recreated table counts its commits from zero. A newer generation replaces
-    everything of an older one. The layout is RedisView's. One script call puts a row, a second one puts it
-    into its group's hash: the keys of a script are in one slot. If Redis is away, calls are retried with a
-    growing pause, `retries` times: by default for half a minute.
+    everything of an older one. The layout is RedisView's. One script call puts many rows, each under its key
+    and into its group's hash. If Redis is away, calls are retried with a growing pause, `retries` times: by
+    default for half a minute.
 
     The key `lakehouse:<table>:filled` says which run of the server holds every row that it should, in which
     layout of the writer's own keys, for how long they live, and how many keys the server had evicted by then.
@@ -82,9 +83,7 @@ class RedisSink:
             socket_timeout=_GLANCE_TIMEOUT_S,
             socket_connect_timeout=_GLANCE_TIMEOUT_S,
         )
-        self._put_row, self._put_latest = (
-            self._client.register_script(script.read_text(encoding="utf-8")) for script in (_ROW, _LATEST)
-        )
+        self._script = self._client.register_script(_PUT.read_text(encoding="utf-8"))
         self._table = table
         self._ttl_s = ttl_s
         self._generation = generation
@@ -99,15 +98,13 @@ class RedisSink:
         """
         written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
-        while chunk := next_chunk(remaining, PIPELINE_ROWS):
+        while chunk := next_chunk(remaining, CALL_ROWS):
             with _reported():
-                found = self._put_rows(chunk)
-                written += found.count(_NEW)
-                # A row may be there without its hash entry: a crash can come between the two.
-                standing = [change for change, how in zip(chunk, found, strict=True) if how != _OLDER]
-                are_open = self._put_into_hashes(standing, are_all=are_all)
-                for change, is_open in zip(standing, are_open, strict=True):
-                    (open_.add if is_open else open_.discard)((change.group, change.member))
+                found = self._put(chunk, are_all=are_all)
+            for change, how in zip(chunk, found, strict=True):
+                if how != _OLDER:
+                    written += how & _NEW == _NEW
+                    (open_.add if how & _OPEN else open_.discard)((change.group, change.member))
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
@@ -172,30 +169,21 @@ class RedisSink:
             server = {}
         return f"{_place(server)}{_LIVES}{self._ttl_s}"
 
-    def _put_rows(self, changes: Sequence[Change]) -> list[int]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for change in changes:
-                row = as_stored(change, self._generation)
-                arguments: list[str | int] = [self._generation, change.version, row, self._ttl_s]
-                self._put_row(keys=[row_key(self._table, change.row_key)], args=arguments, client=pipeline)
-            return list(pipeline.execute())
-
-    def _put_into_hashes(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for change in changes:
-                row = as_stored(change, self._generation) if change.value is not None else ""
-                latest = latest_key(self._table, change.group)
-                keys = [latest, f"{{{latest}}}:stamps", f"{{{latest}}}:expiry"]
-                put: list[str | int] = [self._generation, change.version, row, change.member, change.order]
-                arguments: list[str | int] = [
-                    *put,
-                    self._ttl_s,
-                    _PURGED_AT_ONCE,
-                    int(are_all),
-                    int(self._rows_move),
-                ]
-                self._put_latest(keys=keys, args=arguments, client=pipeline)
-            return list(pipeline.execute())
+    def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
+        """Put rows by one call of the script, and return its answer to each."""
+        names = dict.fromkeys(change.group for change in changes)
+        groups = {name: number for number, name in enumerate(names, start=1)}
+        keys = [row_key(self._table, change.row_key) for change in changes]
+        for name in groups:
+            latest = latest_key(self._table, name)
+            keys += [latest, f"{{{latest}}}:stamps", f"{{{latest}}}:expiry"]
+        arguments: list[str | int] = [len(changes), self._generation, self._ttl_s, _PURGED_AT_ONCE]
+        arguments += [int(are_all), int(self._rows_move)]
+        for change in changes:
+            arguments += [change.version, as_stored(change, self._generation), int(change.value is None)]
+            arguments += [groups[change.group], change.member, change.order]
+        found: list[int] = self._script(keys=keys, args=arguments)
+        return found
 
 
 def as_stored(change: Change, generation: int) -> str:
@@ -221,8 +209,8 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
     """
     prefix = row_key(table, "")
     with _reported(), redis.Redis.from_url(url) as client:
-        names = client.scan_iter(f"{prefix}*", count=PIPELINE_ROWS)
-        while chunk := list(islice(names, PIPELINE_ROWS)):
+        names = client.scan_iter(f"{prefix}*", count=_SCANNED)
+        while chunk := list(islice(names, _SCANNED)):
             for name, value in zip(chunk, _get(client, chunk), strict=True):
                 if value is not None:
                     yield name.decode().removeprefix(prefix), value.decode()
@@ -247,11 +235,11 @@ def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
     """
     prefix = latest_key(table, "")
     with _reported(), redis.Redis.from_url(url) as client:
-        for name in client.scan_iter(f"{prefix}*", count=PIPELINE_ROWS, _type="hash"):
+        for name in client.scan_iter(f"{prefix}*", count=_SCANNED, _type="hash"):
             group = name.decode().removeprefix(prefix)
             if ":" in group:  # the writer's own keys in a former layout, which expire
                 continue
-            for member, row in client.hscan_iter(name, count=PIPELINE_ROWS):
+            for member, row in client.hscan_iter(name, count=_SCANNED):
                 yield (group, member.decode()), row.decode()
 
 

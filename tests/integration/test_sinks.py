@@ -42,7 +42,7 @@ from lakehouse.sinks import (
     scan_rows,
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.redis import PIPELINE_ROWS
+from lakehouse.sinks.redis import CALL_ROWS
 from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.transactional import FencedError, let_go, reported
 from lakehouse.tables import Position, Progress
@@ -821,10 +821,10 @@ def test_everything_is_gone_after_the_time_to_live(
     await_(lambda: reader.keys(f"*lakehouse:{table}:*") == [], 60)
 
 
-def test_more_rows_than_one_pipeline_takes_arrive_whole(
+def test_more_rows_than_one_call_takes_arrive_whole(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
-    many = 2 * PIPELINE_ROWS + 1
+    many = 2 * CALL_ROWS + 1
     rows = [
         window("auth", 60 * number, version=number, metric=f"m{number % 3}") for number in range(1, many + 1)
     ]
