@@ -35,7 +35,7 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, Span, as_stored, latest_key, row_key
 from lakehouse.sinks.kafka import partition_of
-from lakehouse.sinks.redis import PIPELINE_ROWS
+from lakehouse.sinks.redis import CALL_ROWS
 from lakehouse.spark.session import start_session
 from lakehouse.streams import BY_DEFAULT
 from lakehouse.tables import Commit, Lake, Move
@@ -101,9 +101,9 @@ def no_redis_guard() -> Iterator[None]:
     """Set rows and each group's latest row unconditionally, and do not check whether Redis has all."""
 
     def write(sink: Any, changes: Sequence[Change]) -> Put:
-        for first in range(0, len(changes), PIPELINE_ROWS):
+        for first in range(0, len(changes), CALL_ROWS):
             with sink._client.pipeline(transaction=False) as pipeline:
-                for change in changes[first : first + PIPELINE_ROWS]:
+                for change in changes[first : first + CALL_ROWS]:
                     row = as_stored(change, sink._generation)
                     pipeline.set(row_key(sink._table, change.row_key), row, ex=sink._ttl_s)
                     pipeline.hset(latest_key(sink._table, change.group), change.member, row)

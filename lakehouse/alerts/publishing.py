@@ -13,17 +13,16 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from lakehouse.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
-from lakehouse.sinks.transactional import let_go, reported
+from lakehouse.sinks.transactional import Outgoing, Transactions, reported
 from lakehouse.topics import create_topics, ends_of, records_up_to, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
-_REQUEST_MS = 10_000
-_DELIVERY_MS = 20_000  # by default a record is waited for two minutes, even if the broker is back
+_PATIENCE_S = 20.0
 _NAMED = 3  # records of others, in a message
 
 
@@ -44,22 +43,19 @@ class Publisher:
         self._servers = bootstrap_servers
         self._warn = warn
         self.topic = topic
-        self._producer: KafkaProducer | None = None
+        self._producer: Transactions | None = None
 
     def start(self) -> dict[Key, Alert]:
         """Fence any earlier publisher, and return the state to continue from."""
         create_topics(self._servers, {self.topic: 1})
         create_topics(self._servers, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
         with self._reported():
-            self._producer = producer = KafkaProducer(
-                bootstrap_servers=self._servers.split(","),
-                transactional_id=f"lakehouse-alerts-to-{self.topic}",
-                transaction_timeout_ms=1000 * TRANSACTION_TIMEOUT_S,
-                request_timeout_ms=_REQUEST_MS,
-                delivery_timeout_ms=_DELIVERY_MS,
-                max_block_ms=_DELIVERY_MS,
+            self._producer = Transactions(
+                self._servers,
+                f"lakehouse-alerts-to-{self.topic}",
+                timeout_s=TRANSACTION_TIMEOUT_S,
+                patience_s=_PATIENCE_S,
             )
-            producer.init_transactions()  # ends the transaction of a killed process
             return read_state(self._servers, self.topic, self._warn)
 
     def publish(self, before: State, after: State, told: Sequence[Notification]) -> None:
@@ -72,33 +68,31 @@ class Publisher:
             raise ServiceError(f"alerts to topic {self.topic} have not been started")
         with self._reported():
             require_listening(self._servers)  # does not wait for a broker that is gone
-            producer.begin_transaction()
-            sent = [
-                producer.send(
+            records = [
+                Outgoing(
                     state_topic(self.topic),
-                    key=key_of(key),
-                    value=None if (alert := after.get(key)) is None else alert_as_json(alert),
+                    key_of(key),
+                    None if (alert := after.get(key)) is None else alert_as_json(alert),
                     partition=0,
                 )
                 for key in changed
             ]
-            sent += [
-                producer.send(
+            records += [
+                Outgoing(
                     self.topic,
-                    key=one.alert.id.encode(),
-                    value=json.dumps(as_message(one), ensure_ascii=False).encode(),
+                    one.alert.id.encode(),
+                    json.dumps(as_message(one), ensure_ascii=False).encode(),
                     headers=[("event_id", one.id.encode())],
                 )
                 for one in told
             ]
-            for record in sent:
-                record.get()
-            producer.commit_transaction()
+            producer.commit(records)
 
     def close(self) -> None:
         """Disconnect, whatever state the broker is in."""
         producer, self._producer = self._producer, None
-        let_go(producer)
+        if producer is not None:
+            producer.close()
 
     def _reported(self) -> AbstractContextManager[None]:
         return reported(

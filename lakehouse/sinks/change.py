@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kafka.structs import OffsetAndMetadata
-
+from lakehouse.sinks.transactional import Reached
 from lakehouse.tables import Position
 
 _CHUNK_CHARACTERS = 32 << 20
@@ -41,10 +40,10 @@ class Span:
     after: Position
 
     @property
-    def reached(self) -> OffsetAndMetadata:
+    def reached(self) -> Reached:
         """The end, as a consumer group notes it."""
         said = json.dumps({"table": self.table, "files": self.after.files})
-        return OffsetAndMetadata(self.after.version, said, -1)
+        return Reached(self.after.version, said)
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:

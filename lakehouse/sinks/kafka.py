@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 from kafka.partitioner import murmur2
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
-from lakehouse.sinks.transactional import let_go, reported
+from lakehouse.sinks.transactional import Outgoing, Reached, Transactions, reported
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, limits_of
 
 TRANSACTION_TIMEOUT_S = 600
-_BATCH_BYTES = 128 * 1024
-_REQUEST_BYTES = 1024 * 1024
+_END = "\0"  # librdkafka's client sends the note with the end of a string in C
 
 
 class Exporter:
@@ -40,8 +39,8 @@ class Exporter:
         self.topic = topic
         self._table = table
         self._group = group
-        self._timeout_ms = 1000 * transaction_timeout_s
-        self._producer: KafkaProducer | None = None
+        self._timeout_s = transaction_timeout_s
+        self._producer: Transactions | None = None
 
     def close(self) -> None:
         """Close the producer, whatever state the broker is in.
@@ -50,7 +49,8 @@ class Exporter:
         start aborts it, or the broker when its time is up.
         """
         producer, self._producer = self._producer, None
-        let_go(producer)
+        if producer is not None:
+            producer.close()
 
     def _reported(self) -> AbstractContextManager[None]:
         return reported(
@@ -58,44 +58,36 @@ class Exporter:
             self.close,
             f"export of {self._table} to topic {self.topic} was taken over by another exporter of the same "
             "table, and only one may run at a time; or its transaction was open for more than "
-            f"{self._timeout_ms / 1000:,.0f} s",
+            f"{self._timeout_s:,} s",
         )
 
-    def _start(self, limits: Limits) -> KafkaProducer:
+    def _start(self, limits: Limits) -> Transactions:
         """Make the producer; from here on nobody else can commit progress."""
-        self._producer = producer = KafkaProducer(
-            bootstrap_servers=self._bootstrap_servers,
-            transactional_id=self._group,
-            transaction_timeout_ms=min(self._timeout_ms, limits.transaction_ms),
-            linger_ms=20,
-            # A batch of several records is never larger than the topic allows; a record that is larger than a
-            # batch gets one of its own.
-            batch_size=min(_BATCH_BYTES, limits.record_bytes),
-            max_request_size=max(_REQUEST_BYTES, limits.record_bytes),
+        self._producer = producer = Transactions(
+            self._bootstrap_servers,
+            self._group,
+            timeout_s=min(self._timeout_s, limits.transaction_ms / 1000),
+            record_bytes=limits.record_bytes,
         )
-        producer.init_transactions()
         return producer
 
-    def _commit(
-        self, producer: KafkaProducer, changes: Iterable[Change], progress: OffsetAndMetadata
-    ) -> None:
+    def _commit(self, producer: Transactions, changes: Sequence[Change], reached: Reached) -> None:
         """Send the changes in order and commit them together with the progress."""
-        partitions = sorted(producer.partitions_for(self.topic))
-        producer.begin_transaction()
-        records = [
-            producer.send(
-                self.topic,
-                key=change.key.encode(),
-                value=None if change.value is None else change.value.encode(),
-                partition=partition_of(change, partitions),
-            )
-            for change in changes
-        ]
-        # A commit that waits for a refused record is only woken by the next look at the topic, minutes later.
-        for record in records:
-            record.get()
-        producer.send_offsets_to_transaction({TopicPartition(self.topic, 0): progress}, self._group)
-        producer.commit_transaction()
+        partitions = list[int]()
+
+        def records() -> Iterator[Outgoing]:
+            for change in changes:
+                is_of_key = change.partition_by in {None, change.key}
+                if not is_of_key and not partitions:
+                    partitions.extend(producer.partitions(self.topic))
+                yield Outgoing(
+                    self.topic,
+                    change.key.encode(),
+                    None if change.value is None else change.value.encode(),
+                    None if is_of_key else partition_of(change, partitions),
+                )
+
+        producer.commit(records(), self._group, {self.topic: reached})
 
 
 class KafkaSink(Exporter):
@@ -176,12 +168,13 @@ class KafkaSink(Exporter):
         self._sent = Progress(span.table, span.after)
         return len(changes)
 
-    def _connected(self) -> KafkaProducer:
-        if self._producer is None:
+    def _connected(self) -> Transactions:
+        producer = self._producer
+        if producer is None:
             self._limits = limits_of(self._bootstrap_servers, self.topic)
-            self._start(self._limits)
+            producer = self._start(self._limits)
             self._sent = read_progress(self._bootstrap_servers, self._group, self.topic)
-        return self._producer
+        return producer
 
     def _look_again(self) -> bool:
         """Look up the topic's limits and tell whether they have changed; then a new producer uses them."""
@@ -205,21 +198,22 @@ def read_progress(
     committed = read_group(bootstrap_servers, group, topic, isolation_level)
     if committed is None:
         return None
-    said = json.loads(str(committed.metadata))
-    return Progress(str(said["table"]), Position(int(committed.offset), said["files"]))
+    said = json.loads(committed.note)
+    return Progress(str(said["table"]), Position(committed.offset, said["files"]))
 
 
 def read_group(
     bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
-) -> OffsetAndMetadata | None:
+) -> Reached | None:
     """Return the progress that an exporter's group holds in the topic; null before the first."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers.split(","), group_id=group, isolation_level=isolation_level
     )
     try:
-        return consumer.committed(TopicPartition(topic, 0), metadata=True)
+        found = consumer.committed(TopicPartition(topic, 0), metadata=True)
     finally:
         consumer.close()
+    return None if found is None else Reached(int(found.offset), found.metadata.rstrip(_END))
 
 
 def partition_of(change: Change, partitions: Sequence[int]) -> int:

@@ -22,13 +22,13 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from kafka.errors import KafkaError
-from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put
 from lakehouse.sinks.sizes import TooLarge, weigh
+from lakehouse.sinks.transactional import Reached
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position
 from lakehouse.topics import Limits
@@ -147,7 +147,7 @@ class SlicedSink(Exporter):
             done += len(part)
             if not is_done:
                 with self._reported():
-                    self._commit(producer, weighed.fitting, OffsetAndMetadata(done, noted, -1))
+                    self._commit(producer, weighed.fitting, Reached(done, noted))
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
     def _progress_of(self, span: Span) -> _Progress:
@@ -155,10 +155,10 @@ class SlicedSink(Exporter):
         committed = read_group(self._bootstrap_servers, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
-        said = json.loads(str(committed.metadata))
+        said = json.loads(committed.note)
         found = _from_json(said["span"])
         if found == span:
-            return _Progress(int(committed.offset), int(said["record_bytes"]))
+            return _Progress(committed.offset, int(said["record_bytes"]))
         if found.table == span.table and span.before.is_before(found.after):
             # Whoever chose this micro-batch could not see yet that slices of another one were committed.
             raise PositionError(
@@ -183,7 +183,7 @@ def last_sliced(bootstrap_servers: str, table: str, topic: str) -> Span | None:
         committed = read_group(bootstrap_servers, slices_group(table, topic), topic, "read_uncommitted")
     except KafkaError as error:
         raise ServiceError(f"export to topic {topic} failed: {what_of(error)}") from error
-    return None if committed is None else _from_json(json.loads(str(committed.metadata))["span"])
+    return None if committed is None else _from_json(json.loads(committed.note)["span"])
 
 
 def _as_json(span: Span) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import deltalake
 import pytest
 import redis
 from delta.tables import DeltaTable
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
@@ -42,6 +42,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import RedisTroubleError
+from lakehouse.sinks.transactional import Transactions
 from lakehouse.tables import DELETED, Lake
 from lakehouse.topics import Limits
 from tests import redis_databases
@@ -428,7 +429,8 @@ def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export)
     assert [one.differences for one in export.audited()] == [0, 0]
 
 
-KAFKA_COMMIT, REDIS_WRITE = "kafka.KafkaProducer.commit_transaction", "lakehouse.sinks.RedisSink.write"
+KAFKA_COMMIT = "lakehouse.sinks.transactional.Transactions.commit"
+REDIS_WRITE = "lakehouse.sinks.RedisSink.write"
 NOTE = "lakehouse.progress.sent.note"
 
 
@@ -716,21 +718,21 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
         there = 1
     if before == "a commit of no rows":
         tables.begin(export.spark, export.path).set_properties({"a": "b"})
-    commits, commit = 0, KafkaProducer.commit_transaction
+    commits, commit = 0, Transactions.commit
 
-    def breaking(producer: KafkaProducer) -> None:
+    def breaking(producer: Transactions, *records: Any) -> None:
         nonlocal commits
         commits += 1
         if commits == 3:
             crash()
-        commit(producer)
+        commit(producer, *records)
 
     with export.stepping() as step:
         if before != "nothing":
             assert step.plan({}) is None
         export.put(*rows)
         with monkeypatch.context() as patch:
-            patch.setattr(KafkaProducer, "commit_transaction", breaking)
+            patch.setattr(Transactions, "commit", breaking)
             with pytest.raises(ServiceError, match="pulled out"):
                 write(step, planned(step), now=utc_now())
     assert len(export.messages()) == there + 4
@@ -754,13 +756,13 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
 def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_layer, "SLICED_FROM_BYTES", 1_000)
     monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
-    transactions, commit = list[KafkaProducer](), KafkaProducer.commit_transaction
+    transactions, commit = list[Transactions](), Transactions.commit
 
-    def counting(producer: KafkaProducer) -> None:
+    def counting(producer: Transactions, *records: Any) -> None:
         transactions.append(producer)
-        commit(producer)
+        commit(producer, *records)
 
-    monkeypatch.setattr(KafkaProducer, "commit_transaction", counting)
+    monkeypatch.setattr(Transactions, "commit", counting)
     export.put(State("auth", 0), State("auth", 1))
     export.run()
     assert len(transactions) == 1
@@ -1008,7 +1010,7 @@ def test_slices_begin_anew_if_vacuum_has_removed_the_changes_that_they_counted(
     """The first slice had a delete that nobody can tell of any more, so rows have other places by then."""
     services, commit, commits = (
         [f"service {number}" for number in range(6)],
-        KafkaProducer.commit_transaction,
+        Transactions.commit,
         [0],
     )
     export.put(*(State(service, 0) for service in services))
@@ -1016,14 +1018,14 @@ def test_slices_begin_anew_if_vacuum_has_removed_the_changes_that_they_counted(
     export.take_away(State(services[0], 0))
     export.put(*(State(service, 0, count=2) for service in services[1:]))
 
-    def breaking(producer: KafkaProducer) -> None:
+    def breaking(producer: Transactions, *records: Any) -> None:
         commits[0] += 1
         if commits[0] == 2:
             crash()
-        commit(producer)
+        commit(producer, *records)
 
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaProducer, "commit_transaction", breaking)
+        patch.setattr(Transactions, "commit", breaking)
         with pytest.raises(ServiceError, match="pulled out"), export.stepping() as step:
             write(step, planned(step), now=utc_now())
     commands.vacuum(export.spark, export.settings, "gold.metrics_1m", everything=True)
