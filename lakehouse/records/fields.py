@@ -34,6 +34,11 @@ MOST_MAGNITUDE = 1e140
 """The greatest magnitude of a double. Squares of such values, and sums of the squares, are doubles too."""
 
 
+def payload_column(column: str) -> str:
+    """Return the column name of a JSON field that ends its record, as it is kept."""
+    return f"_payload_{column}"
+
+
 def type_column(column: str) -> str:
     """Return the column name of the JSON type (schema_of_variant) of a field's variant."""
     return f"_type_{column}"
@@ -76,6 +81,18 @@ def _exactly(literal: Column) -> Column:
     return F.when(significant == "", zero).when(places <= DECIMAL.scale, literal.try_cast(DECIMAL))
 
 
+def last_payload(text: Column, value: Column, field: Field) -> Column:
+    """Return a JSON field as it is kept if it is the last of its record, and no string; else null.
+
+    `value` is from Spark's typed parser, which passes on what is no string as it is written. If that, the
+    first time that the field's name is there, and a closing brace make the whole text, then it is the field's
+    value, no string has passed for it, and the parser has left nothing unread.
+    """
+    name = f'"{field.name}":'
+    is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
+    return F.when(is_last, F.to_json(F.try_parse_json(value)))
+
+
 def is_proven(value: Column, field: Field) -> Column:
     """Tell whether a value from Spark's typed parser can only come from the field's JSON type."""
     if field.type is FieldType.DOUBLE:
@@ -83,7 +100,7 @@ def is_proven(value: Column, field: Field) -> Column:
     if field.type is FieldType.DECIMAL:
         return F.col(exact_column(field.column)).cast("double") == value
     if field.type is FieldType.JSON:
-        return value.isNull() | json_text.is_plain(value)
+        return value.isNull() | json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
     # Spark passes other JSON values on as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
     # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
     # the colon lie the digits.
@@ -96,6 +113,8 @@ def is_proven(value: Column, field: Field) -> Column:
 
 def proven(typed: Column, field: Field) -> Column:
     """Return the value of a proven field, from Spark's typed parser."""
+    if field.type is FieldType.JSON:
+        return F.coalesce(F.col(payload_column(field.column)), typed)
     return F.col(exact_column(field.column)) if field.type is FieldType.DECIMAL else typed
 
 

@@ -182,17 +182,19 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
     One cheap parse proves the usual record. If a text's first closing brace is its last byte, the parser
-    cannot leave a tail unread. A parsed number came from a JSON number, and a parsed string from a JSON
-    string unless it reads like another JSON value. Everything else is examined again, thoroughly, by
-    `_parsed` and `_fields`, which alone decide what is wrong.
+    cannot leave a tail unread, nor if its last field is a payload of which the whole text is made
+    (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string
+    unless it reads like another JSON value. Everything else is examined again, thoroughly, by `_parsed` and
+    `_fields`, which alone decide what is wrong.
     """
     text = F.col("_value").cast("string")
+    payloads = [field for field in contract.fields if field.type is FieldType.JSON]
     schema = StructType(
         [StructField(field.name, fields.PARSED_TYPES[field.type]) for field in contract.fields]
     )
     schema = schema.add(contract.event_time, "long").add("_corrupt_record", "string")
     stamp = F.col("_typed").getField(contract.event_time)
-    readable = F.is_valid_utf8(text) & _is_flat(text)
+    readable = F.is_valid_utf8(text) & (text.startswith("{") if payloads else _is_flat(text))
     sound = (fields.is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
     decimals = [field for field in contract.fields if field.type is FieldType.DECIMAL]
     proven = reduce(
@@ -204,6 +206,15 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
         fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
         for field in decimals
     }
+    if payloads:
+        yield {
+            fields.payload_column(field.column): fields.last_payload(
+                text, F.col("_typed").getField(field.name), field
+            )
+            for field in payloads
+        }
+        ends = (F.col(fields.payload_column(field.column)).isNotNull() for field in payloads)
+        proven = proven & reduce(Column.__or__, ends, _is_flat(text))
     yield {"_proven": F.coalesce(proven, F.lit(False))}
     yield {"_rest": F.when(~F.col("_proven"), F.col("_value"))}
 

@@ -155,12 +155,17 @@ PAYLOADS: Mapping[str, str | None] = {
 }
 
 
-@pytest.fixture(scope="module")
-def kept(spark: SparkSession) -> dict[str, tuple[str | None, Any]]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        '{"id":"x","payload":%s,"timestamp":1767268800000}',
+        '{"id":"x","timestamp":1767268800000,"payload":%s}',
+    ],
+    ids=["in the middle", "at the end"],
+)
+def kept(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, tuple[str | None, Any]]:
     """What silver keeps of each payload, and what leaves again."""
-    records = [
-        (None, f'{{"id":"x","payload":{text},"timestamp":1767268800000}}'.encode()) for text in PAYLOADS
-    ]
+    records = [(None, (request.param % text).encode()) for text in PAYLOADS]
     rows = judged(spark, ANYTHING, records)
     assert all(row.reasons == [] for row in rows)
     frame = spark.createDataFrame([(n, row.payload) for n, row in enumerate(rows)], "n int, payload string")
@@ -183,6 +188,39 @@ def test_a_payload_is_readable_text_and_leaves_as_the_value_that_came(
     assert stored == PAYLOADS[text]
     assert leaving == json.loads(text)
     assert type(leaving) is type(json.loads(text))
+
+
+# Ends of records that may be a payload: what silver keeps of it, and the rule that the record breaks.
+ENDS: Mapping[str, tuple[str | None, str | None]] = {
+    '"payload":{"a":1}}': ('{"a":1}', None),
+    '"payload":{"a":1} }': ('{"a":1}', None),
+    '"payload" : {"a":1}}': ('{"a":1}', None),
+    '"payload":{"b":1.50,"a":"}"}}': ('{"a":"}","b":1.5}', None),
+    '"payload":"{}","payload":{"a":1}}': ('{"a":1}', None),
+    '"payload":{"a":1},"payload":"{}"}': ('"{}"', None),
+    '"payload":"{}","other":{"payload":{}}}': ('"{}"', None),
+    '"\\u0070ayload":"{}","other":{"payload":{}}}': ('"{}"', None),
+    '"x\\"payload":{}}': (None, None),
+    '"other":{"payload":{}}}': (None, None),
+    '"payload":{"payload":{}}}': ('{"payload":{}}', None),
+    '"payload":{"a":1}}tail': (None, "not_json"),
+    '"payload":{"a":1}}}': (None, "not_json"),
+    '"payload":{"a":1}},"more":{"payload":{"a":1}}': (None, "not_json"),
+    '"payload":{"a":1}': (None, "not_json"),
+    '"payload":{"a":1,"a":2}}': (None, "not_json"),
+    "\"payload\":{'a':1}}": (None, "not_json"),
+    '"payload":{"a":NaN}}': (None, "not_json"),
+    '"id":{"a":1},"payload":{}}': ("{}", "wrong_type"),
+}
+
+
+def test_what_seems_to_end_a_record_is_kept_as_what_it_is(spark: SparkSession) -> None:
+    records = [(None, f'{{"id":"x","timestamp":1767268800000,{end}'.encode()) for end in ENDS]
+
+    rows = judged(spark, ANYTHING, records)
+
+    found = [(row.payload, next((one.rule for one in row.reasons), None)) for row in rows]
+    assert dict(zip(ENDS, found, strict=True)) == ENDS
 
 
 def test_an_absent_payload_is_null(spark: SparkSession) -> None:
