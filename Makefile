@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+FOUR   := --stream metrics --stream calls --stream sales --stream transactions
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
 help: ## Say what can be made
@@ -38,12 +39,14 @@ format: setup ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## Measure the pipeline and Kafka Streams side by side: catching up and live (about 45 minutes)
+bench: setup ## Measure the pipeline and Kafka Streams side by side: catching up and live (about 25 minutes)
 	@mkdir -p build
-	@$(BIN)/python -m benchmarks.side_by_side warm --json build/warm-1m.json --plot build/warm-1m.png
+	@$(BIN)/python -m benchmarks.side_by_side warm --json build/warm-1m.json
 	@$(BIN)/python -m benchmarks.side_by_side warm --events 3000000 --json build/warm-3m.json --plot build/warm-3m.png
-	@$(BIN)/python -m benchmarks.side_by_side cold --json build/cold-1m.json --plot build/cold-1m.png
-	@$(BIN)/python -m benchmarks.live --peer --rounds 3 --json build/live.json --plot build/live.png
+	@$(BIN)/python -m benchmarks.side_by_side cold --rounds 1 --json build/cold-1m.json
+	@$(BIN)/python -m benchmarks.side_by_side warm $(FOUR) --events 300000 --warmup 200000 --rounds 1 --json build/warm-four.json
+	@$(BIN)/python -m benchmarks.live --peer --seconds 60 --json build/live.json --plot build/live.png
+	@$(BIN)/python -m benchmarks.live $(FOUR) --rate 2500 --peer --seconds 60 --json build/live-four.json --plot build/live-four.png
 
 exact: setup ## Send 600,000 events at 10,000/s and compare every window with an oracle (about 3 minutes)
 	@$(BIN)/python -m benchmarks.exact
