@@ -134,10 +134,10 @@ class Settings(BaseSettings):
         description="How far an event time may be ahead of the record's landing before it is invalid.",
     )
     quantile_k: int = Field(
-        default=200,
+        default=1600,
         ge=8,
         le=65535,
-        description="Size of the KLL sketches; 200: rank error 1.65 % in 99 of 100 cases.",
+        description="Size of the KLL sketches; 1600: rank error 0.23 % in 99 of 100 cases.",
     )
     sales_threshold: Decimal = Field(
         default=Decimal(2000),

@@ -45,7 +45,7 @@ def test_without_anything_the_defaults_hold(directory: Path) -> None:
     assert settings.allowed_lateness_s == 7 * 24 * 3600
     assert settings.future_tolerance_s == 300
     assert settings.grace_s == 60
-    assert settings.quantile_k == 200
+    assert settings.quantile_k == 1600
     assert settings.topics == {}
 
 

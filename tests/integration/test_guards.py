@@ -205,7 +205,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
         pipeline.run_layers(spark, changed, layer, stream=under(changed, pipeline.STREAM))
 
     table = {"silver": SILVER, "gold": GOLD}[layer]
-    was = {"allowed_lateness_s": 604800, "quantile_k": 200, "grace_s": 60}[setting]
+    was = {"allowed_lateness_s": 604800, "quantile_k": 1600, "grace_s": 60}[setting]
     assert f"{table} was made with {setting} = {was}, the settings say {value}" in str(refused.value)
     assert f"LAKEHOUSE_{setting.upper()}={was}" in str(refused.value)
     assert pipeline.versions(settings) == versions

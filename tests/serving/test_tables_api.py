@@ -51,7 +51,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
         "time": "window_start",
         "windowSeconds": 60,
         "fields": list(METRICS_1M.export.value.values),
-        "settings": {"quantile_k": "200", "grace_s": "60"},
+        "settings": {"quantile_k": "1600", "grace_s": "60"},
         "links": {which: f"/api/v1/tables/metrics_1m/{which}" for which in ("row", "latest", "rows")},
     }
 
