@@ -99,7 +99,10 @@ class Transactions:
 
     def partitions(self, topic: str) -> list[int]:
         """Return the numbers of a topic's partitions."""
-        return sorted(self._producer.list_topics(topic, self._patience_s).topics[topic].partitions)
+        found = self._producer.list_topics(topic, self._patience_s).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return sorted(found.partitions)
 
     def commit(
         self, records: Iterable[Outgoing], group: str | None = None, reached: Mapping[str, Reached] = NOTHING

@@ -669,7 +669,7 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
     with monkeypatch.context() as patch:
         # The topic took more when the export looked, and less when the row came.
         patch.setattr("lakehouse.sinks.kafka.limits_of", lambda *_: Limits(record_bytes=1_000_000))
-        with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MessageSizeTooLarge"):
+        with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MSG_SIZE_TOO_LARGE"):
             export.run()
     before, stored = len(export.messages()), len(export.in_redis())
     assert before in (1 + 23, 1 + 24)  # all but the slice of two with that row
