@@ -19,8 +19,8 @@ from lakehouse.errors import ServiceError
 from lakehouse.spark.query_errors import what_of
 
 _PATIENCE_S = 60.0
-_BATCH_BYTES = 1024 * 1024
-_MOST_BYTES = 1_000_000_000  # that the client allows
+_BATCH_BYTES = 128 * 1024
+_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the client allows no more
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
 _FULL_S = 0.1
 _ANY = -1  # of partitions: that of the key, by the hash of Java's client
@@ -66,7 +66,7 @@ class Transactions:
         *,
         timeout_s: float,
         patience_s: float = _PATIENCE_S,
-        record_bytes: int = _BATCH_BYTES,
+        record_bytes: int = _LEAST_BYTES,
     ) -> None:
         self._servers = bootstrap_servers
         self._patience_s = patience_s
@@ -84,7 +84,7 @@ class Transactions:
                 # A batch of several records is never larger than the topic allows; a record that is larger
                 # than a batch gets one of its own.
                 "batch.size": min(_BATCH_BYTES, record_bytes),
-                "message.max.bytes": min(max(_BATCH_BYTES, record_bytes), _MOST_BYTES),
+                "message.max.bytes": min(max(_LEAST_BYTES, record_bytes), _MOST_BYTES),
                 "delivery.report.only.error": True,
                 "on_delivery": lambda error, _: self._refused.append(error),
                 "error_cb": self._note,
