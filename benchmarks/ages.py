@@ -2,7 +2,7 @@
 
 The producer of a live load uses each event's due time as its event time, in order and at an even rate. A row
 counts events and has the time of the last one. So each new state of a row tells which events it counts: the
-new ones are assumed to lie evenly between the two last event times.
+new ones are assumed to lie evenly between the two last event times; a single one is the last.
 
     python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
 
@@ -86,10 +86,11 @@ class RowAges(Ages):
         """Record a row as it is seen now; events of a window that was not seen before begin with it."""
         count, last = row["count"], row["lastEventTime"]
         before_count, before_last = self._seen.get(name, (0, row["windowStart"]))
-        if count > before_count:
+        new = count - before_count
+        if new > 0:
             self._seen[name] = (count, last)
-            self.events += count - before_count
-            self.add_between(before_last / 1000, last / 1000, now_s, count - before_count)
+            self.events += new
+            self.add_between((last if new == 1 else before_last) / 1000, last / 1000, now_s, new)
 
 
 @dataclass(frozen=True)
