@@ -14,6 +14,8 @@ the least value whose rank is at least p (nearest rank).
 
 from __future__ import annotations
 
+import math
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -101,7 +103,7 @@ def derived() -> dict[str, Column]:
 
 def rank_error_limit(quantile_k: int) -> float:
     """Return the rank error that no percentile may exceed: twice what 99 of 100 stay within."""
-    return 2 * 2.446 / quantile_k**0.9433
+    return 2 * 2.446 / math.pow(quantile_k, 0.9433)
 
 
 def slack() -> dict[str, Column]:
