@@ -127,7 +127,7 @@ def live(
     show(console, title, found)
     write(json_, found)
     ages = [name for name in found[0].figures if name.endswith((" topic, s", " sent, s"))]
-    draw(plot, title, found, [name for name in ages if len(names) == 1 or name.startswith("p99")])
+    draw(plot, title, found, [name for name in ages if len(names) == 1 or name.startswith("p50")])
 
 
 def _print_round(who: str, number: int, one: Round) -> None:
