@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import AskError, ClusterCrossSlotError, ClusterError
 from redis.retry import Retry
 
 from lakehouse.errors import ServiceError
@@ -284,5 +285,14 @@ def _reported() -> Iterator[None]:
         yield
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise RedisTroubleError(f"Redis is out of reach: {error}; is LAKEHOUSE_REDIS_URL right?") from error
+    except (ClusterCrossSlotError, ClusterError, AskError) as error:
+        raise RedisTroubleError(
+            "Redis is a cluster, and the export needs one server, or a primary with replicas behind one "
+            f"address (LAKEHOUSE_REDIS_URL): {error}"
+        ) from error
+    except redis.ReadOnlyError as error:
+        raise RedisTroubleError(
+            "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
+        ) from error
     except redis.RedisError as error:
         raise RedisTroubleError(f"Redis has refused a command of the export: {error}") from error

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -39,7 +39,7 @@ from lakehouse.sinks import (
     scan_rows,
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.redis import CALL_ROWS
+from lakehouse.sinks.redis import CALL_ROWS, RedisTroubleError
 from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.transactional import FencedError, Outgoing, Transactions, reported
 from lakehouse.tables import Position, Progress
@@ -939,6 +939,46 @@ def use_redis(admin: redis.Redis, url: str, table: str) -> None:
     assert list(read_latest(url, table, [("cpu", "other")]))
     with redis.Redis.from_url(url) as client:
         assert list(client.hgetall(latest_key(table, "cpu"))) == [b"other"]
+
+
+@contextmanager
+def redis_with(tmp_path: Path, *options: str) -> Iterator[str]:
+    """A Redis of the test's own at a socket, with options; its URL."""
+    server, path = RedisServer(home=tmp_path, configured_port=0), tmp_path / "redis.sock"
+    server.data.mkdir(parents=True)
+    command = [*server.command(0), "--unixsocket", str(path), *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        await_(path.exists, 60)
+        yield f"unix://{path}"
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_a_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
+    with (
+        redis_with(tmp_path, "--cluster-enabled", "yes", "--port", "0") as url,
+        closing(RedisSink(url, "t", TTL_S, generation=GENERATION, retries=0)) as sink,
+    ):
+        with redis.Redis.from_url(url) as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+            await_(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
+        with pytest.raises(
+            RedisTroubleError, match="Redis is a cluster, and the export needs one server"
+        ) as caught:
+            sink.write([window("auth", 60, 1), window("cart", 60, 1)])
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_replica_is_refused_in_one_line(tmp_path: Path) -> None:
+    with (
+        redis_with(tmp_path, "--replicaof", "127.0.0.1", "1") as url,
+        closing(RedisSink(url, "t", TTL_S, generation=GENERATION, retries=0)) as sink,
+        pytest.raises(RedisTroubleError, match="Redis is a replica, and LAKEHOUSE_REDIS_URL has to name"),
+    ):
+        sink.write([window("auth", 60, 1)])
 
 
 def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
