@@ -79,12 +79,12 @@ def backlog(
     streams = choose(stream or ["metrics"], load_settings())
     names = [one.name for one in streams]
     with bench_services() as settings, open_lake(settings, "bench backlog", brief=False) as lake:
+        loads = [in_turn(name, (warmup, events), wide=wide) for name in names]
         if warmup:
-            for name in names:
-                send(in_turn(name, (warmup, events), wide=wide)[0], settings)
+            for first, _ in loads:
+                send(first, settings)
             run(lake, streams, LAYERS, settings, RunOptions(AVAILABLE_NOW))
-        for name in names:
-            load = in_turn(name, (warmup, events), wide=wide)[1]
+        for _, load in loads:
             send(replace(load, malformed=faults, late=faults, duplicates=faults), settings)
         title = f"backlog of {events:,} events each of {', '.join(names)} after {warmup:,} to warm up"
         table = Table(title=title)

@@ -282,7 +282,7 @@ def _to_first_line(
     with tempfile.NamedTemporaryFile() as said:
 
         def has_spoken() -> bool:
-            lines = Path(said.name).read_text(encoding="utf-8").splitlines()
+            lines = Path(said.name).read_text(encoding="utf-8", errors="replace").splitlines()
             return any(not line.upper().startswith("WARNING") for line in lines)
 
         process = _started(root, arguments, environment, said)

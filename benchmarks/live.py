@@ -44,6 +44,7 @@ from lakehouse.topics import create_topics
 
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 _DRAIN_TIMEOUT_S = 60.0
+_DRAIN_S = 30.0  # where nobody sees when all are there
 _LAYERS: Sequence[str] = LAYERS
 
 app = typer.Typer(add_completion=False)
@@ -59,6 +60,11 @@ class Plan:
     warmup_seconds: float
     arguments: Sequence[str] = ()
     kill_after_s: float | None = None
+
+    @property
+    def events(self) -> float:
+        """How many events are measured, of all streams."""
+        return self.rate * self.seconds * len(self.streams)
 
 
 @dataclass
@@ -158,9 +164,8 @@ def _measure(plan: Plan) -> Round:
         seen = _seen(plan, watcher, one)
         one.stop()
         seen |= _ages_in_lake(settings, plan.streams, None if watcher is not None else one.lines())
-        events = plan.rate * plan.seconds * len(plan.streams)
         found.ages = {place: ages.since(began) for place, ages in seen.items()}
-        found.cores, found.cpu_s_per_million = used.cpu_s / used.wall_s, used.cpu_s / events * 1e6
+        found.cores, found.cpu_s_per_million = used.cpu_s / used.wall_s, used.cpu_s / plan.events * 1e6
         found.peak_mb, found.steps = used.peak_mb, _steps(steps, used.wall_s)
         return found
 
@@ -180,13 +185,12 @@ def _measure_peer(plan: Plan) -> Round:
         with sampled(lambda: [one.process]) as used:
             Producers(plan, settings, plan.seconds, seed=2).wait()
         if several:
-            time.sleep(_DRAIN_TIMEOUT_S / 2)  # as long as the pipeline has
+            time.sleep(_DRAIN_S)  # as long as the pipeline has
         else:
             _await_events(plan, watcher)
         found.ages = {place: ages.since(began) for place, ages in watcher.end().items()}
         found.cores = used.cpu_s / used.wall_s
-        events = plan.rate * plan.seconds * len(plan.streams)
-        found.cpu_s_per_million = used.cpu_s / events * 1e6
+        found.cpu_s_per_million = used.cpu_s / plan.events * 1e6
         found.peak_mb = used.peak_mb
         return found
 
@@ -211,7 +215,7 @@ def places_of_metrics(settings: Settings) -> Places:
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:
     if watcher is None:
-        time.sleep(_DRAIN_TIMEOUT_S / 2)  # events that are not visible by then do not count
+        time.sleep(_DRAIN_S)  # events that are not visible by then do not count
         return {}
     _await_events(plan, watcher, one)
     return watcher.end()

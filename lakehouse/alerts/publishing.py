@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from lakehouse.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
-from lakehouse.sinks.transactional import Outgoing, Transactions, reported
+from lakehouse.sinks.transactional import Record, Transactions, reported
 from lakehouse.topics import create_topics, ends_of, records_up_to, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
@@ -69,7 +69,7 @@ class Publisher:
         with self._reported():
             require_listening(self._servers)  # does not wait for a broker that is gone
             records = [
-                Outgoing(
+                Record(
                     state_topic(self.topic),
                     key_of(key),
                     None if (alert := after.get(key)) is None else alert_as_json(alert),
@@ -78,7 +78,7 @@ class Publisher:
                 for key in changed
             ]
             records += [
-                Outgoing(
+                Record(
                     self.topic,
                     one.alert.id.encode(),
                     json.dumps(as_message(one), ensure_ascii=False).encode(),

@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
-from lakehouse.sinks.transactional import Outgoing, Reached, Transactions, reported
+from lakehouse.sinks.transactional import Reached, Record, Transactions, reported
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, limits_of
@@ -75,19 +75,19 @@ class Exporter:
         """Send the changes in order and commit them together with the progress."""
         partitions = list[int]()
 
-        def records() -> Iterator[Outgoing]:
+        def records() -> Iterator[Record]:
             for change in changes:
                 is_of_key = change.partition_by in {None, change.key}
                 if not is_of_key and not partitions:
                     partitions.extend(producer.partitions(self.topic))
-                yield Outgoing(
+                yield Record(
                     self.topic,
                     change.key.encode(),
                     None if change.value is None else change.value.encode(),
                     None if is_of_key else partition_of(change, partitions),
                 )
 
-        producer.commit(records(), self._group, {self.topic: reached})
+        producer.commit(records(), (self.topic, reached))
 
 
 class KafkaSink(Exporter):

@@ -20,7 +20,7 @@ from lakehouse.sinks.change import Change, next_chunk
 CALL_ROWS = 500  # of a script, during which Redis answers nobody else: some 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("redis_put.lua")
-_OLDER, _SAME, _NEW, _OPEN = 0, 1, 2, 4  # answers of the script
+_OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
 _PURGED_AT_ONCE = 100
 _LAYOUT = "layout 2"
 _RETRIES = 8
@@ -104,7 +104,7 @@ class RedisSink:
                 found = self._put(chunk, are_all=are_all)
             for change, how in zip(chunk, found, strict=True):
                 if how != _OLDER:
-                    written += how & _NEW == _NEW
+                    written += bool(how & _NEW)
                     (open_.add if how & _OPEN else open_.discard)((change.group, change.member))
         return Put(written, frozenset(open_))
 

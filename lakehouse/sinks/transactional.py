@@ -5,10 +5,9 @@ By librdkafka's client: a row takes a fifth of the CPU time of kafka-python's, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -30,7 +29,7 @@ class FencedError(ServiceError):
     """Another producer now has the transactional id."""
 
 
-class Outgoing(NamedTuple):
+class Record(NamedTuple):
     """A record to be sent; without a partition it goes to that of its key."""
 
     topic: str
@@ -46,9 +45,6 @@ class Reached:
 
     offset: int
     note: str
-
-
-NOTHING: Mapping[str, Reached] = MappingProxyType({})
 
 
 class Transactions:
@@ -72,7 +68,8 @@ class Transactions:
         self._patience_s = patience_s
         self._refused = list[ErrorCode]()
         self._fatal: ErrorCode | None = None
-        self._members = dict[str, object]()
+        self._name = name
+        self._member: object = None
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -104,19 +101,17 @@ class Transactions:
             raise KafkaException(found.error)
         return sorted(found.partitions)
 
-    def commit(
-        self, records: Iterable[Outgoing], group: str | None = None, reached: Mapping[str, Reached] = NOTHING
-    ) -> None:
-        """Send records in order, and commit them together with a group's progress by topic."""
+    def commit(self, records: Iterable[Record], progress: tuple[str, Reached] | None = None) -> None:
+        """Send records in order, and commit them with the progress in a topic of the group of this name."""
         self._refused.clear()
         try:
             self._producer.begin_transaction()
             for record in records:
                 self._send(record)
-            if group is not None:
-                positions = [TopicPartition(topic, 0, one.offset, one.note) for topic, one in reached.items()]
-                member = self._member_of(group)
-                self._producer.send_offsets_to_transaction(positions, member, self._patience_s)
+            if progress is not None:
+                topic, reached = progress
+                position = TopicPartition(topic, 0, reached.offset, reached.note)
+                self._producer.send_offsets_to_transaction([position], self._as_member(), self._patience_s)
             self._producer.commit_transaction(self._patience_s)
         except KafkaException as error:
             raise KafkaException(self._cause_of(error.args[0])) from error
@@ -137,7 +132,7 @@ class Transactions:
         if error.fatal() and self._fatal is None:
             self._fatal = error
 
-    def _send(self, record: Outgoing) -> None:
+    def _send(self, record: Record) -> None:
         partition = _ANY if record.partition is None else record.partition
         while True:
             try:
@@ -149,13 +144,13 @@ class Transactions:
             else:
                 return
 
-    def _member_of(self, group: str) -> object:
+    def _as_member(self) -> object:
         """Return what a commit names its group by; nobody joins it."""
-        if group not in self._members:
-            consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
-            self._members[group] = consumer.consumer_group_metadata()
+        if self._member is None:
+            consumer = Consumer({"bootstrap.servers": self._servers, "group.id": self._name, "log_level": 0})
+            self._member = consumer.consumer_group_metadata()
             consumer.close()
-        return self._members[group]
+        return self._member
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from lakehouse.sinks import (
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.redis import CALL_ROWS, RedisTroubleError
 from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
-from lakehouse.sinks.transactional import FencedError, Outgoing, Transactions, reported
+from lakehouse.sinks.transactional import FencedError, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
 from lakehouse.topics import Limits, create_topics
 from tests import redis_databases
@@ -255,8 +255,8 @@ def test_a_fenced_producer_says_so_and_commits_nothing(services: Endpoints, topi
         pytest.raises(FencedError, match="somebody else has it"),
         reported("the test", lambda: closed.append(1), "somebody else has it"),
     ):
-        first.commit([Outgoing(topic, b"zombie", b"")])
-    second.commit([Outgoing(topic, b"a", b"1")])
+        first.commit([Record(topic, b"zombie", b"")])
+    second.commit([Record(topic, b"a", b"1")])
     for producer in (first, second):
         producer.close()
 
