@@ -268,7 +268,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Write what runs to services.json, where settings.py finds the endpoints."""
+    """Write what runs to services.json, where settings/ finds the endpoints."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)

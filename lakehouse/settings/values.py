@@ -1,32 +1,19 @@
-"""Settings: environment variables (`LAKEHOUSE_…`) over an optional `lakehouse.toml` over defaults.
-
-`load_settings` reads them once, validated and frozen. Unknown keys are refused by name in both places. If
-neither names a broker or a Redis, the services that `lakehouse services up` runs under `home` are used, and
-after those the standard local ports.
-"""
+"""What a user can choose, and the checks of single values."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from lakehouse.errors import SettingsError
 from lakehouse.paths import absolute, lake_address, of_tables
 
 ENV_PREFIX = "LAKEHOUSE_"
-CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
-CACHE_VARIABLE = "LAKEHOUSE_CACHE"
-DEFAULT_CONFIG = Path("lakehouse.toml")
 _SHIFTS = {"k": 10, "m": 20, "g": 30}
 _CENTURY_S = 36_525 * 24 * 3600
 
@@ -291,7 +278,7 @@ class Settings(BaseSettings):
         environment.env_vars = {
             name: value
             for name, value in environment.env_vars.items()
-            if not _is_of_kubernetes(name.upper(), value or "")
+            if not is_of_kubernetes(name.upper(), value or "")
         }
         return env_settings, init_settings
 
@@ -306,93 +293,7 @@ class Settings(BaseSettings):
         return self.topics.get(default_name, default_name)
 
 
-def load_settings() -> Settings:
-    """Read the environment and the configuration file.
-
-    Raises SettingsError, naming every offending key, for unknown keys, values out of range, and a file that
-    is missing (if LAKEHOUSE_CONFIG names it) or is not TOML.
-    """
-    _refuse_unknown_variables()
-    path, values = _read_config()
-    try:
-        settings = Settings(**values)
-    except ValidationError as error:
-        raise SettingsError(_explain(error, path)) from None
-    except UnreadableSetting as error:
-        raise SettingsError(f"{error}; a table is JSON in the environment") from None
-    settings = _with_defaults(settings)
-    if settings.lake.startswith(("s3:", "s3a:", "s3n:")) and not settings.lake_has_one_writer:
-        raise SettingsError(
-            f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
-            "store for S3 only knows those of its own process. Set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one "
-            "application alone ever writes there (`lakehouse run all`, and no writing command beside it)"
-        )
-    return settings
-
-
-def services_file(home: Path) -> Path:
-    """Where `lakehouse services up` records the endpoints of what it started."""
-    return home / "services.json"
-
-
-def _refuse_unknown_variables() -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE, CACHE_VARIABLE}
-    unknown = sorted(
-        name
-        for name, value in os.environ.items()
-        if name.startswith(ENV_PREFIX) and name not in known and not _is_of_kubernetes(name, value)
-    )
-    if unknown:
-        raise SettingsError(
-            f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
-            f"known: {', '.join(sorted(known))}"
-        )
-
-
-def _is_of_kubernetes(name: str, value: str) -> bool:
+def is_of_kubernetes(name: str, value: str) -> bool:
+    """Whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
     is_link = name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value)
     return bool(is_link or _OF_KUBERNETES.fullmatch(name))
-
-
-def _read_config() -> tuple[Path, dict[str, Any]]:
-    named = os.environ.get(CONFIG_VARIABLE)
-    path = Path(named) if named else DEFAULT_CONFIG
-    try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if named:
-            raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which does not exist") from None
-        return path, {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"{path} could not be read: {error}") from None
-
-
-def _explain(error: ValidationError, path: Path) -> str:
-    lines = []
-    for item in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key} in {path}; known: {', '.join(sorted(Settings.model_fields))}")
-        else:
-            lines.append(f"{key}: {item['msg']} (from {ENV_PREFIX}{key.upper()} or {path})")
-    return "; ".join(lines)
-
-
-def _with_defaults(settings: Settings) -> Settings:
-    running = _running_services(settings.home)
-    update: dict[str, Any] = {}
-    if not settings.lake:
-        update["lake"] = str(settings.home / "lake")
-    if not settings.kafka_bootstrap_servers:
-        update["kafka_bootstrap_servers"] = running.get("kafka") or "127.0.0.1:9092"
-    if not settings.redis_url.get_secret_value():
-        update["redis_url"] = SecretStr(running.get("redis") or "redis://127.0.0.1:6379/0")
-    return settings.model_copy(update=update)
-
-
-def _running_services(home: Path) -> dict[str, str]:
-    try:
-        found = json.loads(services_file(home).read_text(encoding="utf-8"))
-        return {name: entry["endpoint"] for name, entry in found.items()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return {}  # nothing was started here, or by another program

@@ -1,0 +1,106 @@
+"""Reading settings: the environment over `lakehouse.toml` over defaults, every mistake named."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+
+from lakehouse.errors import SettingsError
+from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
+
+CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
+CACHE_VARIABLE = "LAKEHOUSE_CACHE"
+DEFAULT_CONFIG = Path("lakehouse.toml")
+
+
+def load_settings() -> Settings:
+    """Read the environment and the configuration file.
+
+    Raises SettingsError, naming every offending key, for unknown keys, values out of range, and a file that
+    is missing (if LAKEHOUSE_CONFIG names it) or is not TOML.
+    """
+    _refuse_unknown_variables()
+    path, values = _read_config()
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from None
+    except UnreadableSetting as error:
+        raise SettingsError(f"{error}; a table is JSON in the environment") from None
+    settings = _with_defaults(settings)
+    if settings.lake.startswith(("s3:", "s3a:", "s3n:")) and not settings.lake_has_one_writer:
+        raise SettingsError(
+            f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
+            "store for S3 only knows those of its own process. Set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one "
+            "application alone ever writes there (`lakehouse run all`, and no writing command beside it)"
+        )
+    return settings
+
+
+def services_file(home: Path) -> Path:
+    """Where `lakehouse services up` records the endpoints of what it started."""
+    return home / "services.json"
+
+
+def _refuse_unknown_variables() -> None:
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE, CACHE_VARIABLE}
+    unknown = sorted(
+        name
+        for name, value in os.environ.items()
+        if name.startswith(ENV_PREFIX) and name not in known and not is_of_kubernetes(name, value)
+    )
+    if unknown:
+        raise SettingsError(
+            f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
+            f"known: {', '.join(sorted(known))}"
+        )
+
+
+def _read_config() -> tuple[Path, dict[str, Any]]:
+    named = os.environ.get(CONFIG_VARIABLE)
+    path = Path(named) if named else DEFAULT_CONFIG
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which does not exist") from None
+        return path, {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"{path} could not be read: {error}") from None
+
+
+def _explain(error: ValidationError, path: Path) -> str:
+    lines = []
+    for item in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key} in {path}; known: {', '.join(sorted(Settings.model_fields))}")
+        else:
+            lines.append(f"{key}: {item['msg']} (from {ENV_PREFIX}{key.upper()} or {path})")
+    return "; ".join(lines)
+
+
+def _with_defaults(settings: Settings) -> Settings:
+    running = _running_services(settings.home)
+    update: dict[str, Any] = {}
+    if not settings.lake:
+        update["lake"] = str(settings.home / "lake")
+    if not settings.kafka_bootstrap_servers:
+        update["kafka_bootstrap_servers"] = running.get("kafka") or "127.0.0.1:9092"
+    if not settings.redis_url.get_secret_value():
+        update["redis_url"] = SecretStr(running.get("redis") or "redis://127.0.0.1:6379/0")
+    return settings.model_copy(update=update)
+
+
+def _running_services(home: Path) -> dict[str, str]:
+    try:
+        found = json.loads(services_file(home).read_text(encoding="utf-8"))
+        return {name: entry["endpoint"] for name, entry in found.items()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return {}  # nothing was started here, or by another program
