@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.loads import in_turn
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
@@ -40,7 +41,6 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
 from lakehouse.streams import BY_DEFAULT, choose
 from lakehouse.tables import Lake, open_lake
-from lakehouse.topics import create_topics
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 _FILE_WIDTH = 160  # columns of a table where there is no terminal; by default 80, which cut figures off

@@ -36,11 +36,11 @@ from benchmarks.applications import Pipeline, environment, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import choose
-from lakehouse.topics import create_topics
 
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 _DRAIN_TIMEOUT_S = 60.0

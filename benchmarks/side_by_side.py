@@ -29,6 +29,7 @@ from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, wr
 from benchmarks.loads import in_turn
 from benchmarks.measuring import application
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -36,7 +37,6 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import choose
 from lakehouse.tables import Lake, open_lake
-from lakehouse.topics import create_topics
 
 _THREADS = 2
 _GOLD = {

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox import producing
 from lakehouse.sandbox.loads import Load
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import scan_rows
 from lakehouse.streams import choose
-from lakehouse.topics import create_topics
 
 EVEN = "even"
 HOT_SHARE = 0.9

@@ -17,6 +17,12 @@ from rich.console import Console
 
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.events import Kind, note
+from lakehouse.kafka.topics import (
+    create_topics,
+    describe_topic,
+    require_broker,
+    unlimited,
+)
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
@@ -43,12 +49,6 @@ from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
-from lakehouse.topics import (
-    create_topics,
-    describe_topic,
-    require_broker,
-    unlimited,
-)
 
 INTERRUPTED = 130
 _FEW_WAITING = 200_000  # records of all topics

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -24,7 +25,6 @@ from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
 from lakehouse.streams import load
 from lakehouse.tables import Lake
-from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.chaos.checks import Books, differences
 from tests.chaos.files import TABLES

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import bronze
 from lakehouse.layers.step import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
@@ -33,7 +34,6 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
-from lakehouse.topics import create_topics
 from tests.frames import local_frame
 from tests.streams import METRICS, METRICS_1M, under
 

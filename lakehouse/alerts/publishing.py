@@ -18,8 +18,8 @@ from kafka import KafkaConsumer, TopicPartition
 from lakehouse.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import create_topics, ends_of, records_up_to, require_listening
 from lakehouse.sinks.transactional import Record, Transactions, reported
-from lakehouse.topics import create_topics, ends_of, records_up_to, require_listening
 
 TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0

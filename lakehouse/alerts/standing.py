@@ -14,8 +14,8 @@ from lakehouse.alerts.publishing import read_state, state_topic
 from lakehouse.alerts.rules import Rule
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import ends_of, records_up_to, require_listening
 from lakehouse.spark.query_errors import what_of
-from lakehouse.topics import ends_of, records_up_to, require_listening
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from kafka.structs import OffsetAndMetadata
 
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import ends_of
 from lakehouse.spark.query_errors import what_of
-from lakehouse.topics import ends_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.audit.whole_topic import WholeTopic
+from lakehouse.kafka.topics import offset_ranges
 from lakehouse.layers.outgoing import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
@@ -25,7 +26,6 @@ from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, Position, Progress
-from lakehouse.topics import offset_ranges
 
 _NOT_SENT = "in gold, but not in the topic"
 _NOT_IN_GOLD = "in the topic, but not in gold"

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.audit.whole_topic import WholeTopic
+from lakehouse.kafka.topics import offset_ranges
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import offsets_in, sources_in
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.stream import Contract, Source, Stream
 from lakehouse.tables import Lake
-from lakehouse.topics import offset_ranges
 
 Ranges = Mapping[int, tuple[int, int]]
 

@@ -19,9 +19,9 @@ from rich.console import Console
 from lakehouse.commands.options import grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
+from lakehouse.kafka.topics import require_broker
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.streams import read_settings
-from lakehouse.topics import require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

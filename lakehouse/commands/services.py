@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox import services
 from lakehouse.streams import load, read_settings
-from lakehouse.topics import create_topics
 
 if TYPE_CHECKING:
     from lakehouse.sandbox.services import Endpoints, State

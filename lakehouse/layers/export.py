@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import gold
 from lakehouse.layers.change_reading import ChangeReading
 from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, newest_since, outgoing, within
@@ -56,7 +57,6 @@ from lakehouse.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import Lake, Position, Progress
-from lakehouse.topics import create_topics
 
 _LOOK_EVERY_S = 5.0
 _EVICTED_EVERY_S = 600.0  # a Redis that is too small loses rows as fast as it gets them

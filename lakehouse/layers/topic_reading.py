@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from lakehouse import tables
 from lakehouse.errors import PositionError, StreamError
 from lakehouse.events import Kind, note
+from lakehouse.kafka.topics import OffsetLooker, describe_topic
 from lakehouse.layers.step import Allow, Permitted
 from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
@@ -28,7 +29,6 @@ from lakehouse.records.kafka_source import Place, ReadApart, invalid, misdated, 
 from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.spark.query_errors import heap_bytes, what_of
 from lakehouse.tables import Lake, Move
-from lakehouse.topics import OffsetLooker, describe_topic
 
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import write_whole
+from lakehouse.kafka.topics import accepts_connections, require_broker
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
 from lakehouse.spark import java
 from lakehouse.spark.jars import jars_directory, require_jars
-from lakehouse.topics import accepts_connections, require_broker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

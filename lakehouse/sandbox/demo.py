@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lakehouse.application import noted_run
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
@@ -31,7 +32,6 @@ from lakehouse.sandbox.services import stop as stop_services
 from lakehouse.settings import Settings
 from lakehouse.streams import load
 from lakehouse.tables import Lake, open_lake
-from lakehouse.topics import create_topics
 
 EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
 _SHAPES: Mapping[str, Mapping[str, float]] = {

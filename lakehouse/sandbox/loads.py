@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox import producing
 from lakehouse.sandbox.producing import SendingProgress, Summary
 from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
-from lakehouse.topics import create_topics
 
 _HOUR_S = 3600.0
 

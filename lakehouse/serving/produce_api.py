@@ -50,8 +50,8 @@ def router(settings: Settings) -> APIRouter:
 
 
 def _send(settings: Settings, stream: str, events: int) -> int:
+    from lakehouse.kafka.topics import require_broker
     from lakehouse.sandbox.loads import Load, send
-    from lakehouse.topics import require_broker
 
     require_broker(settings.kafka_bootstrap_servers)
     seed = secrets.randbelow(2**31)

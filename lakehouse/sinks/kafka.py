@@ -12,12 +12,12 @@ from kafka.partitioner import murmur2
 from kafka.structs import TopicPartition
 
 from lakehouse.errors import PositionError, ServiceError
+from lakehouse.kafka.topics import Limits, limits_of
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.sinks.transactional import Reached, Record, Transactions, reported
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position, Progress
-from lakehouse.topics import Limits, limits_of
 
 TRANSACTION_TIMEOUT_S = 600
 _END = "\0"  # librdkafka's client sends the note with the end of a string in C

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from kafka.errors import KafkaError
 
 from lakehouse.errors import PositionError, ServiceError
+from lakehouse.kafka.topics import Limits
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put
@@ -31,7 +32,6 @@ from lakehouse.sinks.sizes import TooLarge, weigh
 from lakehouse.sinks.transactional import Reached
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position
-from lakehouse.topics import Limits
 
 SLICED_FROM_ROWS = 50_000
 SLICED_FROM_BYTES = 32 << 20

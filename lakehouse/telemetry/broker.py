@@ -23,10 +23,10 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import admin_client, ends_of, require_listening
 from lakehouse.spark.query_errors import what_of
 from lakehouse.telemetry.open_transactions import open_transactions
 from lakehouse.telemetry.values import OpenTransaction
-from lakehouse.topics import admin_client, ends_of, require_listening
 
 _REQUEST_MS = 2_000
 _LOOK_S = 2.0

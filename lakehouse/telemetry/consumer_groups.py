@@ -17,13 +17,13 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import admin_client, require_listening
 from lakehouse.paths import local_path
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.progress import kafka_offsets
-from lakehouse.topics import admin_client, require_listening
 
 _EVERY_S = 2.0
 _REQUEST_MS = 5_000

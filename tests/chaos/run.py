@@ -22,9 +22,9 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
-from lakehouse.topics import create_topics
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene
 from tests.chaos.files import BRONZE, TABLES, behind

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.audit import Report, audit
 from lakehouse.errors import TableError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.maintenance.fold_state import clear_state
 from lakehouse.maintenance.upkeep import Keeper, tasks
@@ -38,7 +39,6 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import load
 from lakehouse.tables import Lake
-from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.chaos.checks import Verdicts, differences, gold_differences
 from tests.fuzz import commands, expected

@@ -16,12 +16,13 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError
 from pyspark.sql import SparkSession
 
-from lakehouse import topics
 from lakehouse.application import skipped
 from lakehouse.audit.landing import check_landing
 from lakehouse.catalog import ask
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.errors import SettingsError, StreamError
+from lakehouse.kafka import topics
+from lakehouse.kafka.topics import create_topics, unlimited
 from lakehouse.layers import bronze
 from lakehouse.layers.topic_reading import capped
 from lakehouse.ops.data_losses import LostRange
@@ -34,7 +35,6 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings, load_settings
 from lakehouse.tables import Lake
 from lakehouse.telemetry import Observer
-from lakehouse.topics import create_topics, unlimited
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.frames import local_frame

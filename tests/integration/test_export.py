@@ -32,6 +32,7 @@ from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.redis import check_redis
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
+from lakehouse.kafka.topics import Limits
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.layers.outgoing import newest_since
@@ -44,7 +45,6 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import RedisTroubleError
 from lakehouse.sinks.transactional import Transactions
 from lakehouse.tables import DELETED, Lake
-from lakehouse.topics import Limits
 from tests import redis_databases
 from tests.batches import planned, write
 from tests.conftest import MakeSettings

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.catalog import ask
 from lakehouse.events import Kind
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import newest
 from lakehouse.quality.gate import SuiteGate
@@ -22,7 +23,6 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
-from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.conftest import MakeSettings

@@ -20,6 +20,7 @@ from lakehouse import catalog, tables
 from lakehouse.audit.files import check_files
 from lakehouse.audit.landing import check_landing
 from lakehouse.errors import PositionError, StreamError, TableError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import silver
 from lakehouse.layers.step import Allow, LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
@@ -27,7 +28,6 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
-from lakehouse.topics import create_topics
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_

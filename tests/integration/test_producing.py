@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.producing import SendingProgress, bursts, produce
 from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.samples.mixing import Shares
-from lakehouse.topics import create_topics
 from tests.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000

@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import create_topics, require_broker
 from lakehouse.sandbox.processes import stop_process
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark import jars
-from lakehouse.topics import create_topics, require_broker
 from tests.pipeline import await_
 from tests.processes import closed_port, processes_of, unused_port
 from tests.streams import STREAMS

@@ -25,6 +25,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.errors import PositionError, ServiceError
+from lakehouse.kafka.topics import Limits, create_topics
 from lakehouse.sandbox.redis_server import RedisServer
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
@@ -43,7 +44,6 @@ from lakehouse.sinks.redis import CALL_ROWS, RedisTroubleError
 from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.transactional import FencedError, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
-from lakehouse.topics import Limits, create_topics
 from tests import redis_databases
 from tests.pipeline import await_, read_topic
 from tests.processes import ROOT

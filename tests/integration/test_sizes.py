@@ -13,8 +13,8 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
+from lakehouse.kafka.topics import OffsetLooker, create_topics
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.topics import OffsetLooker, create_topics
 from tests import processes
 from tests.processes import LAKEHOUSE, Place, finish
 

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from lakehouse.errors import ServiceError
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.measures import partition_lags
-from lakehouse.topics import create_topics
 from tests.pipeline import await_
 
 

@@ -1,0 +1,1 @@
+"""Access to Kafka: the only package that imports its clients."""
