@@ -59,7 +59,7 @@ def bench_services() -> Iterator[Settings]:
             update = {"kafka_bootstrap_servers": endpoints.kafka, "redis_url": SecretStr(endpoints.redis)}
             settings = settings.model_copy(update=update)
             topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
-            create_topics(endpoints.kafka, dict.fromkeys(topics, settings.topic_partitions))
+            create_topics(endpoints.access, dict.fromkeys(topics, settings.topic_partitions))
             yield settings
 
 
@@ -213,7 +213,7 @@ def closing(
 def _one_sided(settings: Settings, user: str) -> None:
     record = {"user1": user, "user2": "b", "timestamp": int(time.time() * 1000), "analytics": "x"}
     producing.produce(
-        settings.kafka_bootstrap_servers,
+        settings.kafka,
         "analyticsTopic",
         [Sample(b"k", json.dumps(record).encode(), "valid")],
     )

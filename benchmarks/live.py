@@ -177,7 +177,7 @@ def _measure_peer(plan: Plan) -> Round:
         outputs = [topic for name in plan.streams for topic in peer.OUTPUTS[name]]
         inputs = [topic for one in choose(plan.streams, settings) for topic in one.topics]
         topics = dict.fromkeys([*inputs, *outputs], settings.topic_partitions)
-        create_topics(settings.kafka_bootstrap_servers, topics)
+        create_topics(settings.kafka, topics)
         one = stack.enter_context(peer.running(settings, plan.streams, threads=2))
         watcher = stack.enter_context(watching(Places(settings.kafka_bootstrap_servers, places)))
         Producers(plan, settings, plan.warmup_seconds, seed=1).wait()

@@ -176,14 +176,14 @@ def _begin(stream: str, gap_s: int) -> None:
 
 def _send(loads: Sequence[Load], settings: Settings) -> Tally:
     topics = loads[0].topics(settings)
-    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
 
     def added() -> Iterator[Sample]:
         for sample in mixed(loads, settings):
             _tallying.add(sample)
             yield sample
 
-    summary = producing.produce(settings.kafka_bootstrap_servers, topics, added())
+    summary = producing.produce(settings.kafka, topics, added())
     if summary.acknowledged != sum(load.events for load in loads):
         raise LakehouseError(f"the broker accepted {summary.acknowledged:,} events: {summary.first_error}")
     return _tallying.sum_up()

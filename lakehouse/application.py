@@ -15,14 +15,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Console
 
-from lakehouse.errors import LakehouseError, SettingsError
+from lakehouse.errors import AccessDeniedError, LakehouseError, SettingsError
 from lakehouse.events import Kind, note
-from lakehouse.kafka.topics import (
-    create_topics,
-    describe_topic,
-    require_broker,
-    unlimited,
-)
+from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
@@ -118,15 +114,14 @@ def run_layers(
             f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
         )
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
-        _require_services(settings, layers, streams)
+        without = _require_services(settings, layers, streams)
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
         said = ", ".join(stream.name for stream in streams)
         lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
         brief = not is_live and is_small(settings.lake) and _few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         stop = run_.enter_context(stopping_on_signals(lake.spark))
-        if "bronze" in layers:
-            _warn_of_unlimited_topics(settings, streams, lines.notice)
+        _warn_of_topics(settings, streams, layers, without, lines.notice)
         run_.enter_context(shown)
         metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
@@ -175,22 +170,45 @@ def run_layers(
         lines.say("stopped" if stop.requested else "caught up")
 
 
-def _require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> None:
-    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics."""
+def _require_services(
+    settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]
+) -> list[str]:
+    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics.
+
+    Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
+    """
+    denied = []
     if {"bronze", "export"} & set(layers):
-        require_broker(settings.kafka_bootstrap_servers)
+        require_broker(settings.kafka)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
-        create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+        try:
+            create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        except AccessDeniedError as error:
+            denied.append(str(error))
     if "export" in layers:
         require_redis(settings.redis_url.get_secret_value())
+    return denied
 
 
-def _warn_of_unlimited_topics(
-    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
+def _warn_of_topics(
+    settings: Settings,
+    streams: Sequence[Stream],
+    layers: Collection[LayerName],
+    denied: Sequence[str],
+    notice: Callable[[str], None],
 ) -> None:
-    """Tell of topics in whose records have no limit of their size in memory, or of their timestamps."""
+    """Tell what the broker denies, and of topics in whose records have no limit of size or of timestamp."""
+    for reason in denied:
+        notice(reason)
+    if "bronze" not in layers:
+        return
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
-    found = unlimited(settings.kafka_bootstrap_servers, topics)
+    found = unlimited(settings.kafka, topics)
+    if found.untold:
+        notice(
+            f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
+            "these topics, so Kafka's own are assumed (docs/security.md, DescribeConfigs)"
+        )
     if found.packed:
         notice(
             f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
@@ -284,9 +302,12 @@ def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)
-    topics = (describe_topic(settings.kafka_bootstrap_servers, settings.topic(one.topic)) for one in sources)
+    topics = (describe_topic(settings.kafka, settings.topic(one.topic)) for one in sources)
     records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
-    return sum(records) <= _FEW_WAITING
+    try:
+        return sum(records) <= _FEW_WAITING
+    except AccessDeniedError:
+        return False
 
 
 def _upkeep(

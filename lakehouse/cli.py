@@ -19,6 +19,7 @@ from lakehouse.commands import (
     maintain,
     produce,
     rebuild,
+    rights,
     run,
     serve,
     services,
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(demo.app)
 app.add_typer(services.app, name="services")
+app.add_typer(rights.app)
 app.add_typer(setup.app)
 app.add_typer(produce.app, name="produce")
 app.add_typer(run.app)

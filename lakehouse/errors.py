@@ -3,6 +3,7 @@
     LakehouseError
     ├── SettingsError         a setting is unknown, malformed or contradicts another
     ├── ServiceError          a broker or Redis could not be started, reached or stopped
+    │   └── AccessDeniedError a broker denies a right to this application
     ├── ProduceError          events could not be delivered to a topic
     ├── VersionError          Spark or Delta lacks what this code needs of it
     ├── TableError            a Delta table is missing, or not what the stream declares
@@ -37,6 +38,10 @@ class SettingsError(LakehouseError):
 
 class ServiceError(LakehouseError):
     """A broker or Redis could not be started, reached or stopped."""
+
+
+class AccessDeniedError(ServiceError):
+    """A broker denies a right to this application: it names the user, the operation and the resource."""
 
 
 class ProduceError(LakehouseError):

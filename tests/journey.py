@@ -68,7 +68,7 @@ class Journey:
     def travel(self) -> None:
         """Go through all chapters."""
         topics = {self.settings.topic(name): 2 for one in STREAMS for name in one.topics}
-        create_topics(self.settings.kafka_bootstrap_servers, topics)
+        create_topics(self.settings.kafka, topics)
         loaded = self._load(seed=1)
         for chapter in ("first", "repeated"):
             self.done[chapter] = Counter()

@@ -101,7 +101,7 @@ def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
     """A place on the session's services, with a Redis database that no other test uses."""
     with redis_databases.emptied(services.redis, database) as url:
         made = Place(home, services, url, uuid.uuid4().hex[:8])
-        create_topics(services.kafka, {made.topic_in: 4})
+        create_topics(services.access, {made.topic_in: 4})
         yield made
 
 

@@ -355,3 +355,72 @@ def test_a_home_or_a_lake_that_no_reader_finds_by_its_name_is_refused_with_the_v
         with pytest.raises(SettingsError, match=f"'%41' is in the path .*choose another.*{variable}"):
             load_settings()
         monkeypatch.delenv(variable)
+
+
+def test_kafka_is_reached_by_one_value(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "password").write_text("one\n", encoding="utf-8")
+    for name, value in {
+        "BOOTSTRAP_SERVERS": "broker:9093",
+        "SECURITY_PROTOCOL": "SASL_SSL",
+        "SASL_MECHANISM": "PLAIN",
+        "SASL_USERNAME": "me",
+        "SASL_PASSWORD_FILE": "password",
+        "CLIENT_PROPERTIES": '{"metadata.max.age.ms": 180000}',
+    }.items():
+        monkeypatch.setenv(f"LAKEHOUSE_KAFKA_{name}", value)
+
+    access = load_settings().kafka
+
+    assert access.for_librdkafka() == {
+        "bootstrap.servers": "broker:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "one",
+        "metadata.max.age.ms": "180000",
+    }
+    (directory / "password").write_text("two", encoding="utf-8")
+    assert access.for_librdkafka()["sasl.password"] == "two"
+
+
+def test_a_secret_may_lie_in_a_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "url").write_text("redis://:pw@cache:6379/0\n", encoding="utf-8")
+    (directory / "hooks").write_text("https://a.example/x\n\nhttps://b.example/y\n", encoding="utf-8")
+    write_toml(directory, "redis_url_file = 'url'")
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOKS_FILE", "hooks")
+
+    settings = load_settings()
+
+    assert settings.redis_url.get_secret_value() == "redis://:pw@cache:6379/0"
+    assert [one.get_secret_value() for one in settings.alert_webhooks] == [
+        "https://a.example/x",
+        "https://b.example/y",
+    ]
+    assert "pw" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"REDIS_URL_FILE": "nowhere"}, "redis_url_file: nowhere cannot be read"),
+        (
+            {"REDIS_URL_FILE": "bad", "REDIS_URL": "redis://a:1/0"},
+            "both redis_url and redis_url_file are set; one says all",
+        ),
+        ({"REDIS_URL_FILE": "bad"}, "redis_url: Value error, it cannot be read as a URL"),
+        ({"KAFKA_SASL_PASSWORD": "p"}, "LAKEHOUSE_KAFKA_SASL_PASSWORD set, which"),
+        ({"HOME_FILE": "bad"}, "unknown environment variable LAKEHOUSE_HOME_FILE"),
+    ],
+)
+def test_a_secret_that_cannot_be_used_is_refused_without_its_text(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    (directory / "bad").write_text("redis://:p/w@host:1/0", encoding="utf-8")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"LAKEHOUSE_{name}", value)
+
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+
+    assert said in str(refusal.value)
+    assert "p/w" not in str(refusal.value)

@@ -13,12 +13,15 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 
-from kafka import KafkaConsumer, TopicPartition
-
 from lakehouse.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import create_topics, ends_of, records_up_to, require_listening
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import Consumer, TopicPartition
+from lakehouse.kafka.offsets import ends_of, records_up_to
+from lakehouse.kafka.probe import require_listening
+from lakehouse.kafka.refusals import asking
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sinks.transactional import Record, Transactions, reported
 
 TRANSACTION_TIMEOUT_S = 60
@@ -37,26 +40,24 @@ class Publisher:
     Raises ServiceError if the broker does not accept them: a FencedError if another process has taken over.
     """
 
-    def __init__(
-        self, bootstrap_servers: str, topic: str, warn: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self._servers = bootstrap_servers
+    def __init__(self, access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None) -> None:
+        self._access = access
         self._warn = warn
         self.topic = topic
         self._producer: Transactions | None = None
 
     def start(self) -> dict[Key, Alert]:
         """Fence any earlier publisher, and return the state to continue from."""
-        create_topics(self._servers, {self.topic: 1})
-        create_topics(self._servers, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
+        create_topics(self._access, {self.topic: 1})
+        create_topics(self._access, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
         with self._reported():
             self._producer = Transactions(
-                self._servers,
+                self._access,
                 f"lakehouse-alerts-to-{self.topic}",
                 timeout_s=TRANSACTION_TIMEOUT_S,
                 patience_s=_PATIENCE_S,
             )
-            return read_state(self._servers, self.topic, self._warn)
+            return read_state(self._access, self.topic, self._warn)
 
     def publish(self, before: State, after: State, told: Sequence[Notification]) -> None:
         """Commit the changed state together with the notifications; does nothing without either."""
@@ -67,7 +68,7 @@ class Publisher:
         if producer is None:
             raise ServiceError(f"alerts to topic {self.topic} have not been started")
         with self._reported():
-            require_listening(self._servers)  # does not wait for a broker that is gone
+            require_listening(self._access)  # does not wait for a broker that is gone
             records = [
                 Record(
                     state_topic(self.topic),
@@ -104,15 +105,15 @@ class Publisher:
 
 
 def read_state(
-    bootstrap_servers: str, topic: str, warn: Callable[[str], None] = lambda _: None
+    access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
     """Return the alerts in the state topic, including pending ones; `warn` is told of others' records."""
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers.split(","), group_id=None, isolation_level="read_committed"
-    )
-    with closing(consumer):
+    with (
+        asking(access, {"topic": f"Read topic {partition.topic}"}),
+        closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer,
+    ):
         consumer.assign([partition])
         first, ends = ends_of(consumer, [partition])
         for record in records_up_to(consumer, first, ends):

@@ -7,14 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
-
 from lakehouse.alerts.evaluating import Alert
 from lakehouse.alerts.publishing import read_state, state_topic
 from lakehouse.alerts.rules import Rule
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import ends_of, records_up_to, require_listening
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import Consumer, TopicPartition
+from lakehouse.kafka.offsets import ends_of, records_up_to
+from lakehouse.kafka.probe import require_listening
 from lakehouse.spark.query_errors import what_of
 
 
@@ -26,21 +27,18 @@ class Standing:
     told: tuple[Mapping[str, Any], ...] = ()
 
 
-def standing(bootstrap_servers: str, topic: str, most: int) -> Standing:
+def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
     """Return what the alert process has written, and of its notifications the last `most`.
 
     Empty if there never was one; records that others have written are left out. Raises ServiceError if the
     topics cannot be read.
     """
-    require_listening(bootstrap_servers)
+    require_listening(access)
     try:
-        consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers.split(","), group_id=None, isolation_level="read_committed"
-        )
-        with closing(consumer):
+        with closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer:
             topics = consumer.topics()
             told = _last(consumer, topic, most) if topic in topics else []
-        state = read_state(bootstrap_servers, topic) if state_topic(topic) in topics else {}
+        state = read_state(access, topic) if state_topic(topic) in topics else {}
     except Exception as error:  # whatever the client raises: an answer with the reason is better than none
         raise ServiceError(f"alerts of topic {topic} could not be read: {what_of(error)}") from error
     firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
@@ -53,7 +51,7 @@ def threshold_of(rule: Rule) -> float | None:
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 
 
-def _last(consumer: KafkaConsumer, topic: str, most: int) -> Sequence[Mapping[str, Any]]:
+def _last(consumer: Consumer, topic: str, most: int) -> Sequence[Mapping[str, Any]]:
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)

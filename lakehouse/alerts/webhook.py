@@ -19,13 +19,17 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
-from kafka.structs import OffsetAndMetadata
-
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import ends_of
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import (
+    Consumer,
+    KafkaError,
+    OffsetAndMetadata,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+)
+from lakehouse.kafka.offsets import ends_of
 from lakehouse.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0
@@ -48,14 +52,14 @@ class Webhook:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        access: KafkaAccess,
         topic: str,
         url: str,
         warn: Callable[[str], None],
         *,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        self._servers = bootstrap_servers
+        self._access = access
         self._topic = topic
         self._url = url
         self._name = f"webhook at {urlsplit(url).hostname}"  # the rest of a URL may be secret
@@ -92,9 +96,9 @@ class Webhook:
         self._stopping.set()
         self._thread.join(patience_s)
 
-    def _positioned(self) -> KafkaConsumer:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self._servers.split(","),
+    def _positioned(self) -> Consumer:
+        consumer = Consumer(
+            self._access,
             group_id=self.group,
             enable_auto_commit=False,
             auto_offset_reset="earliest",  # if the topic no longer has what comes next
@@ -107,7 +111,7 @@ class Webhook:
             raise
         return consumer
 
-    def _position(self, consumer: KafkaConsumer) -> None:
+    def _position(self, consumer: Consumer) -> None:
         partitions = [
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
@@ -122,7 +126,8 @@ class Webhook:
             consumer.seek(one, consumer.committed(one))
 
     def _work(self) -> None:
-        pause_s, consumer, is_refused = self._first_pause_s, self._consumer, False
+        consumer: Consumer | None = self._consumer
+        pause_s, is_refused = self._first_pause_s, False
         while True:
             try:
                 if consumer is None:
@@ -178,7 +183,7 @@ class _AwayError(Exception):
     """The webhook has not accepted a notification."""
 
 
-def _close(consumer: KafkaConsumer | None) -> None:
+def _close(consumer: Consumer | None) -> None:
     if consumer is not None:
         with suppress(Exception):
             consumer.close()

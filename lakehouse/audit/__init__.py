@@ -27,7 +27,7 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.redis import check_redis
 from lakehouse.audit.report import Check, Compared, Difference, Report
-from lakehouse.errors import TableError
+from lakehouse.errors import AccessDeniedError, TableError
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.spark.query_errors import error_line
@@ -85,13 +85,13 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
     def about(name: str, subject: str) -> Compared:
         return Compared(stream.name, name, subject)
 
-    servers = settings.kafka_bootstrap_servers
+    access = settings.kafka
     yield about("files", "every table"), partial(check_files, lake, stream)
     for source in stream.sources:
         name = source.table
         if lake.exists("bronze", name):
             topic = settings.topic(source.topic)
-            look = partial(check_landing, lake, stream, source, topic, servers)
+            look = partial(check_landing, lake, stream, source, topic, access)
             yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
                 yield about("books", f"silver.{name}"), partial(check_books, lake, stream, source)
@@ -103,7 +103,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
         for one in kept:
             if one.export.topic is not None:
                 topic = settings.topic(one.export.topic)
-                look = partial(check_topic, lake, stream, one, topic, servers)
+                look = partial(check_topic, lake, stream, one, topic, access)
                 yield about("exported", f"gold.{one.name}"), look
             yield about("redis", f"gold.{one.name}"), partial(check_redis, lake, stream, one, settings, now)
 
@@ -120,5 +120,5 @@ def _made(subject: Compared, look: _Look) -> Sequence[Check]:
 def _looked(subject: Compared, look: _Look) -> Sequence[Check]:
     try:
         return look()
-    except (PySparkException, Py4JJavaError, TableError) as error:
+    except (PySparkException, Py4JJavaError, TableError, AccessDeniedError) as error:
         return [subject.found(0, 1, [Difference({}, f"could not be compared: {error_line(error)}")])]

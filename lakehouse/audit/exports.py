@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.audit.whole_topic import WholeTopic
-from lakehouse.kafka.topics import offset_ranges
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.layers.outgoing import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
@@ -50,25 +51,23 @@ class _Sent:
 
 
 def check_topic(
-    lake: Lake, stream: Stream, table: MergedTable, topic: str, bootstrap_servers: str
+    lake: Lake, stream: Stream, table: MergedTable, topic: str, access: KafkaAccess
 ) -> list[Check]:
     """Compare a gold table with the topic that it is exported to."""
-    return WholeTopic(lake.spark, bootstrap_servers, topic).asked(
-        lambda records: _check(lake, stream, table, records)
-    )
+    return WholeTopic(lake.spark, access, topic).asked(lambda records: _check(lake, stream, table, records))
 
 
 def _check(lake: Lake, stream: Stream, table: MergedTable, records: WholeTopic) -> list[Check]:
-    topic, bootstrap_servers = records.name, records.servers
+    topic, access = records.name, records.access
     subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
     group = progress_group(table.name, topic)
-    progress = read_progress(bootstrap_servers, group, topic)
+    progress = read_progress(access, group, topic)
     progress = progress or sent.noted(lake.spark, lake.path("gold", table.name), topic)
-    unknown = _unknown_progress(lake, table, topic, progress, bootstrap_servers)
+    unknown = _unknown_progress(lake, table, topic, progress, access)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
     try:
-        ranges = offset_ranges(bootstrap_servers, topic)
+        ranges = offset_ranges(access, topic)
         found = None if progress is None else _sent(lake, table, progress.position, ranges, records)
         if found is None:
             return [subject.compared(0, notes=["nothing has been exported yet"])]
@@ -115,13 +114,13 @@ def exported_version(lake: Lake, table: MergedTable, position: Position | None) 
 
 
 def _unknown_progress(
-    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, bootstrap_servers: str
+    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, access: KafkaAccess
 ) -> str | None:
     """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
     if progress is not None:
         is_ours = progress.table == tables.table_id(lake.spark, lake.path("gold", table.name))
         return None if is_ours else f"rows were sent of another table, with id {progress.table}"
-    if any(end for _, end in offset_ranges(bootstrap_servers, topic).values()):
+    if any(end for _, end in offset_ranges(access, topic).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 

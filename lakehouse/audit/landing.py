@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
 from lakehouse.audit.whole_topic import WholeTopic
-from lakehouse.kafka.topics import offset_ranges
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import offsets_in, sources_in
@@ -21,12 +22,10 @@ from lakehouse.tables import Lake
 Ranges = Mapping[int, tuple[int, int]]
 
 
-def check_landing(
-    lake: Lake, stream: Stream, source: Source, topic: str, bootstrap_servers: str
-) -> list[Check]:
+def check_landing(lake: Lake, stream: Stream, source: Source, topic: str, access: KafkaAccess) -> list[Check]:
     """Compare the topic with bronze, record by record."""
-    return WholeTopic(lake.spark, bootstrap_servers, topic).asked(
-        lambda records: _check(lake, stream, source, records, offset_ranges(bootstrap_servers, topic))
+    return WholeTopic(lake.spark, access, topic).asked(
+        lambda records: _check(lake, stream, source, records, offset_ranges(access, topic))
     )
 
 

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.refusals import denied
 from lakehouse.records.kafka_source import Place, misdated, read_apart, read_between
 from lakehouse.records.offsets import OffsetRange
 
@@ -19,10 +21,10 @@ _Span = tuple[int, int]
 class WholeTopic:
     """A topic's records. What Spark's source does not take is found when rows are read, see `asked`."""
 
-    def __init__(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
         self._spark = spark
         self.name = topic
-        self.servers = bootstrap_servers
+        self.access = access
         self._ends: Mapping[int, int] = {}
         self._apart: dict[Place, tuple[int, DataFrame]] = {}
 
@@ -32,6 +34,9 @@ class WholeTopic:
             try:
                 return ask(self)
             except Exception as error:
+                no = denied(self.access, error, {"topic": f"Read topic {self.name}"})
+                if no is not None:
+                    raise no from error
                 place = misdated(error)
                 if place is None or place in self._apart:
                     raise
@@ -47,13 +52,13 @@ class WholeTopic:
             for number, span in ranges.items()
         ]
         by_turn = [dict(one for one in turn if one is not None) for turn in zip_longest(*spans)]
-        frames = [read_between(self._spark, self.servers, self.name, turn) for turn in by_turn or [{}]]
+        frames = [read_between(self._spark, self.access, self.name, turn) for turn in by_turn or [{}]]
         return reduce(DataFrame.unionByName, [*frames, *(rows for _, rows in self._apart.values())])
 
     def _set_apart(self, place: Place) -> None:
         while True:
             end = self._ends[place.partition]
-            found = read_apart(self._spark, self.servers, place, end)
+            found = read_apart(self._spark, self.access, place, end)
             self._apart[place] = found.reached, found.rows
             place = Place(place.topic, place.partition, found.reached)
             if not found.is_misdated or found.reached >= end:

@@ -83,7 +83,7 @@ def _watch(
         watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, _warn)))
         watched.start()
         webhooks = [
-            Webhook(settings.kafka_bootstrap_servers, settings.alert_topic, url.get_secret_value(), _warn)
+            Webhook(settings.kafka, settings.alert_topic, url.get_secret_value(), _warn)
             for url in settings.alert_webhooks
         ]
         for webhook in webhooks:

@@ -19,7 +19,7 @@ from rich.console import Console
 from lakehouse.commands.options import grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
-from lakehouse.kafka.topics import require_broker
+from lakehouse.kafka.probe import require_broker
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.streams import read_settings
 
@@ -151,7 +151,7 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
     )
     settings = read_settings()
     load.samples(settings)  # refuses contradictory shares before the broker is contacted
-    require_broker(settings.kafka_bootstrap_servers)
+    require_broker(settings.kafka)
 
     errors = Console(stderr=True)
     at = f"at {load.rate:,g}/s" if load.rate else "as fast as possible"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lakehouse.kafka.rights import grant
 from lakehouse.kafka.topics import create_topics
+from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
+from lakehouse.sandbox.broker import PIPELINE, PRODUCER
 from lakehouse.streams import load, read_settings
 
 if TYPE_CHECKING:
@@ -27,7 +30,17 @@ app = typer.Typer(
 
 
 @app.command()
-def up() -> None:
+def up(
+    *,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Give the broker TLS, users and rights, now and at later starts. Other commands find what "
+            "they need by themselves; the pipeline's user has the rights that `lakehouse rights` lists.",
+        ),
+    ] = False,
+) -> None:
     """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
     Safe to repeat: running services are left alone. Ports are LAKEHOUSE_KAFKA_PORT and LAKEHOUSE_REDIS_PORT
@@ -37,9 +50,22 @@ def up() -> None:
     console, settings = _console(), read_settings()
     began = time.monotonic()
     with console.status("starting the local services"):
-        endpoints = services.start(settings, on_progress=lambda message: _say(console, message))
-        topics = [settings.topic(name) for stream in load(settings) for name in stream.topics]
-        made = create_topics(endpoints.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        endpoints = services.start(
+            settings, secure=secure, on_progress=lambda message: _say(console, message)
+        )
+        settings, streams = settings.model_copy(update=endpoints.update), load(settings)
+        topics = [settings.topic(name) for stream in streams for name in stream.topics]
+        admin = services.administrator(settings)
+        made = create_topics(admin or settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        if admin is not None:
+            grant(admin, PIPELINE, rights_of_pipeline(streams, settings))
+            grant(admin, PRODUCER, rights_of_producer(streams, settings))
+            password = settings.home / "kafka" / "security" / f"{PRODUCER}.password"
+            _say(
+                console,
+                f"kafka: events are sent by another user: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
+                f"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE={password} lakehouse produce …",
+            )
     if made:
         _say(console, f"topics made: {', '.join(made)}")
     _say(

@@ -85,7 +85,7 @@ class _Landing(Step):
             self.name,
             self._path,
             settings.topic(source.topic),
-            bootstrap_servers=settings.kafka_bootstrap_servers,
+            access=settings.kafka,
             max_records=settings.max_records_per_batch,
             max_bytes=settings.bytes_per_batch,
             permitted=permitted,

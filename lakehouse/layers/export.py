@@ -95,7 +95,7 @@ class _Export(Step):
         self._table = table
         self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
         self._path = lake.ensure_source(gold.spec(table))
-        self._servers = settings.kafka_bootstrap_servers
+        self._access = settings.kafka
         self._notice = permitted.notice
         self._max_bytes = settings.bytes_per_batch
         self._kafka = _kafka_sink(table, settings)
@@ -239,7 +239,7 @@ class _Export(Step):
             position, ahead = here or there, None
         else:
             position, ahead = here, there.position if here.position.is_before(there.position) else None
-        sliced = None if topic is None else last_sliced(self._servers, self._table.name, topic)
+        sliced = None if topic is None else last_sliced(self._access, self._table.name, topic)
         if sliced is None or sliced.table != table_id or ahead is not None:
             return position, ahead
         if position is None or position.position.is_before(sliced.after):
@@ -273,7 +273,7 @@ class _Export(Step):
         if self._kafka is None:
             return send_in_slices(rows, None, put, span, slice_rows=SLICE_ROWS)
         sliced = SlicedSink(
-            self._servers,
+            self._access,
             self._kafka.topic,
             self._table.name,
             self._kafka.take_over(),
@@ -386,7 +386,5 @@ def _kafka_sink(table: MergedTable, settings: Settings) -> KafkaSink | None:
     if table.export.topic is None:
         return None
     topic = settings.topic(table.export.topic)
-    create_topics(settings.kafka_bootstrap_servers, {topic: settings.topic_partitions})
-    return KafkaSink(
-        settings.kafka_bootstrap_servers, topic, table.name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
-    )
+    create_topics(settings.kafka, {topic: settings.topic_partitions})
+    return KafkaSink(settings.kafka, topic, table.name, transaction_timeout_s=TRANSACTION_TIMEOUT_S)

@@ -20,7 +20,10 @@ from pyspark.sql import DataFrame
 from lakehouse import tables
 from lakehouse.errors import PositionError, StreamError
 from lakehouse.events import Kind, note
-from lakehouse.kafka.topics import OffsetLooker, describe_topic
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.offsets import OffsetLooker
+from lakehouse.kafka.refusals import denied
+from lakehouse.kafka.topics import describe_topic
 from lakehouse.layers.step import Allow, Permitted
 from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
@@ -65,7 +68,7 @@ class TopicReading:
         path: str,
         topic: str,
         *,
-        bootstrap_servers: str,
+        access: KafkaAccess,
         max_records: int,
         max_bytes: int,
         permitted: Permitted,
@@ -74,13 +77,13 @@ class TopicReading:
         self._query = query
         self._path = path
         self._topic = topic
-        self._servers = bootstrap_servers
+        self._access = access
         self._max_records = max_records
         self._room = min(max_bytes, heap_bytes(lake.spark) // _PARTS_OF_HEAP)
         self._permitted = permitted
         self._until: Offsets | None = None
         self._apart = dict[int, int]()  # from where on a partition's records are read apart
-        self._looker = OffsetLooker(bootstrap_servers, topic)
+        self._looker = OffsetLooker(access, topic)
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
@@ -123,7 +126,13 @@ class TopicReading:
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read apart, from now on, the record at which Spark's source has failed; tell whether it is one."""
+        """Read apart, from now on, the record at which Spark's source has failed; tell whether it is one.
+
+        Raises AccessDeniedError if it has failed because the topic may not be read.
+        """
+        no = denied(self._access, error, {"topic": f"Read topic {self._topic}"})
+        if no is not None:
+            raise no from error
         place = misdated(error) or invalid(error)
         if place is None or self._apart.get(place.partition, sys.maxsize) <= place.offset:
             return False
@@ -142,7 +151,7 @@ class TopicReading:
         }
         ranges = capped(ahead, most)
         rows = (
-            [read_between(self._lake.spark, self._servers, self._topic, ranges, singly=singly)]
+            [read_between(self._lake.spark, self._access, self._topic, ranges, singly=singly)]
             if ranges
             else []
         )
@@ -158,11 +167,11 @@ class TopicReading:
 
     def _read_apart(self, place: Place, end: int) -> ReadApart:
         try:
-            return read_apart(self._lake.spark, self._servers, place, end)
+            return read_apart(self._lake.spark, self._access, place, end)
         except (Py4JError, TimeoutError) as error:
             bad = invalid(error)
             if bad is not None and bad.offset > place.offset:
-                return read_apart(self._lake.spark, self._servers, place, bad.offset)
+                return read_apart(self._lake.spark, self._access, place, bad.offset)
             raise StreamError(
                 f"{self._query} cannot read the record at {place}, and neither can Kafka's own client: "
                 f"{what_of(error)}. If that lasts, {skipping(str(place))}"
@@ -194,7 +203,7 @@ class TopicReading:
 
         Raises PositionError if it is not the one that was read.
         """
-        known = describe_topic(self._servers, self._topic)
+        known = describe_topic(self._access, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
         self._refuse_other_topic(source, is_there=known is not None)
         return None if known is None else source

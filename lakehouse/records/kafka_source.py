@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.records.validation import HEADERS, is_kafka_time
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.kafka_client import records_between
@@ -41,6 +42,7 @@ APART = 1_000
 
 _APART_BYTES = 16 << 20
 _GROUP = "lakehouse"
+_COMMITTED = {"isolation.level": "read_committed"}
 _FIRST_GREGORIAN_MS = -12_219_292_800_000  # 1582-10-15
 _LAST_OF_SPARK_MS = (2**63 - 1) // 1000
 _FOUND = StructType([*RECORDS.fields[:6], StructField("ms", LongType()), RECORDS["timestamp_type"]])
@@ -77,7 +79,7 @@ class Place:
 
 def read_between(
     spark: SparkSession,
-    bootstrap_servers: str,
+    access: KafkaAccess,
     topic: str,
     ranges: Mapping[int, tuple[int, int]],
     *,
@@ -93,7 +95,8 @@ def read_between(
         for side in (0, 1)
     )
     options = {
-        **{f"kafka.{name}": value for name, value in _client(bootstrap_servers).items()},
+        **access.for_spark(),
+        **{f"kafka.{name}": value for name, value in _COMMITTED.items()},
         # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
         # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
         "kafka.fetch.max.wait.ms": "10",
@@ -120,7 +123,7 @@ class ReadApart:
 
 
 def read_apart(
-    spark: SparkSession, bootstrap_servers: str, first: Place, end: int, *, most_bytes: int = _APART_BYTES
+    spark: SparkSession, access: KafkaAccess, first: Place, end: int, *, most_bytes: int = _APART_BYTES
 ) -> ReadApart:
     """Read a partition's records, as RECORDS, from a place on and before an offset, in the driver.
 
@@ -128,7 +131,7 @@ def read_apart(
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(
-        spark, _client(bootstrap_servers), first.topic, first.partition, span, most_bytes=most_bytes
+        spark, access.for_java() | _COMMITTED, first.topic, first.partition, span, most_bytes=most_bytes
     )
     named = [dict(zip(_FOUND.names, one, strict=True)) for one in found]
     rows = spark.createDataFrame(pa.Table.from_pylist(named, _ARROW), _FOUND)
@@ -149,10 +152,6 @@ def invalid(error: BaseException) -> Place | None:
         return None
     topic, partition, offset = found.group(1, 2, 3) if found[1] else found.group(5, 6, 4)
     return Place(topic, int(partition), int(offset))
-
-
-def _client(bootstrap_servers: str) -> dict[str, str]:
-    return {"bootstrap.servers": bootstrap_servers, "isolation.level": "read_committed"}
 
 
 @cache

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import write_whole
-from lakehouse.kafka.topics import accepts_connections, require_broker
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.probe import accepts_connections, require_broker
+from lakehouse.kafka.rights import set_passwords
+from lakehouse.sandbox.certificates import make_security
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
+from lakehouse.settings.secrets import SecretFile
 from lakehouse.spark import java
 from lakehouse.spark.jars import jars_directory, require_jars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ADMIN, PIPELINE, PRODUCER = "admin", "lakehouse", "producer"
+
 _MAIN_CLASS = "kafka.Kafka"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _NEVER = 2**31 - 1
 
 # Settings that differ from Kafka's defaults, each for a broker that one person uses.
@@ -79,12 +86,19 @@ class KafkaServer(Service):
     """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
 
     Beside it, kafka-console.log has the JVM's own output and the errors, so its end says why a start failed.
-    A `brief` broker runs for minutes with little to do, so its JVM optimizes little.
+    A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one has TLS,
+    users by SCRAM-SHA-512 at its port and by certificate at a second one, and denies what is not granted.
     """
 
     name: ClassVar[str] = "kafka"
 
     brief: bool = False
+    secure: bool = False
+
+    @property
+    def security(self) -> Path:
+        """Directory of the certificates and passwords of a secured broker."""
+        return self.directory / "security"
 
     @property
     def console(self) -> Path:
@@ -110,9 +124,8 @@ class KafkaServer(Service):
         settings = {
             **_SETTINGS,
             "log.dirs": str(self.data),
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
             "controller.quorum.voters": f"1@{controller}",
+            **(self._secured(port, controller) if self.secure else _open(port, controller)),
         }
         lines = [f"{key}={_escape(value)}\n" for key, value in settings.items()]
         write_whole(self._properties, "".join(lines))
@@ -150,10 +163,66 @@ class KafkaServer(Service):
         if not accepts_connections(LOOPBACK, record.port):
             return False
         try:
-            require_broker(self.endpoint(record.port), timeout_s=2.0)
+            require_broker(self.access(record.port), timeout_s=2.0)
         except ServiceError:
             return False
         return True
+
+    def access(self, port: int) -> KafkaAccess:
+        """Return how this service's own commands reach it: a secured one as its administrator."""
+        if not self.secure:
+            return KafkaAccess(self.endpoint(port))
+        return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings by which the pipeline's user reaches a secured broker; none for an open one."""
+        if not self.secure:
+            return {}
+        return {
+            "kafka_security_protocol": "SASL_SSL",
+            "kafka_sasl_mechanism": "SCRAM-SHA-512",
+            "kafka_sasl_username": PIPELINE,
+            "kafka_sasl_password_file": str(self.security / f"{PIPELINE}.password"),
+            "kafka_ssl_ca_file": str(self.security / "ca.pem"),
+        }
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether this home's broker was ever started with security; then it stays so."""
+        return (self.security / "ca.pem").exists()
+
+    def let_in(self, port: int) -> None:
+        """Give the users of a secured broker their passwords, once it runs. Raises ServiceError."""
+        if self.secure:
+            names = (PIPELINE, PRODUCER)
+            passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
+            set_passwords(self.access(port), passwords)
+
+    def _second_port(self) -> int:
+        return int((self.directory / "second-port").read_text(encoding="utf-8"))
+
+    def _secured(self, port: int, controller: str) -> dict[str, str]:
+        make_security(self.security, (ADMIN, PIPELINE, PRODUCER))
+        second = free_port(other_than=port)
+        write_whole(self.directory / "second-port", str(second))
+        listeners = f"SASL_SSL://{LOOPBACK}:{port},SSL://{LOOPBACK}:{second}"
+        return {
+            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.security / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.security / "ca.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:broker;User:{ADMIN}",
+        }
 
     @property
     def _properties(self) -> Path:
@@ -166,6 +235,21 @@ class KafkaServer(Service):
     def _java_command(self, options: list[str]) -> list[str]:
         logging = [f"-Dlog4j2.configurationFile={self._log4j.as_uri()}", f"-Dlakehouse.log={self.log}"]
         return [java.find(), *java.LOCALE, *options, *logging, "-cp", str(jars_directory() / "kafka" / "*")]
+
+
+def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:
+    """Return how a user of a secured broker reaches it by a certificate."""
+    ca, certificate, key = (
+        SecretFile(security / name, name) for name in ("ca.pem", f"{user}.pem", f"{user}-key.pem")
+    )
+    return KafkaAccess(servers, "SSL", ca=ca, certificate=certificate, key=key)
+
+
+def _open(port: int, controller: str) -> dict[str, str]:
+    return {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+    }
 
 
 def _escape(value: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -70,11 +69,10 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     with local_services(
         settings, brief=True, on_progress=lambda message: console.print(f"  {message}", highlight=False)
     ) as at:
-        update = {"kafka_bootstrap_servers": at.kafka, "redis_url": SecretStr(at.redis)}
-        settings = settings.model_copy(update=update)
+        settings = settings.model_copy(update=at.update)
         streams = load(settings)
         topics = (topic for stream in streams for topic in stream.topics)
-        create_topics(at.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
         done = Done()
         _produce(settings, done, console)
         console.print("  starting Spark", highlight=False)

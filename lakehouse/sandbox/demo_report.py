@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from kafka import KafkaConsumer
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.panel import Panel
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from lakehouse.catalog import ask, register
 from lakehouse.errors import LakehouseError
+from lakehouse.kafka.clients import Consumer
 from lakehouse.layers.step import LayerName
 from lakehouse.render import as_table
 from lakehouse.runtime.runner import BatchDone
@@ -217,13 +217,13 @@ def _kafka_text(settings: Settings) -> str:
 
 
 def _one_record(settings: Settings, topic: str) -> str:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=settings.kafka_bootstrap_servers,
+    consumer = Consumer(
+        settings.kafka,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         consumer_timeout_ms=_KAFKA_TIMEOUT_MS,
     )
+    consumer.subscribe([topic])
     try:
         message = next(iter(consumer), None)
         if message is None:

@@ -99,9 +99,9 @@ def send(
     Raises what `producing.produce` raises, and SettingsError for shares that exceed one in total.
     """
     samples, topics = load.samples(settings), load.topics(settings)
-    create_topics(settings.kafka_bootstrap_servers, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
     return producing.produce(
-        settings.kafka_bootstrap_servers,
+        settings.kafka,
         topics,
         samples,
         rate=load.rate,

@@ -113,6 +113,13 @@ class Service(ABC):
     def endpoint(self, port: int) -> str:
         """Return what a client connects to."""
 
+    def settings(self) -> dict[str, str]:
+        """Return the settings that a client needs beside the endpoint."""
+        return {}
+
+    def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
+        """Let users in, once the service runs."""
+
     @abstractmethod
     def answers(self, record: Record) -> bool:
         """Whether the process answers clients; returns within about two seconds."""

@@ -1,7 +1,7 @@
 """Send samples to Kafka topics, as fast as they come or at a steady rate.
 
-    summary = produce("127.0.0.1:9092", "metrics-events", samples, rate=10_000, total=600_000)
-    summary = produce("127.0.0.1:9092", ("analyticsTopic", "metricsTopic"), samples)
+    summary = produce(KafkaAccess("127.0.0.1:9092"), "metrics-events", samples, rate=10_000, total=600_000)
+    summary = produce(KafkaAccess("127.0.0.1:9092"), ("analyticsTopic", "metricsTopic"), samples)
 
 Delivery is acks=all with an idempotent producer: what is counted as acknowledged is in the log once, and
 records of one key are in the order they were sent. What is counted as failed was refused by the broker or
@@ -22,12 +22,14 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
 from lakehouse.errors import ProduceError, ServiceError
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import ErrorCode, KafkaException, Message, Producer
+from lakehouse.kafka.probe import unreachable, why_not
+from lakehouse.kafka.refusals import Wanted, denied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lakehouse.sandbox.samples import Sample
 
@@ -85,7 +87,7 @@ class Summary:
 
 
 def produce(
-    bootstrap_servers: str,
+    access: KafkaAccess,
     topics: str | tuple[str, ...],
     samples: Iterable[Sample],
     *,
@@ -109,10 +111,10 @@ def produce(
         raise ProduceError(
             f"the rate for topic {' and '.join(names)} is {rate:g}; expected more than 0 events a second"
         )
-    deliveries = _Deliveries()
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "on_delivery": deliveries.count, **_CONFIG})
+    deliveries = _Deliveries(access, names)
+    producer = Producer(access, {"on_delivery": deliveries.count, **_CONFIG})
     for topic in names:
-        _require_topic(producer, bootstrap_servers, topic)
+        _require_topic(producer, access, topic)
     run = _Run(
         producer=producer,
         topics=names,
@@ -160,21 +162,31 @@ def bursts(
 class _Deliveries:
     """Counts the broker's answers to each message."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
+        self._access = access
+        self._topics = topics
         self.acknowledged = 0
         self.failed = 0
         self.first_error: str | None = None
 
-    def count(self, error: KafkaError | None, _message: object) -> None:
+    def count(self, error: ErrorCode | None, message: Message) -> None:
         if error is None:
             self.acknowledged += 1
         else:
-            self.fail(error)
+            self.fail(error, str(message.topic()))
 
-    def fail(self, error: KafkaError) -> None:
+    def fail(self, error: ErrorCode, topic: str) -> None:
         self.failed += 1
+        self._keep(error, {"topic": f"Write to topic {topic}"})
+
+    def end(self, error: ErrorCode) -> None:
+        """Keep the reason why the client is at its end."""
+        self._keep(error, {"cluster": f"Write to topic {' or '.join(self._topics)}"})
+
+    def _keep(self, error: ErrorCode, wanted: Wanted) -> None:
         if self.first_error is None:
-            self.first_error = error.str()
+            no = denied(self._access, KafkaException(error), wanted)
+            self.first_error = error.str() if no is None else str(no)
 
 
 class _Run:
@@ -213,18 +225,18 @@ class _Run:
                     send(topics[source], value, key, timestamp=timestamp_ms)
                     done += 1
             except BufferError:  # the client's queue is full: the broker sets the pace
-                self._producer.poll(_BURST_S)
+                self._served(lambda: self._producer.poll(_BURST_S))
                 self._report()
                 if self.over():
                     break
             except KafkaException as refusal:
-                error: KafkaError = refusal.args[0]
-                self._deliveries.fail(error)
+                error: ErrorCode = refusal.args[0]
+                self._deliveries.fail(error, topics[source])
                 self._broken = error.fatal()
                 done += 1
         self._sent += done
         self._kinds.update([sample.kind for sample in burst[:done]])
-        self._producer.poll(0)
+        self._served(lambda: self._producer.poll(0))
         self._report()
 
     def over(self) -> bool:
@@ -234,8 +246,10 @@ class _Run:
 
     def finish(self) -> Summary:
         """Wait for the outstanding messages; each is acknowledged or fails within the delivery timeout."""
-        while self._producer.flush(_TURN_S):
+        while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
+        if self._broken:  # the client tells nobody of what it still had
+            self._deliveries.failed = self._sent - self._deliveries.acknowledged
         duration_s = time.monotonic() - self._start
         self._report(last=True)
         return Summary(
@@ -249,6 +263,15 @@ class _Run:
             stopped=self._stopped,
         )
 
+    def _served(self, serve: Callable[[], int]) -> int:
+        """Let the client report, by a call that returns a number; 0 once it is at its end."""
+        try:
+            return 0 if self._broken else serve()
+        except KafkaException as end:
+            self._deliveries.end(end.args[0])
+            self._broken = True
+            return 0
+
     def _report(self, *, last: bool = False) -> None:
         now = time.monotonic()
         if self._on_progress is None or (now < self._next_progress and not last):
@@ -260,14 +283,12 @@ class _Run:
         )
 
 
-def _require_topic(producer: Producer, bootstrap_servers: str, topic: str) -> None:
+def _require_topic(producer: Producer, access: KafkaAccess, topic: str) -> None:
     """Also connects and fetches metadata, so that the schedule does not start with a delay."""
     try:
         found = producer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
-    except KafkaException as failure:
-        raise ServiceError(
-            f"no Kafka broker answers at {bootstrap_servers}: {failure.args[0].str()}; start one with "
-            "`lakehouse services up` or set LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"
-        ) from failure
+    except KafkaException as error:
+        raise ServiceError(why_not(access) or unreachable(access, error.args[0].str())) from error
     if found.error is not None:
-        raise ProduceError(f"cannot produce to topic {topic} at {bootstrap_servers}: {found.error.str()}")
+        no = denied(access, KafkaException(found.error), {"topic": f"Write to topic {topic}"})
+        raise no or ProduceError(f"cannot produce to topic {topic} at {access}: {found.error.str()}")

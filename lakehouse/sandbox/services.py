@@ -11,8 +11,10 @@ import fcntl
 import json
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import SecretStr
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import write_whole
@@ -30,11 +32,14 @@ from lakehouse.sandbox.processes import (
 )
 from lakehouse.sandbox.redis_server import RedisServer
 from lakehouse.settings import services_file
+from lakehouse.settings.kafka import KafkaSettings
+from lakehouse.settings.reading import from_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from lakehouse.kafka.access import KafkaAccess
     from lakehouse.settings import Settings
 
 State = Literal["running", "not answering", "died", "stopped"]
@@ -49,10 +54,26 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where clients connect: the broker's bootstrap servers and the URL of Redis."""
+    """Where clients connect: the broker's bootstrap servers and the URL of Redis.
+
+    `security` are the further settings by which a secured broker is reached.
+    """
 
     kafka: str
     redis: str
+    security: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def access(self) -> KafkaAccess:
+        """How the broker is reached."""
+        secured = from_files(dict(self.security))
+        return KafkaSettings.model_validate({"kafka_bootstrap_servers": self.kafka, **secured}).kafka
+
+    @property
+    def update(self) -> dict[str, Any]:
+        """The same as an update of Settings."""
+        secured = from_files(dict(self.security))
+        return {"kafka_bootstrap_servers": self.kafka, "redis_url": SecretStr(self.redis), **secured}
 
 
 @dataclass(frozen=True)
@@ -71,12 +92,18 @@ class ServiceStatus:
     log: Path
 
 
-def start(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> Endpoints:
+def start(
+    settings: Settings,
+    *,
+    secure: bool = False,
+    on_progress: Callable[[str], None] = lambda _message: None,
+) -> Endpoints:
     """Start as daemons what does not run yet, and return when both answer.
 
-    Raises ServiceError, and leaves nothing running that this call started; so do Ctrl-C and SIGTERM.
+    With `secure`, the broker has TLS, users and rights, now and at later starts of this home. Raises
+    ServiceError, and leaves nothing running that this call started; so do Ctrl-C and SIGTERM.
     """
-    endpoints, _ = _bring_up(settings, on_progress, with_parent=False)
+    endpoints, _ = _bring_up(settings, on_progress, with_parent=False, secure=secure)
     return endpoints
 
 
@@ -95,35 +122,56 @@ def local_services(
     settings: Settings,
     *,
     brief: bool = False,
+    secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Run both services during the `with` block; a `brief` one has little to do.
+    """Run both services during the `with` block; a `brief` one has little to do, `secure` as in `start`.
 
     Running services are used and left running. Services that had to be started are stopped at the end of the
     block, and killed by the kernel if this process is killed before that (on Linux).
     """
-    endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief)
+    endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief, secure=secure)
     try:
         yield endpoints
     finally:
         _bring_down(settings, started, on_progress)
 
 
-def _services(settings: Settings, *, brief: bool = False) -> list[Service]:
+def administrator(settings: Settings) -> KafkaAccess | None:
+    """Return how the running broker of this home is reached by its administrator; null if it is open."""
+    kafka = _kafka(settings)
+    record = read_record(kafka)
+    return None if record is None or not kafka.secure else kafka.access(record.port)
+
+
+def _kafka(settings: Settings, *, brief: bool = False, secure: bool = False) -> KafkaServer:
+    kafka = KafkaServer(home=settings.home, configured_port=settings.kafka_port, brief=brief)
+    return replace(kafka, secure=secure or kafka.is_secured)
+
+
+def _services(settings: Settings, *, brief: bool = False, secure: bool = False) -> list[Service]:
     # Redis first: it starts in an instant, so its failures show before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=settings.redis_port),
-        KafkaServer(home=settings.home, configured_port=settings.kafka_port, brief=brief),
+        _kafka(settings, brief=brief, secure=secure),
     ]
 
 
 def _bring_up(
-    settings: Settings, on_progress: Callable[[str], None], *, with_parent: bool, brief: bool = False
+    settings: Settings,
+    on_progress: Callable[[str], None],
+    *,
+    with_parent: bool,
+    brief: bool = False,
+    secure: bool = False,
 ) -> tuple[Endpoints, list[Service]]:
-    services = _services(settings, brief=brief)
+    was_open = not _kafka(settings).is_secured
+    services = _services(settings, brief=brief, secure=secure)
     started: list[tuple[Service, Child]] = []
     with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
         try:
+            if secure and was_open:
+                _refuse_open_broker(services)
             records = _adopt(services, interrupts, on_progress)
             missing = [service for service in services if service.name not in records]
             # Foreseeable failures come here, before anything is started.
@@ -138,6 +186,7 @@ def _bring_up(
                 records[service.name] = child.record(ports[service.name])
                 write_record(service, records[service.name])
                 _await_answer(service, records[service.name], interrupts, child)
+                service.let_in(ports[service.name])
                 on_progress(f"{service.name}: ready (pid {child.pid})")
             interrupts.check()
         except BaseException:
@@ -150,7 +199,16 @@ def _bring_up(
         finally:
             _write_endpoints(settings)
     endpoints = {service.name: service.endpoint(records[service.name].port) for service in services}
-    return Endpoints(**endpoints), [service for service, _ in started]
+    security = tuple(pair for service in services for pair in service.settings().items())
+    return Endpoints(**endpoints, security=security), [service for service, _ in started]
+
+
+def _refuse_open_broker(services: Sequence[Service]) -> None:
+    for service in services:
+        if service.name == KafkaServer.name and find_process(service, read_record(service)) is not None:
+            raise ServiceError(
+                "kafka: it runs without security; stop it by `lakehouse services down` and start it again"
+            )
 
 
 def _adopt(
@@ -278,6 +336,7 @@ def _write_endpoints(settings: Settings) -> None:
                 "pid": record.pid,
                 "data": str(service.data),
                 "log": str(service.log),
+                **({"settings": service.settings()} if service.settings() else {}),
             }
     path = services_file(settings.home)
     if entries:

@@ -50,9 +50,9 @@ def router(settings: Settings) -> APIRouter:
 
 
 def _send(settings: Settings, stream: str, events: int) -> int:
-    from lakehouse.kafka.topics import require_broker
+    from lakehouse.kafka.probe import require_broker
     from lakehouse.sandbox.loads import Load, send
 
-    require_broker(settings.kafka_bootstrap_servers)
+    require_broker(settings.kafka)
     seed = secrets.randbelow(2**31)
     return send(Load(stream, events, span_s=_SPAN_S, seed=seed), settings).acknowledged

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from lakehouse.errors import SettingsError
+from lakehouse.settings.secrets import SUFFIX, read_files, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
 
 CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
@@ -27,6 +30,7 @@ def load_settings() -> Settings:
     """
     _refuse_unknown_variables()
     path, values = _read_config()
+    values = from_files(_with_files(values))
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -34,6 +38,7 @@ def load_settings() -> Settings:
     except UnreadableSetting as error:
         raise SettingsError(f"{error}; a table is JSON in the environment") from None
     settings = _with_defaults(settings)
+    settings.kafka.check()
     if settings.lake.startswith(("s3:", "s3a:", "s3n:")) and not settings.lake_has_one_writer:
         raise SettingsError(
             f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
@@ -49,7 +54,8 @@ def services_file(home: Path) -> Path:
 
 
 def _refuse_unknown_variables() -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE, CACHE_VARIABLE}
+    names = [*Settings.model_fields, *(name + SUFFIX for name in secret_names(Settings))]
+    known = {ENV_PREFIX + name.upper() for name in names} | {CONFIG_VARIABLE, CACHE_VARIABLE}
     unknown = sorted(
         name
         for name, value in os.environ.items()
@@ -75,6 +81,23 @@ def _read_config() -> tuple[Path, dict[str, Any]]:
         raise SettingsError(f"{path} could not be read: {error}") from None
 
 
+def from_files(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of settings with the secrets whose files are named, such as kafka_sasl_password_file."""
+    return read_files(secret_names(Settings), values)
+
+
+def _with_files(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the environment's files of secrets; raises SettingsError where a secret is given twice."""
+    found = dict(values)
+    for name in secret_names(Settings):
+        key = name + SUFFIX
+        if ENV_PREFIX + key.upper() in os.environ:
+            found[key] = os.environ[ENV_PREFIX + key.upper()]
+        if key in found and (ENV_PREFIX + name.upper() in os.environ or name in found):
+            raise SettingsError(f"both {name} and {key} are set; one says all")
+    return found
+
+
 def _explain(error: ValidationError, path: Path) -> str:
     lines = []
     for item in error.errors(include_url=False, include_input=False):
@@ -92,15 +115,27 @@ def _with_defaults(settings: Settings) -> Settings:
     if not settings.lake:
         update["lake"] = str(settings.home / "lake")
     if not settings.kafka_bootstrap_servers:
-        update["kafka_bootstrap_servers"] = running.get("kafka") or "127.0.0.1:9092"
+        kafka = running.get("kafka", _Running())
+        update["kafka_bootstrap_servers"] = kafka.endpoint or "127.0.0.1:9092"
+        secured = from_files(kafka.settings)
+        update |= {name: value for name, value in secured.items() if name not in settings.model_fields_set}
     if not settings.redis_url.get_secret_value():
-        update["redis_url"] = SecretStr(running.get("redis") or "redis://127.0.0.1:6379/0")
+        redis = running.get("redis", _Running())
+        update["redis_url"] = SecretStr(redis.endpoint or "redis://127.0.0.1:6379/0")
     return settings.model_copy(update=update)
 
 
-def _running_services(home: Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class _Running:
+    """A local service: where it answers, and the settings that it takes beside that."""
+
+    endpoint: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _running_services(home: Path) -> dict[str, _Running]:
     try:
         found = json.loads(services_file(home).read_text(encoding="utf-8"))
-        return {name: entry["endpoint"] for name, entry in found.items()}
+        return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}  # nothing was started here, or by another program

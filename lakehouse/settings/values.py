@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lakehouse.paths import absolute, lake_address, of_tables
+from lakehouse.settings.kafka import KafkaSettings
 
 ENV_PREFIX = "LAKEHOUSE_"
 _SHIFTS = {"k": 10, "m": 20, "g": 30}
@@ -53,7 +54,7 @@ def _web(url: SecretStr) -> SecretStr:
     return url
 
 
-class Settings(BaseSettings):
+class Settings(KafkaSettings, BaseSettings):
     """What a user can choose. Times are in seconds (`_s`); see the table in docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
@@ -66,10 +67,6 @@ class Settings(BaseSettings):
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
         description="Root of the Delta tables, any Hadoop path or a directory. Default: HOME/lake.",
-    )
-    kafka_bootstrap_servers: str = Field(
-        default="",
-        description="host:port of the broker. Default: the running local broker, else 127.0.0.1:9092.",
     )
     lake_has_one_writer: bool = Field(
         default=False,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
-from kafka import KafkaConsumer
-from kafka.errors import KafkaError
-from kafka.partitioner import murmur2
-from kafka.structs import TopicPartition
-
-from lakehouse.errors import PositionError, ServiceError
+from lakehouse.errors import PositionError
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import Consumer, TopicPartition, murmur2
+from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import Limits, limits_of
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.sinks.transactional import Reached, Record, Transactions, reported
-from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position, Progress
 
 TRANSACTION_TIMEOUT_S = 600
@@ -33,9 +30,9 @@ class Exporter:
     """
 
     def __init__(
-        self, bootstrap_servers: str, topic: str, table: str, group: str, transaction_timeout_s: int
+        self, access: KafkaAccess, topic: str, table: str, group: str, transaction_timeout_s: int
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._access = access
         self.topic = topic
         self._table = table
         self._group = group
@@ -64,7 +61,7 @@ class Exporter:
     def _start(self, limits: Limits) -> Transactions:
         """Make the producer; from here on nobody else can commit progress."""
         self._producer = producer = Transactions(
-            self._bootstrap_servers,
+            self._access,
             self._group,
             timeout_s=min(self._timeout_s, limits.transaction_ms / 1000),
             record_bytes=limits.record_bytes,
@@ -100,14 +97,14 @@ class KafkaSink(Exporter):
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        access: KafkaAccess,
         topic: str,
         table: str,
         *,
         transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
     ) -> None:
         group = progress_group(table, topic)
-        super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
+        super().__init__(access, topic, table, group, transaction_timeout_s)
         self._limits = Limits()
         self._sent: Progress | None = None
 
@@ -147,11 +144,8 @@ class KafkaSink(Exporter):
 
         Raises ServiceError if the broker does not answer.
         """
-        try:
-            # An open transaction after a crash would be waited for; it has not moved the progress.
-            return read_progress(self._bootstrap_servers, self._group, self.topic, "read_uncommitted")
-        except KafkaError as error:
-            raise ServiceError(f"export to topic {self.topic} failed: {what_of(error)}") from error
+        # An open transaction after a crash would be waited for; it has not moved the progress.
+        return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def _write(self, changes: Sequence[Change], span: Span) -> int:
         producer = self._connected()
@@ -171,15 +165,15 @@ class KafkaSink(Exporter):
     def _connected(self) -> Transactions:
         producer = self._producer
         if producer is None:
-            self._limits = limits_of(self._bootstrap_servers, self.topic)
+            self._limits = limits_of(self._access, self.topic)
             producer = self._start(self._limits)
-            self._sent = read_progress(self._bootstrap_servers, self._group, self.topic)
+            self._sent = read_progress(self._access, self._group, self.topic)
         return producer
 
     def _look_again(self) -> bool:
         """Look up the topic's limits and tell whether they have changed; then a new producer uses them."""
         before = self._limits
-        if limits_of(self._bootstrap_servers, self.topic) == before:
+        if limits_of(self._access, self.topic) == before:
             return False
         self.close()
         self._connected()
@@ -192,10 +186,13 @@ def progress_group(table: str, topic: str) -> str:
 
 
 def read_progress(
-    bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
+    access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return how far a table has been sent to the topic; null before the first time."""
-    committed = read_group(bootstrap_servers, group, topic, isolation_level)
+    """Return how far a table has been sent to the topic; null before the first time.
+
+    Raises ServiceError as `read_group` does.
+    """
+    committed = read_group(access, group, topic, isolation_level)
     if committed is None:
         return None
     said = json.loads(committed.note)
@@ -203,16 +200,17 @@ def read_progress(
 
 
 def read_group(
-    bootstrap_servers: str, group: str, topic: str, isolation_level: str = "read_committed"
+    access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return the progress that an exporter's group holds in the topic; null before the first."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers.split(","), group_id=group, isolation_level=isolation_level
-    )
-    try:
+    """Return the progress that an exporter's group holds in the topic; null before the first.
+
+    Raises ServiceError if the broker does not answer, or does not tell.
+    """
+    with (
+        asking(access, {"group": f"Read group {group}", "topic": f"Read topic {topic}"}),
+        closing(Consumer(access, group_id=group, isolation_level=isolation_level)) as consumer,
+    ):
         found = consumer.committed(TopicPartition(topic, 0), metadata=True)
-    finally:
-        consumer.close()
     return None if found is None else Reached(int(found.offset), found.metadata.rstrip(_END))
 
 

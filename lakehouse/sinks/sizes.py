@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kafka.record.default_records import DefaultRecordBatchBuilder
-
+from lakehouse.kafka.clients import DefaultRecordBatchBuilder
 from lakehouse.sinks.change import Change
 
 _OVERHEAD = 128  # upper bound of what a record and its batch need beside key and value

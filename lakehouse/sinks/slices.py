@@ -21,16 +21,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
-from kafka.errors import KafkaError
-
-from lakehouse.errors import PositionError, ServiceError
+from lakehouse.errors import PositionError
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.redis import Put
 from lakehouse.sinks.sizes import TooLarge, weigh
 from lakehouse.sinks.transactional import Reached
-from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import Position
 
 SLICED_FROM_ROWS = 50_000
@@ -111,7 +109,7 @@ class SlicedSink(Exporter):
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        access: KafkaAccess,
         topic: str,
         table: str,
         limits: Limits,
@@ -121,7 +119,7 @@ class SlicedSink(Exporter):
         begins_anew: bool = False,
     ) -> None:
         group = slices_group(table, topic)
-        super().__init__(bootstrap_servers, topic, table, group, transaction_timeout_s)
+        super().__init__(access, topic, table, group, transaction_timeout_s)
         self._limits = limits
         self._slice_rows = slice_rows
         self._begins_anew = begins_anew
@@ -152,7 +150,7 @@ class SlicedSink(Exporter):
 
     def _progress_of(self, span: Span) -> _Progress:
         """Return how far the sink has come in a micro-batch."""
-        committed = read_group(self._bootstrap_servers, self._group, self.topic)
+        committed = read_group(self._access, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
         said = json.loads(committed.note)
@@ -174,15 +172,12 @@ def slices_group(table: str, topic: str) -> str:
     return f"{progress_group(table, topic)}-slices"
 
 
-def last_sliced(bootstrap_servers: str, table: str, topic: str) -> Span | None:
+def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
     """Return what the last micro-batch of which slices were sent reads; null for none.
 
     Raises ServiceError if the broker does not answer.
     """
-    try:
-        committed = read_group(bootstrap_servers, slices_group(table, topic), topic, "read_uncommitted")
-    except KafkaError as error:
-        raise ServiceError(f"export to topic {topic} failed: {what_of(error)}") from error
+    committed = read_group(access, slices_group(table, topic), topic, "read_uncommitted")
     return None if committed is None else _from_json(json.loads(committed.note)["span"])
 
 

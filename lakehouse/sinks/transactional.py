@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka import KafkaError as ErrorCode
-from kafka.errors import KafkaError
-
 from lakehouse.errors import ServiceError
-from lakehouse.spark.query_errors import what_of
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import ErrorCode, KafkaException, Position, Producer, group_member
+from lakehouse.kafka.refusals import Wanted, denied, failure
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
 _LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the client allows no more
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
+_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # for a reason of the whole transaction
+_NOTING = "commit offsets"  # in what is said of progress that cannot be noted
 _FULL_S = 0.1
 _ANY = -1  # of partitions: that of the key, by the hash of Java's client
 
@@ -57,22 +57,22 @@ class Transactions:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        access: KafkaAccess,
         name: str,
         *,
         timeout_s: float,
         patience_s: float = _PATIENCE_S,
         record_bytes: int = _LEAST_BYTES,
     ) -> None:
-        self._servers = bootstrap_servers
+        self._access = access
         self._patience_s = patience_s
-        self._refused = list[ErrorCode]()
+        self._refused = list[tuple[ErrorCode, str]]()
         self._fatal: ErrorCode | None = None
         self._name = name
         self._member: object = None
         self._producer = Producer(
+            access,
             {
-                "bootstrap.servers": bootstrap_servers,
                 "transactional.id": name,
                 "transaction.timeout.ms": round(1000 * timeout_s),
                 "message.timeout.ms": round(1000 * min(timeout_s, patience_s)),
@@ -83,13 +83,16 @@ class Transactions:
                 "batch.size": min(_BATCH_BYTES, record_bytes),
                 "message.max.bytes": min(max(_LEAST_BYTES, record_bytes), _MOST_BYTES),
                 "delivery.report.only.error": True,
-                "on_delivery": lambda error, _: self._refused.append(error),
+                "on_delivery": lambda error, one: self._refused.append((error, one.topic())),
                 "error_cb": self._note,
                 "log_level": 0,  # errors say what has gone wrong
-            }
+            },
         )
         try:
             self._producer.init_transactions(patience_s)
+        except KafkaException as error:
+            self.close()
+            raise failure(access, error, self._rights("", is_noting=False)) from error
         except BaseException:
             self.close()
             raise
@@ -104,28 +107,51 @@ class Transactions:
     def commit(self, records: Iterable[Record], progress: tuple[str, Reached] | None = None) -> None:
         """Send records in order, and commit them with the progress in a topic of the group of this name."""
         self._refused.clear()
+        topics = dict[str, None]()
         try:
             self._producer.begin_transaction()
             for record in records:
+                topics[record.topic] = None
                 self._send(record)
             if progress is not None:
                 topic, reached = progress
-                position = TopicPartition(topic, 0, reached.offset, reached.note)
+                position = Position(topic, 0, reached.offset, reached.note)
                 self._producer.send_offsets_to_transaction([position], self._as_member(), self._patience_s)
             self._producer.commit_transaction(self._patience_s)
         except KafkaException as error:
-            raise KafkaException(self._cause_of(error.args[0])) from error
+            cause, refusing = self._cause_of(error.args[0])
+            noted = progress[0] if progress is not None and _NOTING in cause.str() else None
+            wanted = self._rights(refusing or noted or " or ".join(topics), is_noting=noted is not None)
+            no = denied(self._access, KafkaException(cause), wanted)
+            raise no or KafkaException(cause) from error
 
     def close(self) -> None:
         """Let the producer go, whatever state the broker is in; an open transaction stays open."""
         self._producer.purge(blocking=False)
         del self._producer
 
-    def _cause_of(self, error: ErrorCode) -> ErrorCode:
-        """Return what ended a transaction, which later calls only say is over."""
+    def _rights(self, topic: str, *, is_noting: bool) -> Wanted:
+        """Return what is asked of the broker, while progress is noted or rows are sent."""
+        return {
+            "topic": f"{'Read' if is_noting else 'Write to'} topic {topic}",
+            "group": f"Read group {self._name}",
+            "transactional id": f"Write to transactional id {self._name}",
+            "cluster": "IdempotentWrite to the cluster",
+        }
+
+    def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
+        """Return what ended a transaction, which later calls only say is over, and the topic that did."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # tells of refused records
-        return self._fatal or next(iter(self._refused), error)
+        if self._fatal is not None:
+            return self._fatal, None
+        if error.code() == ErrorCode._STATE:  # the transaction has failed before; why, only this tells
+            try:
+                self._producer.commit_transaction(0)
+            except KafkaException as first:
+                error = first.args[0]
+        refused = (one for one in self._refused if one[0].code() not in _PURGED)
+        return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
         """Keep the first error that ends the producer; of those that pass, calls tell if they have waited."""
@@ -147,9 +173,7 @@ class Transactions:
     def _as_member(self) -> object:
         """Return what a commit names its group by; nobody joins it."""
         if self._member is None:
-            consumer = Consumer({"bootstrap.servers": self._servers, "group.id": self._name, "log_level": 0})
-            self._member = consumer.consumer_group_metadata()
-            consumer.close()
+            self._member = group_member(self._access, self._name)
         return self._member
 
 
@@ -168,9 +192,6 @@ def reported(what: str, close: Callable[[], None], fenced: str) -> Iterator[None
         if failure.code() in _FENCED:
             raise FencedError(fenced) from error
         raise ServiceError(f"{what} failed: {failure.name()}: {failure.str()}") from error
-    except KafkaError as error:
-        close()
-        raise ServiceError(f"{what} failed: {what_of(error)}") from error
     except BaseException:
         close()
         raise

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import KafkaError
-from kafka.structs import OffsetAndMetadata
-
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import admin_client, require_listening
+from lakehouse.kafka.clients import Admin, KafkaError, OffsetAndMetadata, TopicPartition
+from lakehouse.kafka.probe import require_listening
+from lakehouse.kafka.refusals import Wanted, denied
 from lakehouse.paths import local_path
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
@@ -87,7 +85,7 @@ class GroupProgress:
     """Commits the offsets up to which bronze has landed records. For one thread."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
-        self._servers = settings.kafka_bootstrap_servers
+        self._access = settings.kafka
         lake = local_path(settings.lake) or Path()
         self._sources = [
             (
@@ -99,7 +97,7 @@ class GroupProgress:
             for source in stream.sources
         ]
         self._committed: dict[tuple[str, str], _Offsets] = {}
-        self._admin: KafkaAdminClient | None = None
+        self._admin: Admin | None = None
 
     def commit(self) -> None:
         """Commit what has advanced since the last time.
@@ -124,15 +122,22 @@ class GroupProgress:
                 admin.close()
 
     def _send(self, group: str, offsets: _Offsets) -> None:
-        require_listening(self._servers)
+        require_listening(self._access)
+        wanted: Wanted = {
+            "group": f"Read group {group}",
+            "topic": f"Read topic {next(iter(offsets)).topic}",
+        }
         try:
             if self._admin is None:
-                self._admin = admin_client(self._servers, _REQUEST_MS / 1000)
+                self._admin = Admin(self._access, _REQUEST_MS / 1000)
             answers = self._admin.alter_group_offsets(group, offsets)
-        except KafkaError:
+        except KafkaError as failed:
             self.close()
-            raise
+            raise denied(self._access, failed, wanted) or failed from failed
         for place, error in answers.items():
             if error.errno:
+                no = denied(self._access, error.errno, wanted)
+                if no is not None:
+                    raise no
                 told = f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
                 raise error(told) if error.retriable else ServiceError(told)

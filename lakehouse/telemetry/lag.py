@@ -63,7 +63,7 @@ class Observer:
         self._settings = settings
         self._lock = threading.Lock()
         self._latest: Observation | None = None
-        self._broker = Broker(settings.kafka_bootstrap_servers)
+        self._broker = Broker(settings.kafka)
         self._streams = [_Watched(stream, settings) for stream in streams]
         lake = local_path(settings.lake) or Path()
         self._letters = OpenLetters(Log(lake / DEAD_LETTERS.layer / DEAD_LETTERS.name))
@@ -198,6 +198,8 @@ class _Watched:
     def _state(self, seen: _Seen, now: datetime) -> StreamState:
         lake_reason, name = seen.lake_reason or self._reason, self._stream.name
         has_lake = lake_reason is None
+        denied = (seen.broker.denied.get(topic) for topic in self.topics)
+        broker_reason = seen.broker_reason or next(filter(None, denied), None)
         partitions = [
             lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen, now)
         ]
@@ -226,13 +228,13 @@ class _Watched:
         )
         if lake_reason is not None:
             health = Health(Word.UNKNOWN, lake_reason)
-        elif seen.broker_reason is not None and health.word in (
+        elif broker_reason is not None and health.word in (
             Word.WELL,
             Word.EMPTY,
             Word.STALE,
             Word.BEHIND,
         ):
-            health = Health(Word.UNKNOWN, seen.broker_reason)
+            health = Health(Word.UNKNOWN, broker_reason)
         return StreamState(
             name,
             health,
@@ -256,7 +258,8 @@ class _Watched:
         if seen.broker_reason is not None:
             return measures.unknown_partitions(topic, offsets, seen.broker_reason)
         if topic not in seen.ends:
-            return measures.unknown_partitions(topic, offsets, f"the broker has no topic {topic}")
+            why = seen.broker.denied.get(topic, f"the broker has no topic {topic}")
+            return measures.unknown_partitions(topic, offsets, why)
         return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
 
     def _layers(self, query: StreamQuery, now: datetime) -> list[LayerLag]:

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError
-
+from lakehouse.kafka.clients import Admin, KafkaError, OffsetSpec, TopicPartition
 from lakehouse.tables.specs import EPOCH
 from lakehouse.telemetry.delta_log import from_ms
 from lakehouse.telemetry.values import OpenTransaction
 
 
 def open_transactions(
-    admin: KafkaAdminClient, stable: Mapping[TopicPartition, int]
+    admin: Admin, stable: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OpenTransaction]:
     """Return the oldest open transaction of each partition whose last stable offset is behind its end.
 
@@ -39,7 +36,7 @@ def open_transactions(
     return found
 
 
-def _described(admin: KafkaAdminClient, producer_id: int) -> tuple[str, int] | None:
+def _described(admin: Admin, producer_id: int) -> tuple[str, int] | None:
     """Return the transactional id of a producer, and when its transaction began; null if it is not told."""
     try:
         listed = admin.list_transactions(producer_id_filters=[producer_id])

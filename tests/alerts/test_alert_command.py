@@ -138,4 +138,4 @@ def test_killed_anywhere_it_neither_loses_nor_doubles_a_notification(
     resolved = [one["alert_id"] for one in messages if one["status"] == "resolved"]
     assert sorted(firing) == sorted(resolved)
     assert len(firing) >= 2
-    assert read_state(settings.kafka_bootstrap_servers, settings.alert_topic) == {}
+    assert read_state(settings.kafka, settings.alert_topic) == {}

@@ -60,13 +60,13 @@ def messages(services: Endpoints, topic: str) -> list[dict[str, Any]]:
 def test_state_and_notifications_leave_together_and_the_next_process_goes_on(
     services: Endpoints, topic: str
 ) -> None:
-    with closing(Publisher(services.kafka, topic)) as first:
+    with closing(Publisher(services.access, topic)) as first:
         assert first.start() == {}
         fires, told = look({}, 0, 95)
         first.publish({}, fires, told)
         first.publish(fires, fires, [])
 
-    with closing(Publisher(services.kafka, topic)) as second:
+    with closing(Publisher(services.access, topic)) as second:
         state = second.start()
         assert state == fires
         still, nothing = look(state, 1, 96)
@@ -74,7 +74,7 @@ def test_state_and_notifications_leave_together_and_the_next_process_goes_on(
         over, resolved = look(still, 2, 5)
         second.publish(still, over, resolved)
 
-    assert read_state(services.kafka, topic) == {}
+    assert read_state(services.access, topic) == {}
     assert messages(services, topic) == [as_message(one) for one in (*told, *resolved)]
     (fired, ended) = read_topic(services.kafka, topic)
     assert dict(fired.headers) == {"event_id": f"{told[0].alert.id}-firing".encode()}
@@ -85,14 +85,14 @@ def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
     services: Endpoints, topic: str, receiver: Receiver
 ) -> None:
     said: list[str] = []
-    with closing(Publisher(services.kafka, topic)) as publisher:
+    with closing(Publisher(services.access, topic)) as publisher:
         publisher.start()
-        hook = Webhook(services.kafka, topic, receiver.url, said.append)
+        hook = Webhook(services.access, topic, receiver.url, said.append)
         hook.start()
         fires, told = look({}, 0, 95)
         publisher.publish({}, fires, told)
         send_foreign(services, topic)
-    with closing(Publisher(services.kafka, topic, said.append)) as publisher:
+    with closing(Publisher(services.access, topic, said.append)) as publisher:
         assert publisher.start() == fires
         over, resolved = look(fires, 1, 5)
         publisher.publish(fires, over, resolved)
@@ -105,7 +105,7 @@ def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
         f"{topic}-state has records that are no alert's state, passed over:",
         "webhook at 127.0.0.1 is not told of",
     ]
-    found = standing(services.kafka, topic, 10)
+    found = standing(services.access, topic, 10)
     assert (found.firing, [one["event_id"] for one in found.told]) == ((), [resolved[0].id, told[0].id])
 
 
@@ -113,20 +113,20 @@ def test_topics_that_somebody_has_made_to_pack_their_records_are_read(
     services: Endpoints, topic: str
 ) -> None:
     for name, codec in ((topic, "lz4"), (state_topic(topic), "zstd")):
-        create_topics(services.kafka, {name: 1}, {"compression.type": codec})
-    with closing(Publisher(services.kafka, topic)) as publisher:
+        create_topics(services.access, {name: 1}, {"compression.type": codec})
+    with closing(Publisher(services.access, topic)) as publisher:
         after, told = look(publisher.start(), 0, 95)
         publisher.publish({}, after, told)
-    found = standing(services.kafka, topic, 10)
+    found = standing(services.access, topic, 10)
     assert (found.firing, len(found.told)) == (tuple(after.values()), 1)
 
 
 def test_thousands_of_alerts_leave_at_once(services: Endpoints, topic: str) -> None:
-    with closing(Publisher(services.kafka, topic)) as publisher:
+    with closing(Publisher(services.access, topic)) as publisher:
         state = publisher.start()
         after, told = look(state, 0, 95, services=4_012)
         publisher.publish(state, after, told)
-    assert read_state(services.kafka, topic) == after
+    assert read_state(services.access, topic) == after
     assert len(after) == 4_013
     assert messages(services, topic)[-1]["what"].startswith("and 3,912 more")
     assert len(messages(services, topic)) == MOST_FIRING + 1
@@ -134,8 +134,8 @@ def test_thousands_of_alerts_leave_at_once(services: Endpoints, topic: str) -> N
 
 def test_a_second_process_takes_over_and_the_first_is_told(services: Endpoints, topic: str) -> None:
     with (
-        closing(Publisher(services.kafka, topic)) as first,
-        closing(Publisher(services.kafka, topic)) as second,
+        closing(Publisher(services.access, topic)) as first,
+        closing(Publisher(services.access, topic)) as second,
     ):
         first.start()
         second.start()
@@ -159,9 +159,9 @@ def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
 ) -> None:
     said: list[str] = []
     watched = Watcher(make_settings(), [], Rules(), said.append)
-    with closing(Publisher(services.kafka, topic)) as publisher:
+    with closing(Publisher(services.access, topic)) as publisher:
         publisher.start()
-        hook = Webhook(services.kafka, topic, receiver.url, said.append, first_pause_s=0.05)
+        hook = Webhook(services.access, topic, receiver.url, said.append, first_pause_s=0.05)
         hook.start()
         receiver.status = status
         fires, told = look({}, 0, 95)
@@ -186,16 +186,16 @@ def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
 def test_a_webhook_gets_what_was_told_while_nobody_ran_but_nothing_from_before_it_was_named(
     services: Endpoints, topic: str, receiver: Receiver
 ) -> None:
-    with closing(Publisher(services.kafka, topic)) as publisher:
+    with closing(Publisher(services.access, topic)) as publisher:
         publisher.start()
         fires, before = look({}, 0, 95)
         publisher.publish({}, fires, before)
-        first = Webhook(services.kafka, topic, receiver.url, print)
+        first = Webhook(services.access, topic, receiver.url, print)
         first.start()
         first.close()
         over, resolved = look(fires, 1, 5)
         publisher.publish(fires, over, resolved)
-        second = Webhook(services.kafka, topic, receiver.url, print)
+        second = Webhook(services.access, topic, receiver.url, print)
         second.start()
         await_(lambda: len(receiver.got) == 1)
         second.close()

@@ -116,7 +116,8 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
             f"LAKEHOUSE_{name.upper()}": str(value) for name, value in _SETTINGS.items()
         }
         create_topics(
-            services.endpoints.kafka, dict.fromkeys(place.topics.values(), settings.topic_partitions)
+            services.endpoints.access,
+            dict.fromkeys(place.topics.values(), settings.topic_partitions),
         )
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,

@@ -91,7 +91,7 @@ class Life(AbstractContextManager["Life"]):
         self._verdicts: Verdicts = {}
         self._vacuumed: Counter[str] = Counter()
         topics = {settings.topic(source.topic): PARTITIONS for source in SOURCES.values()}
-        create_topics(settings.kafka_bootstrap_servers, topics)
+        create_topics(settings.kafka, topics)
 
     def __enter__(self) -> Self:
         return self

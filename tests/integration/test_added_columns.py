@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.gold import check_gold
 from lakehouse.errors import TableError
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
@@ -77,7 +78,7 @@ class Filled:
             self.settings.kafka_bootstrap_servers,
         )
         checks = check_gold(self.lake, STREAM, METRICS_1M)
-        checks += check_topic(self.lake, STREAM, METRICS_1M, topic, servers)
+        checks += check_topic(self.lake, STREAM, METRICS_1M, topic, KafkaAccess(servers))
         return [check.differences for check in checks]
 
 

@@ -63,7 +63,7 @@ def topic_of(settings: Settings) -> str:
 def landing(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
     """What the audit finds between Kafka and bronze: differences, and notes."""
     lake = Lake(spark, settings.lake)
-    (check,) = check_landing(lake, STREAM, SOURCE, topic_of(settings), settings.kafka_bootstrap_servers)
+    (check,) = check_landing(lake, STREAM, SOURCE, topic_of(settings), settings.kafka)
     return check.differences, check.notes
 
 
@@ -71,7 +71,7 @@ def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
     settings = make_settings(topic_partitions=2)
-    create_topics(settings.kafka_bootstrap_servers, {topic_of(settings): 2}, ANY_TIME)
+    create_topics(settings.kafka, {topic_of(settings): 2}, ANY_TIME)
     odd = [
         Raw(value, b"k", (("h", b"\xff"), ("h", b"")), 0, timestamp_ms=ms)
         for ms in NO_TIMES_MS
@@ -161,14 +161,14 @@ def test_topics_that_we_create_take_no_timestamp_that_is_no_time(
     services: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, any_time, by_broker, older = (f"{name}-{uuid.uuid4().hex[:8]}" for name in "abcd")
-    create_topics(services.kafka, {ours: 1})
-    create_topics(services.kafka, {any_time: 1}, ANY_TIME)
-    create_topics(services.kafka, {by_broker: 1}, ANY_TIME | {"message.timestamp.type": "LogAppendTime"})
+    create_topics(services.access, {ours: 1})
+    create_topics(services.access, {any_time: 1}, ANY_TIME)
+    create_topics(services.access, {by_broker: 1}, ANY_TIME | {"message.timestamp.type": "LogAppendTime"})
     with monkeypatch.context() as patch:  # a property that no broker knows, as brokers before 3.6 those
         patch.setattr(topics, "_DATED", {"message.timestamp.never.max.ms": "1"})
-        assert create_topics(services.kafka, {older: 1, ours: 1}) == [older]
+        assert create_topics(services.access, {older: 1, ours: 1}) == [older]
 
-    assert unlimited(services.kafka, [ours, any_time, by_broker, "nobody's"]).undated == [any_time]
+    assert unlimited(services.access, [ours, any_time, by_broker, "nobody's"]).undated == [any_time]
     with closing(KafkaProducer(bootstrap_servers=services.kafka, enable_idempotence=False)) as producer:
         for ms in NO_TIMES_MS:
             sent = producer.send(ours, b"", timestamp_ms=ms)

@@ -32,6 +32,7 @@ from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
 from lakehouse.audit.redis import check_redis
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
@@ -152,7 +153,7 @@ class Export:
     def audited_topic(self) -> list[Check]:
         """What the audit says of the topic."""
         servers = self.settings.kafka_bootstrap_servers
-        return check_topic(self.lake, METRICS, METRICS_1M, self.topic, servers)
+        return check_topic(self.lake, METRICS, METRICS_1M, self.topic, KafkaAccess(servers))
 
     def delete(self, state: State) -> None:
         """Delete a row in one commit, as a user does."""
@@ -527,9 +528,7 @@ def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Expo
     """Either may be gone, or that of the lake an older one; nothing is sent twice."""
 
     def audited() -> Check:
-        (check,) = check_topic(
-            export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka_bootstrap_servers
-        )
+        (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka)
         return check
 
     assert audited().notes == ("nothing has been exported yet",)
@@ -811,9 +810,7 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     (done,) = export.run()
 
     assert done.result.written == {export.topic: 500_000, "redis": 500_000}
-    (check,) = check_topic(
-        export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka_bootstrap_servers
-    )
+    (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka)
     assert (check.compared, check.differences) == (500_000, 0)
 
 

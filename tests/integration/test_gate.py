@@ -118,7 +118,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
 def gated(nameless: SparkSession, make_settings: MakeSettings) -> Gated:
     settings = make_settings(gate_interval_s=1)
     topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
-    create_topics(settings.kafka_bootstrap_servers, topics)
+    create_topics(settings.kafka, topics)
     return Gated(nameless, settings)
 
 

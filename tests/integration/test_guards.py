@@ -318,7 +318,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
         pipeline.STREAM,
         SOURCE,
         settings.topic(SOURCE.topic),
-        settings.kafka_bootstrap_servers,
+        settings.kafka,
     )
     lost = "never landed; noted as lost by --allow data-loss or --skip for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
@@ -369,9 +369,9 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
         client.delete_topics([topic])
         await_(lambda: topic not in client.list_topics())
         assert "is gone: its offsets run back" in refusal(spark, settings, "bronze")
-    create_topics(settings.kafka_bootstrap_servers, {topic: 4})
+    create_topics(settings.kafka, {topic: 4})
     assert refusal(spark, settings, "bronze").startswith(f"topic {topic} was deleted and recreated: {BRONZE}")
 
     other = settings.model_copy(update={"topics": {**settings.topics, SOURCE.topic: f"{topic}-2"}})
-    create_topics(settings.kafka_bootstrap_servers, {f"{topic}-2": 4})
+    create_topics(settings.kafka, {f"{topic}-2": 4})
     assert f"has read topic {topic}, the settings say {topic}-2" in refusal(spark, other, "bronze")

@@ -78,7 +78,7 @@ def installed(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> 
     home.mkdir()
     with place(home, services, database=9) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=300)
-        assert produce(services.kafka, here.topic_in, samples(EVENTS, times, seed=4)).acknowledged == EVENTS
+        assert produce(services.access, here.topic_in, samples(EVENTS, times, seed=4)).acknowledged == EVENTS
         yield Installed(prefix, here)
 
 

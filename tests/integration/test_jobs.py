@@ -63,7 +63,7 @@ def done(services: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with place(directory / "höme [1]", services, database=6) as here:
         times = spread_times(EVENTS, end_ms=int(time.time() * 1000), span_s=600)
         sent = list(samples(EVENTS, times, seed=5, shares=Shares(malformed=0.05, late=0.02, duplicates=0.02)))
-        assert produce(services.kafka, here.topic_in, sent).acknowledged == EVENTS
+        assert produce(services.access, here.topic_in, sent).acknowledged == EVENTS
         live = submit("bronze", "--stream", "metrics", "--trigger", "1 second")
         with running(live, here.environment, directory / "bronze") as job:
             job.await_output(f": {EVENTS:,} metrics_events")

@@ -69,9 +69,7 @@ def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
         run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, RunOptions(AVAILABLE_NOW))
 
     def looked() -> tuple[Check, Check]:
-        (sent,) = check_topic(
-            lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings.kafka_bootstrap_servers
-        )
+        (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings.kafka)
         (put,) = check_redis(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
         return sent, put
 

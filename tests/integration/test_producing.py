@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -18,21 +18,18 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.producing import SendingProgress, bursts, produce
 from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.samples.mixing import Shares
+from lakehouse.sandbox.services import Endpoints
 from tests.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000
 UNREACHABLE = "127.0.0.1:1"
 TOPICS = {"calls": calls.TOPICS, "sales": sales.TOPICS, "transactions": transactions.TOPICS}
-
-
-class Services(Protocol):
-    @property
-    def kafka(self) -> str: ...
 
 
 class FakeClock:
@@ -54,9 +51,9 @@ class FakeClock:
 
 
 @pytest.fixture
-def topic(services: Services) -> str:
+def topic(services: Endpoints) -> str:
     name = f"producing-{uuid.uuid4().hex}"
-    create_topics(services.kafka, {name: 4})
+    create_topics(services.access, {name: 4})
     return name
 
 
@@ -145,7 +142,7 @@ def test_without_a_rate_nothing_waits() -> None:
 # Delivery, to a real broker.
 
 
-def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Services, topic: str) -> None:
+def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Endpoints, topic: str) -> None:
     sent = list(
         samples(
             5000,
@@ -155,7 +152,7 @@ def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Se
         )
     )
 
-    summary = produce(services.kafka, topic, sent)
+    summary = produce(services.access, topic, sent)
 
     assert (summary.sent, summary.acknowledged, summary.failed) == (5000, 5000, 0)
     assert summary.kinds == Counter(sample.kind for sample in sent)
@@ -166,12 +163,12 @@ def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: Se
     assert len({r.partition for r in records}) == 4
 
 
-def test_of_several_topics_each_sample_goes_to_the_one_at_its_source(services: Services, topic: str) -> None:
+def test_of_several_topics_each_sample_goes_to_the_one_at_its_source(services: Endpoints, topic: str) -> None:
     topics = (topic, f"{topic}-metrics")
-    create_topics(services.kafka, dict.fromkeys(topics, 2))
+    create_topics(services.access, dict.fromkeys(topics, 2))
     sent = CONTRACTS["calls"].generate(3000, malformed=0.02, late=0.02, duplicates=0.02)
 
-    summary = produce(services.kafka, topics, sent)
+    summary = produce(services.access, topics, sent)
 
     assert (summary.sent, summary.acknowledged, summary.failed) == (3000, 3000, 0)
     for source, name in enumerate(topics):
@@ -179,33 +176,33 @@ def test_of_several_topics_each_sample_goes_to_the_one_at_its_source(services: S
         assert by_key((r.key, r.value) for r in read_all(services.kafka, name)) == expected
 
 
-def test_a_sample_without_a_time_of_its_own_has_kafkas(services: Services, topic: str) -> None:
+def test_a_sample_without_a_time_of_its_own_has_kafkas(services: Endpoints, topic: str) -> None:
     began_ms = time.time() * 1000
 
-    produce(services.kafka, topic, [Sample(b"a", None, "tombstone", timestamp_ms=NOW_MS)])
-    produce(services.kafka, topic, [Sample(None, None, "malformed:tombstone_key_null")])
+    produce(services.access, topic, [Sample(b"a", None, "tombstone", timestamp_ms=NOW_MS)])
+    produce(services.access, topic, [Sample(None, None, "malformed:tombstone_key_null")])
 
     found = {record.key: (record.value, record.timestamp) for record in read_all(services.kafka, topic)}
     assert found[b"a"] == (None, NOW_MS)
     assert found[None][1] >= began_ms - 1
 
 
-def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Services, topic: str) -> None:
+def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Endpoints, topic: str) -> None:
     keys = [f"key-{number}".encode() for number in range(50)]
 
-    produce(services.kafka, topic, [Sample(key, b"{}", "valid") for key in keys])
+    produce(services.access, topic, [Sample(key, b"{}", "valid") for key in keys])
 
     chosen = {record.key: record.partition for record in read_all(services.kafka, topic)}
     assert chosen == {key: (murmur2(key) & 0x7FFFFFFF) % 4 for key in keys}
 
 
 def test_a_paced_run_sends_its_total_of_endless_samples_and_reports_progress(
-    services: Services, topic: str
+    services: Endpoints, topic: str
 ) -> None:
     seen: list[SendingProgress] = []
     endless = (Sample(b"k", b"%d" % number, "valid") for number in count())
 
-    summary = produce(services.kafka, topic, endless, rate=1000, total=700, on_progress=seen.append)
+    summary = produce(services.access, topic, endless, rate=1000, total=700, on_progress=seen.append)
 
     assert (summary.sent, summary.acknowledged) == (700, 700)
     assert [int(record.value) for record in read_all(services.kafka, topic)] == list(range(700))
@@ -213,18 +210,23 @@ def test_a_paced_run_sends_its_total_of_endless_samples_and_reports_progress(
     assert [progress.sent for progress in seen] == sorted(progress.sent for progress in seen)
 
 
-def test_more_than_the_clients_queue_holds_is_sent_whole(services: Services, topic: str) -> None:
-    summary = produce(services.kafka, topic, [Sample(b"k", b"x", "valid")] * 250_000)
+def test_more_than_the_clients_queue_holds_is_sent_whole(services: Endpoints, topic: str) -> None:
+    summary = produce(services.access, topic, [Sample(b"k", b"x", "valid")] * 250_000)
 
     assert (summary.sent, summary.acknowledged, summary.failed) == (250_000, 250_000, 0)
 
 
-def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Services, topic: str) -> None:
+def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Endpoints, topic: str) -> None:
     seen: list[SendingProgress] = []
     endless = (Sample(b"k", b"x", "valid") for _ in count())
 
     summary = produce(
-        services.kafka, topic, endless, rate=2000, on_progress=seen.append, stop=lambda: len(seen) >= 2
+        services.access,
+        topic,
+        endless,
+        rate=2000,
+        on_progress=seen.append,
+        stop=lambda: len(seen) >= 2,
     )
 
     assert summary.stopped
@@ -234,35 +236,35 @@ def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Services, 
 # Failure.
 
 
-def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Services) -> None:
+def test_what_the_broker_refuses_is_counted_with_the_first_reason(services: Endpoints) -> None:
     topic = f"producing-{uuid.uuid4().hex}"
     admin = KafkaAdminClient(bootstrap_servers=services.kafka)
     refusing = {topic: {"num_partitions": 4, "configs": {"max.message.bytes": "100"}}}
     admin.create_topics(refusing, wait_for_metadata=True)
     admin.close()
 
-    summary = produce(services.kafka, topic, [Sample(b"k", b"x" * 4000, "valid")] * 10)
+    summary = produce(services.access, topic, [Sample(b"k", b"x" * 4000, "valid")] * 10)
 
     assert (summary.sent, summary.acknowledged, summary.failed) == (10, 0, 10)
     assert "large" in str(summary.first_error).lower()
 
 
-def test_what_the_client_refuses_fails_alone(services: Services, topic: str) -> None:
+def test_what_the_client_refuses_fails_alone(services: Endpoints, topic: str) -> None:
     small = Sample(b"k", b"x", "valid")
 
-    summary = produce(services.kafka, topic, [small, Sample(b"k", b"x" * 2_000_000, "valid"), small])
+    summary = produce(services.access, topic, [small, Sample(b"k", b"x" * 2_000_000, "valid"), small])
 
     assert (summary.sent, summary.acknowledged, summary.failed) == (3, 2, 1)
 
 
-def test_a_missing_topic_is_an_error_that_names_it(services: Services) -> None:
+def test_a_missing_topic_is_an_error_that_names_it(services: Endpoints) -> None:
     with pytest.raises(ProduceError, match="cannot produce to topic no-such-topic"):
-        produce(services.kafka, "no-such-topic", [])
+        produce(services.access, "no-such-topic", [])
 
 
 def test_a_rate_of_zero_is_refused() -> None:
     with pytest.raises(ProduceError, match="expected more than 0 events a second"):
-        produce(UNREACHABLE, "t", [], rate=0)
+        produce(KafkaAccess(UNREACHABLE), "t", [], rate=0)
 
 
 def test_an_unreachable_broker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +316,7 @@ def test_the_command_refuses_numbers_that_make_no_sense(arguments: list[str], na
 
 
 @pytest.fixture
-def command_topic(services: Services, monkeypatch: pytest.MonkeyPatch) -> str:
+def command_topic(services: Endpoints, monkeypatch: pytest.MonkeyPatch) -> str:
     """A topic that does not exist yet, set as the one of the metrics."""
     name = f"producing-{uuid.uuid4().hex}"
     for variable, value in environment(services.kafka, {"metrics-events": name}).items():
@@ -323,7 +325,7 @@ def command_topic(services: Services, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_command_creates_the_topic_and_counts_what_it_sent(
-    services: Services, command_topic: str
+    services: Endpoints, command_topic: str
 ) -> None:
     shares = ["--malformed", "0.05", "--late", "0.04", "--duplicates", "0.1", "--seed", "3"]
 
@@ -350,7 +352,7 @@ def test_the_command_creates_the_topic_and_counts_what_it_sent(
     ],
 )
 def test_the_other_streams_have_a_command_each(
-    services: Services,
+    services: Endpoints,
     monkeypatch: pytest.MonkeyPatch,
     stream: str,
     option: list[str],
@@ -389,9 +391,9 @@ def test_tombstones_count_among_the_shares() -> None:
 
 
 def test_ctrl_c_ends_the_command_with_its_summary_and_130(
-    services: Services, command_topic: str, tmp_path: Path
+    services: Endpoints, command_topic: str, tmp_path: Path
 ) -> None:
-    create_topics(services.kafka, {command_topic: 1})
+    create_topics(services.access, {command_topic: 1})
     command = [sys.executable, "-c", "from lakehouse.commands.produce import app; app()"]
     process = subprocess.Popen(
         [*command, "metrics", "--rate", "200", "--seconds", "3600"],

@@ -19,7 +19,9 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import create_topics, require_broker
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.processes import stop_process
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
@@ -77,7 +79,7 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     assert sorted(process.pid for process in processes_of(home)) == sorted(pids.values())
     first = load_settings()
     topics = {name: 4 for stream in STREAMS for name in stream.topics}
-    assert create_topics(first.kafka_bootstrap_servers, topics) == []  # a producer need not wait for a run
+    assert create_topics(first.kafka, topics) == []  # a producer need not wait for a run
     again = run("up")
     assert again.exit_code == 0
     assert again.stdout.count("already running") == 2
@@ -87,8 +89,8 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     assert shown.exit_code == 0
     for text in (*map(str, pids.values()), first.kafka_bootstrap_servers, str(home / "kafka" / "data")):
         assert text in shown.stdout
-    assert create_topics(first.kafka_bootstrap_servers, {"calls": 3, "sales": 1}) == ["calls", "sales"]
-    assert create_topics(first.kafka_bootstrap_servers, {"calls": 5, "late": 1}) == ["late"]
+    assert create_topics(first.kafka, {"calls": 3, "sales": 1}) == ["calls", "sales"]
+    assert create_topics(first.kafka, {"calls": 5, "late": 1}) == ["late"]
 
     # One that died is reported and started again beside the other.
     psutil.Process(pids["redis"]).kill()
@@ -125,7 +127,7 @@ def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started_even_wh
     def fail() -> None:
         with local_services(settings) as outer:
             assert outer.kafka == f"127.0.0.1:{port}"  # as configured
-            require_broker(outer.kafka)
+            require_broker(KafkaAccess(outer.kafka))
             require_redis(outer.redis)
             with local_services(settings) as inner:
                 assert inner == outer
@@ -263,7 +265,7 @@ def test_an_unreachable_broker_is_one_line_that_says_how_to_get_one(servers: str
     with closed_port() as closed, socket.create_server(("127.0.0.1", 0)) as silent:
         address = servers.format(closed=closed, silent=silent.getsockname()[1])
         with pytest.raises(ServiceError, match="lakehouse services up") as caught:
-            require_broker(address, timeout_s=1)
+            require_broker(KafkaAccess(address), timeout_s=1)
     assert f"no Kafka broker at {address}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -271,7 +273,7 @@ def test_an_unreachable_broker_is_one_line_that_says_how_to_get_one(servers: str
 @pytest.mark.parametrize("servers", ["", "host:", ":9092", "host:port", "host:70000", "one:1,,two:2"])
 def test_malformed_bootstrap_servers_are_refused_by_name(servers: str) -> None:
     with pytest.raises(ServiceError, match="LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"):
-        require_broker(servers)
+        require_broker(KafkaAccess(servers))
 
 
 def test_an_unreachable_redis_is_one_line_without_the_password() -> None:

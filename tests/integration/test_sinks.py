@@ -73,7 +73,7 @@ def changes(*messages: Message) -> list[Change]:
 @pytest.fixture
 def topic(services: Endpoints) -> str:
     name = f"sinks-{uuid.uuid4().hex}"
-    create_topics(services.kafka, {name: PARTITIONS})
+    create_topics(services.access, {name: PARTITIONS})
     return name
 
 
@@ -83,7 +83,7 @@ def make_kafka_sink(services: Endpoints, topic: str) -> Iterator[Callable[..., K
     made: list[KafkaSink] = []
 
     def make(transaction_timeout_s: int = TRANSACTION_TIMEOUT_S) -> KafkaSink:
-        sink = KafkaSink(services.kafka, topic, "a_table", transaction_timeout_s=transaction_timeout_s)
+        sink = KafkaSink(services.access, topic, "a_table", transaction_timeout_s=transaction_timeout_s)
         made.append(sink)
         return sink
 
@@ -103,7 +103,12 @@ def make_sliced(services: Endpoints, topic: str) -> Iterator[MakeSliced]:
     def make(slice_rows: int = 3, limit: int = 1_000_000) -> SlicedSink:
         limits = Limits(record_bytes=limit)
         sink = SlicedSink(
-            services.kafka, topic, "a_table", limits, slice_rows=slice_rows, transaction_timeout_s=60
+            services.access,
+            topic,
+            "a_table",
+            limits,
+            slice_rows=slice_rows,
+            transaction_timeout_s=60,
         )
         made.append(sink)
         return sink
@@ -216,11 +221,11 @@ def test_an_exporter_that_continues_where_another_one_has_gone_on_is_refused(
 
 def test_two_tables_and_two_topics_do_not_disturb_each_other(services: Endpoints, topic: str) -> None:
     other_topic = f"{topic}-other"
-    create_topics(services.kafka, {other_topic: 1})
+    create_topics(services.access, {other_topic: 1})
     made = [
-        KafkaSink(services.kafka, topic, "a_table"),
-        KafkaSink(services.kafka, other_topic, "a_table"),
-        KafkaSink(services.kafka, topic, "b_table"),
+        KafkaSink(services.access, topic, "a_table"),
+        KafkaSink(services.access, other_topic, "a_table"),
+        KafkaSink(services.access, topic, "b_table"),
     ]
 
     try:
@@ -249,7 +254,7 @@ def test_a_second_exporter_fences_the_first_which_says_so_in_one_line(
 
 
 def test_a_fenced_producer_says_so_and_commits_nothing(services: Endpoints, topic: str) -> None:
-    first, second = (Transactions(services.kafka, f"of {topic}", timeout_s=60) for _ in range(2))
+    first, second = (Transactions(services.access, f"of {topic}", timeout_s=60) for _ in range(2))
     closed = []
     with (
         pytest.raises(FencedError, match="somebody else has it"),
@@ -325,14 +330,14 @@ def test_slices_are_those_of_a_span_which_has_to_end_before_another_one_begins(
     services: Endpoints, topic: str, make_sliced: MakeSliced
 ) -> None:
     """A retry has the span of the slices that were sent; so their rows are the same."""
-    assert last_sliced(services.kafka, "a_table", topic) is None
+    assert last_sliced(services.access, "a_table", topic) is None
     rows, broken = changes(("a", "1"), ("a", "2")), Span("table-a", Position(1), Position(3, 7))
     with pytest.raises(ZeroDivisionError):
         sent(make_sliced(slice_rows=1).send(Breaking(rows[:1], ZeroDivisionError()), broken))
     # The broker tells of it a moment after the commit. Who has looked before that chooses another span.
     with pytest.raises(PositionError, match="from version 1 to 7 files of 3, this export continues at 1 and"):
         sent(make_sliced(slice_rows=1).send(rows, Span("table-a", Position(1), Position(9))))
-    await_(lambda: last_sliced(services.kafka, "a_table", topic) == broken, 60)
+    await_(lambda: last_sliced(services.access, "a_table", topic) == broken, 60)
 
     assert sent(make_sliced(slice_rows=1).send(rows, broken)) == [0, 1]
     for other in (Span("table-a", Position(3, 7), Position(9)), Span("table-b", Position(0), Position(1))):

@@ -13,7 +13,9 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
-from lakehouse.kafka.topics import OffsetLooker, create_topics
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.offsets import OffsetLooker
+from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.services import Endpoints
 from tests import processes
 from tests.processes import LAKEHOUSE, Place, finish
@@ -47,8 +49,8 @@ def send(place: Place, topic: str, values: list[bytes], key: bytes) -> None:
 
 def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: Endpoints, place: Place) -> None:
     packed, unpacked = f"packed-{place.suffix}", f"unpacked-{place.suffix}"
-    create_topics(services.kafka, {packed: 1}, AS_SENT)
-    create_topics(services.kafka, {unpacked: 1})
+    create_topics(services.access, {packed: 1}, AS_SENT)
+    create_topics(services.access, {unpacked: 1})
     value = b"x" * (5 << 20)
 
     send(place, packed, [value], b"k")
@@ -58,9 +60,9 @@ def test_a_topic_that_we_create_refuses_records_by_their_real_size(services: End
 
 def test_the_size_of_records_is_their_real_one(services: Endpoints, place: Place) -> None:
     topic = f"packed-{place.suffix}"
-    create_topics(services.kafka, {topic: 1}, AS_SENT)
+    create_topics(services.access, {topic: 1}, AS_SENT)
     send(place, topic, [b"x" * 99_999, b"x" * 199_999], b"k")
-    looker = OffsetLooker(services.kafka, topic)
+    looker = OffsetLooker(services.access, topic)
     try:
         assert looker.look() == {0: (0, 2)}
         assert looker.record_bytes(0, 0) == 150_000
@@ -74,7 +76,7 @@ def test_the_size_of_records_is_their_real_one(services: Endpoints, place: Place
 @pytest.mark.soak
 def test_call_records_of_half_a_gigabyte_in_half_a_megabyte_go_through_all_layers(place: Place) -> None:
     topic = place.topics["analyticsTopic"]
-    create_topics(place.services.kafka, {topic: 4}, AS_SENT)
+    create_topics(KafkaAccess(place.services.kafka), {topic: 4}, AS_SENT)
     text = "x" * 252_000
     records = [
         json.dumps({"user1": f"u{number}", "user2": "v", "timestamp": NOON_MS, "analytics": text}).encode()
@@ -95,7 +97,7 @@ def test_a_record_that_does_not_fit_in_memory_stops_its_own_topic_alone(place: P
     sale = json.dumps({"product": "p", "value": 3, "timestamp": NOON_MS}).encode()
     spent = json.dumps({"userId": "u", "amount": 1, "timestamp": NOON_MS}).encode()
     sales, transactions = place.topics["sales-events-v1"], place.topics["transactions-topic"]
-    create_topics(place.services.kafka, {sales: 1, transactions: 1}, AS_SENT)
+    create_topics(KafkaAccess(place.services.kafka), {sales: 1, transactions: 1}, AS_SENT)
     send(place, sales, [sale], b"p")
     send(place, transactions, [spent, b'"' + b"x" * (400 << 20) + b'"'], b"u")
 

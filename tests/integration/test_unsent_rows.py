@@ -139,9 +139,7 @@ class Exported:
         return sorted(tuple(row[name] for name in columns) for row in rows)
 
     def audited(self) -> Check:
-        (check,) = check_topic(
-            self.lake, self.stream, self.table, self.topic, self.settings.kafka_bootstrap_servers
-        )
+        (check,) = check_topic(self.lake, self.stream, self.table, self.topic, self.settings.kafka)
         return check
 
     def set_limit(self, max_message_bytes: int) -> None:
@@ -239,9 +237,9 @@ def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_la
             calls.run()
     # Somebody tells Kafka that the micro-batch has left, so its row never does.
     group = f"lakehouse-export-call_records-to-{calls.topic}"
-    progress = read_progress(settings.kafka_bootstrap_servers, group, calls.topic)
+    progress = read_progress(settings.kafka, group, calls.topic)
     assert progress is not None
-    with closing(KafkaSink(settings.kafka_bootstrap_servers, calls.topic, "call_records")) as other:
+    with closing(KafkaSink(settings.kafka, calls.topic, "call_records")) as other:
         after = Position(progress.position.version + 1)
         other.write([], Span(progress.table, progress.position, after))
 

@@ -247,7 +247,7 @@ def test_alerts_are_what_the_process_has_told(
     )
     assert client.get("/api/v1/alerts").json() == {"alerts": []}
     rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
-    with closing(Publisher(services.kafka, topic)) as publisher:
+    with closing(Publisher(services.access, topic)) as publisher:
         state = publisher.start()
         for minute, values in enumerate(({"a": 95.0, "b": 91.0}, {"a": 96.0, "b": 2.0})):
             now = start + timedelta(minutes=minute)

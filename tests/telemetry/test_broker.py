@@ -39,13 +39,13 @@ def without_a_leader(ask: Callable[..., Any], times: int) -> Callable[..., Any]:
 def topic(services: Endpoints) -> str:
     """A topic of two partitions that has just been made."""
     name = f"new-{uuid.uuid4().hex}"
-    create_topics(services.kafka, {name: 2})
+    create_topics(services.access, {name: 2})
     return name
 
 
 @pytest.fixture
 def broker(services: Endpoints) -> Iterator[Broker]:
-    with closing(Broker(services.kafka)) as asked:
+    with closing(Broker(services.access)) as asked:
         yield asked
 
 
@@ -95,7 +95,7 @@ def anything(services: Endpoints) -> str:
     """A topic of twelve partitions that takes records of any time, and keeps them packed."""
     name = f"anything-{uuid.uuid4().hex}"
     any_time = {f"message.timestamp.{which}.max.ms": str(2**63 - 1) for which in ("before", "after")}
-    create_topics(services.kafka, {name: 12}, {**any_time, "compression.type": "producer"})
+    create_topics(services.access, {name: 12}, {**any_time, "compression.type": "producer"})
     return name
 
 

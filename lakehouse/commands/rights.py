@@ -1,0 +1,32 @@
+"""`lakehouse rights`: what the pipeline's user must be allowed in Kafka."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse.rights import rights_of_pipeline, rights_of_producer
+from lakehouse.streams import choose, read_settings
+
+app = typer.Typer()
+
+
+@app.command()
+def rights(
+    stream: Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")] = None,
+    user: Annotated[str, typer.Option(help="The principal, without User:.")] = "lakehouse",
+    *,
+    producer: Annotated[
+        bool, typer.Option("--producer", help="Those of `lakehouse produce` instead.")
+    ] = False,
+) -> None:
+    """Print the rights that the pipeline needs in Kafka, each as arguments of kafka-acls.sh.
+
+    Asks no broker: topics and groups are those of the settings. Rights that are not required are marked.
+    """
+    settings = read_settings()
+    streams = choose(stream or [], settings)
+    for right in (rights_of_producer if producer else rights_of_pipeline)(streams, settings):
+        mark = "" if right.is_required else "not required: "
+        typer.echo(f"{right.as_command(user)}  # {mark}{right.why}")

@@ -1,0 +1,318 @@
+"""How a Kafka cluster is reached, as one value, written out for the three clients that need it.
+
+Those are Java's (which Spark uses), kafka-python and librdkafka. Passwords, certificates and keys may come
+from files; each client that is made reads them anew, so a changed file counts from the next client on.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from lakehouse.errors import SettingsError
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+_NOTHING = SecretStr("")
+_HOST_NAME = "ssl.endpoint.identification.algorithm"
+_EXTENSIONS = "sasl.oauthbearer.extensions"
+_JAVA_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+_JAVA_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+@dataclass(frozen=True)
+class _Names:
+    """A client property's name in Java, kafka-python and librdkafka; null where a client has none."""
+
+    java: str
+    python: str | None
+    librdkafka: str | None
+
+
+_ALLOWED = {
+    one.java: one
+    for one in (
+        _Names("client.id", "client_id", "client.id"),
+        _Names("client.rack", None, "client.rack"),
+        _Names("client.dns.lookup", None, "client.dns.lookup"),
+        _Names("connections.max.idle.ms", "connections_max_idle_ms", "connections.max.idle.ms"),
+        _Names("metadata.max.age.ms", "metadata_max_age_ms", "metadata.max.age.ms"),
+        _Names("reconnect.backoff.ms", "reconnect_backoff_ms", "reconnect.backoff.ms"),
+        _Names("reconnect.backoff.max.ms", "reconnect_backoff_max_ms", "reconnect.backoff.max.ms"),
+        _Names("retry.backoff.ms", "retry_backoff_ms", "retry.backoff.ms"),
+        _Names("request.timeout.ms", "request_timeout_ms", "socket.timeout.ms"),
+        _Names(_HOST_NAME, None, None),
+        _Names(_EXTENSIONS, None, None),
+    )
+}
+CLIENT_PROPERTIES = tuple(sorted(_ALLOWED))
+
+
+@dataclass(frozen=True)
+class KafkaAccess:
+    """The brokers, and how this application proves to them who it is.
+
+    `servers` is host:port, several with commas between. `ca` holds the PEM certificates that a broker's must
+    lead to (empty: those of the system), `certificate` and `key` are this application's own, the key in
+    PKCS#8. For OAUTHBEARER, `username` and `password` are the id and the secret of a client, for which
+    `token_url` gives tokens. `properties` are of CLIENT_PROPERTIES, by their names in Java.
+
+    As text it is its servers; `repr` shows no secret.
+    """
+
+    servers: str
+    protocol: Protocol = "PLAINTEXT"
+    mechanism: Mechanism = ""
+    username: str = ""
+    password: SecretStr = _NOTHING
+    token_url: str = ""
+    scope: str = ""
+    ca: SecretStr = _NOTHING
+    certificate: SecretStr = _NOTHING
+    key: SecretStr = _NOTHING
+    key_password: SecretStr = _NOTHING
+    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __str__(self) -> str:
+        return self.servers
+
+    def __hash__(self) -> int:
+        return hash((self.servers, self.protocol, self.mechanism, self.username))
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether a name and a secret are asked for."""
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def principal(self) -> str:
+        """Who the application is to the broker, for messages."""
+        if self.is_sasl:
+            return f"User:{self.username}"
+        return (
+            "the user of the client certificate" if self.certificate.get_secret_value() else "User:ANONYMOUS"
+        )
+
+    def check(self) -> None:
+        """Raise SettingsError for values that contradict each other or cannot be used, quoting no secret."""
+        given = {
+            name
+            for name in ("mechanism", "username", "password", "token_url", "scope")
+            if _text(getattr(self, name))
+        }
+        is_oauth = self.mechanism == "OAUTHBEARER"
+        if given and not self.is_sasl:
+            names = ", ".join(_setting(name) for name in sorted(given))
+            raise SettingsError(
+                f"{names} set, which {_setting('protocol')}={self.protocol} does not use; "
+                "use SASL_SSL, or SASL_PLAINTEXT without encryption"
+            )
+        if self.is_sasl:
+            needed = ["mechanism", "username", "password", *(["token_url"] if is_oauth else [])]
+            missing = [_setting(name) for name in needed if name not in given]
+            if missing:
+                raise SettingsError(
+                    f"{_setting('protocol')}={self.protocol} needs {', '.join(missing)} as well"
+                )
+            if not is_oauth and given & {"token_url", "scope"}:
+                raise SettingsError(f"{_setting('token_url')} and _SCOPE are for the mechanism OAUTHBEARER")
+        self._check_certificates()
+        unknown = sorted(set(self.properties) - set(_ALLOWED))
+        if unknown:
+            raise SettingsError(
+                f"LAKEHOUSE_KAFKA_CLIENT_PROPERTIES has {', '.join(unknown)}; possible are "
+                f"{', '.join(CLIENT_PROPERTIES)}"
+            )
+
+    def _check_certificates(self) -> None:
+        pem = {name: _text(getattr(self, name)) for name in ("ca", "certificate", "key")}
+        given = [_setting(name) for name, text in pem.items() if text]
+        if given and not self.is_tls:
+            raise SettingsError(
+                f"{', '.join(given)} set, which {_setting('protocol')}={self.protocol} does not use; "
+                "use SSL or SASL_SSL"
+            )
+        if bool(pem["certificate"]) != bool(pem["key"]):
+            raise SettingsError(f"{_setting('certificate')} and {_setting('key')} go together")
+        if pem["key"] and not any(one in pem["key"] for one in _PKCS8):
+            raise SettingsError(
+                f"{_setting('key')} is no PKCS#8 key in PEM, which Java needs; "
+                "`openssl pkcs8 -topk8 -nodes -in KEY` makes one"
+            )
+        if self.is_tls:
+            try:
+                self._context()
+            except (ssl.SSLError, ValueError) as error:
+                raise SettingsError(
+                    f"the certificates for Kafka cannot be used ({', '.join(given)}): {error}"
+                ) from None
+
+    def for_java(self) -> dict[str, str]:
+        """Return the properties of a Java client."""
+        found = {
+            "bootstrap.servers": self.servers,
+            **{name: value for name, value in self.properties.items() if name != _EXTENSIONS},
+        }
+        if self.protocol == "PLAINTEXT":
+            return found
+        found["security.protocol"] = self.protocol
+        if self.is_sasl:
+            found |= {"sasl.mechanism": self.mechanism, "sasl.jaas.config": self._jaas()}
+        if self.mechanism == "OAUTHBEARER":
+            found |= {
+                "sasl.oauthbearer.token.endpoint.url": self.token_url,
+                "sasl.login.callback.handler.class": _JAVA_TOKENS,
+            }
+        ca, certificate, key = self._pem()
+        if ca:
+            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": ca}
+        if certificate:
+            found |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": certificate,
+                "ssl.keystore.key": key,
+            }
+            if self.key_password.get_secret_value():
+                found["ssl.key.password"] = self.key_password.get_secret_value()
+        return found
+
+    def for_spark(self) -> dict[str, str]:
+        """Return the options of Spark's source."""
+        return {f"kafka.{name}": value for name, value in self.for_java().items()}
+
+    def for_python(self) -> dict[str, Any]:
+        """Return the arguments of a client of kafka-python, but for the provider of OAuth's tokens."""
+        found: dict[str, Any] = {"bootstrap_servers": self.servers.split(",")}
+        for name, value in self.properties.items():
+            known = _ALLOWED[name].python
+            if known is not None:
+                found[known] = int(value) if value.isdecimal() else value
+        if self.protocol != "PLAINTEXT":
+            found["security_protocol"] = self.protocol
+        if self.is_tls:
+            found["ssl_context"] = self._context()
+        if self.is_sasl:
+            found["sasl_mechanism"] = self.mechanism
+        if self.is_sasl and self.mechanism != "OAUTHBEARER":
+            found |= {
+                "sasl_plain_username": self.username,
+                "sasl_plain_password": self.password.get_secret_value(),
+            }
+        return found
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Return the properties of a client of librdkafka."""
+        found: dict[str, Any] = {"bootstrap.servers": self.servers}
+        for name, value in self.properties.items():
+            known = _ALLOWED[name].librdkafka
+            if known is not None:
+                found[known] = value
+        if self.protocol == "PLAINTEXT":
+            return found
+        found["security.protocol"] = self.protocol
+        if self.is_sasl:
+            found |= self._sasl_of_librdkafka()
+        if _HOST_NAME in self.properties:
+            found[_HOST_NAME] = self.properties[_HOST_NAME] or "none"
+        ca, certificate, key = self._pem()
+        found |= {"ssl.ca.pem": ca} if ca else {}
+        if certificate:
+            found |= {"ssl.certificate.pem": certificate, "ssl.key.pem": key}
+            if self.key_password.get_secret_value():
+                found["ssl.key.password"] = self.key_password.get_secret_value()
+        return found
+
+    def _sasl_of_librdkafka(self) -> dict[str, Any]:
+        secret = self.password.get_secret_value()
+        found: dict[str, Any] = {"sasl.mechanism": self.mechanism}
+        if self.mechanism != "OAUTHBEARER":
+            return found | {"sasl.username": self.username, "sasl.password": secret}
+        found |= {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": self.username,
+            "sasl.oauthbearer.client.secret": secret,
+            "sasl.oauthbearer.token.endpoint.url": self.token_url,
+        }
+        found |= {"sasl.oauthbearer.scope": self.scope} if self.scope else {}
+        return found | ({_EXTENSIONS: self.properties[_EXTENSIONS]} if self.extensions else {})
+
+    @property
+    def extensions(self) -> dict[str, str]:
+        """What is sent to the broker beside an OAuth token, such as Confluent Cloud's logicalCluster."""
+        pairs = (one.partition("=") for one in self.properties.get(_EXTENSIONS, "").split(",") if one)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    def _jaas(self) -> str:
+        """Return the login module and its options, as JAAS has them."""
+        if self.mechanism == "OAUTHBEARER":
+            options = {"clientId": self.username, "clientSecret": self.password.get_secret_value()}
+            options |= {"scope": self.scope} if self.scope else {}
+            options |= {f"extension_{name}": value for name, value in self.extensions.items()}
+        else:
+            options = {"username": self.username, "password": self.password.get_secret_value()}
+        said = " ".join(f"{name}={_quoted(value)}" for name, value in options.items())
+        return f"{_JAVA_MODULES[self.mechanism]} required {said};"
+
+    def _pem(self) -> tuple[str, str, str]:
+        if not self.is_tls:
+            return "", "", ""
+        return _text(self.ca), _text(self.certificate), _text(self.key)
+
+    def _context(self) -> ssl.SSLContext:
+        ca, certificate, key = self._pem()
+        context = ssl.create_default_context(cadata=ca or None)
+        context.check_hostname = self.properties.get(_HOST_NAME, "https") != ""
+        if certificate:
+            with tempfile.TemporaryDirectory() as directory:  # the module takes files alone
+                both = Path(directory, "both.pem")
+                both.touch(0o600)
+                both.write_text(f"{key}\n{certificate}\n", encoding="ascii")
+                context.load_cert_chain(both, password=self.key_password.get_secret_value() or None)
+        return context
+
+
+def _text(value: str | SecretStr) -> str:
+    return value.get_secret_value().strip() if isinstance(value, SecretStr) else value
+
+
+def _quoted(text: str) -> str:
+    """Quote a value as java.io.StreamTokenizer reads it, by which JAAS options are parsed."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def _setting(name: str) -> str:
+    """Return the variable of a field."""
+    return _SETTINGS[name]
+
+
+_SETTINGS = {
+    "protocol": "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL",
+    "mechanism": "LAKEHOUSE_KAFKA_SASL_MECHANISM",
+    "username": "LAKEHOUSE_KAFKA_SASL_USERNAME",
+    "password": "LAKEHOUSE_KAFKA_SASL_PASSWORD",
+    "token_url": "LAKEHOUSE_KAFKA_OAUTH_TOKEN_URL",
+    "scope": "LAKEHOUSE_KAFKA_OAUTH_SCOPE",
+    "ca": "LAKEHOUSE_KAFKA_SSL_CA",
+    "certificate": "LAKEHOUSE_KAFKA_SSL_CERTIFICATE",
+    "key": "LAKEHOUSE_KAFKA_SSL_KEY",
+}

@@ -1,0 +1,105 @@
+"""Rights in Kafka (ACLs): as values, as commands for a person, and granted by an administrator."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Literal
+
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.clients import Admin
+from lakehouse.kafka.refusals import asking
+
+Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
+Kind = Literal["topic", "group", "transactional id"]
+
+_TIMEOUT_S = 30.0
+_OPERATIONS = {
+    "Read": ACLOperation.READ,
+    "Write": ACLOperation.WRITE,
+    "Create": ACLOperation.CREATE,
+    "Describe": ACLOperation.DESCRIBE,
+    "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
+}
+_TYPES = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional id": ResourceType.TRANSACTIONAL_ID,
+}
+
+
+@dataclass(frozen=True)
+class Right:
+    """An operation on one resource, or with `is_prefix` on all whose names begin so; and what it is for."""
+
+    operation: Operation
+    kind: Kind
+    name: str
+    why: str
+    is_prefix: bool = False
+    is_required: bool = True
+
+    def as_command(self, user: str) -> str:
+        """Return the arguments of kafka-acls.sh that grant it."""
+        pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
+        return (
+            f"--add --allow-principal {shlex.quote(f'User:{user}')} --operation {self.operation} "
+            f"--{self.kind.replace(' ', '-')} {shlex.quote(self.name)}{pattern}"
+        )
+
+
+def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
+    """Let users in by SCRAM-SHA-512; as an administrator. Raises ServiceError."""
+    changes = [
+        UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password.encode())
+        for user, password in passwords.items()
+    ]
+    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
+        client.alter_user_scram_credentials(changes)
+
+
+def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
+    """Grant rights to a user; those that are there already stay. Raises ServiceError."""
+    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
+        client.create_acls([_acl(user, right) for right in rights])
+
+
+def revoke(admin: KafkaAccess, user: str, right: Right) -> None:
+    """Take a right away from a user. Raises ServiceError."""
+    one = _acl(user, right)
+    pattern = one.resource_pattern
+    gone = ACLFilter(
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+        ResourcePatternFilter(pattern.resource_type, pattern.resource_name, pattern.pattern_type),
+    )
+    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
+        client.delete_acls([gone])
+
+
+def _acl(user: str, right: Right) -> ACL:
+    pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
+    return ACL(
+        f"User:{user}",
+        "*",
+        _OPERATIONS[right.operation],
+        ACLPermissionType.ALLOW,
+        ResourcePattern(_TYPES[right.kind], right.name, pattern),
+    )

@@ -1,0 +1,65 @@
+"""The settings by which Kafka is reached."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field, SecretStr
+
+from lakehouse.kafka.access import CLIENT_PROPERTIES, KafkaAccess, Mechanism, Protocol
+
+
+class KafkaSettings(BaseModel):
+    """One group: `kafka` is its value."""
+
+    kafka_bootstrap_servers: str = Field(
+        default="",
+        description="host:port of the broker. Default: the running local broker, else 127.0.0.1:9092.",
+    )
+    kafka_security_protocol: Protocol = Field(
+        default="PLAINTEXT", description="Whether connections are encrypted (SSL) and ask for a user (SASL)."
+    )
+    kafka_sasl_mechanism: Mechanism = Field(default="", description="How the user is proven.")
+    kafka_sasl_username: str = Field(default="", description="The user; with OAUTHBEARER, the client's id.")
+    kafka_sasl_password: SecretStr = Field(
+        default=SecretStr(""), description="Its password; with OAUTHBEARER, the client's secret."
+    )
+    kafka_oauth_token_url: str = Field(
+        default="",
+        pattern=r"^(https?://.+)?$",
+        description="The endpoint that gives tokens for OAUTHBEARER's client credentials.",
+    )
+    kafka_oauth_scope: str = Field(default="", description="The scope to ask for there.")
+    kafka_ssl_ca: SecretStr = Field(
+        default=SecretStr(""),
+        description="PEM certificates that the broker's must lead to. Default: the system's.",
+    )
+    kafka_ssl_certificate: SecretStr = Field(
+        default=SecretStr(""), description="This application's own certificate, in PEM, with its chain."
+    )
+    kafka_ssl_key: SecretStr = Field(
+        default=SecretStr(""), description="The key to that certificate, in PEM and PKCS#8."
+    )
+    kafka_ssl_key_password: SecretStr = Field(default=SecretStr(""), description="The key's password.")
+    kafka_client_properties: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict,
+        description=f"Further properties of Kafka's clients, of these: {', '.join(CLIENT_PROPERTIES)}.",
+    )
+
+    @property
+    def kafka(self) -> KafkaAccess:
+        """How Kafka is reached."""
+        return KafkaAccess(
+            self.kafka_bootstrap_servers,
+            self.kafka_security_protocol,
+            self.kafka_sasl_mechanism,
+            self.kafka_sasl_username,
+            self.kafka_sasl_password,
+            self.kafka_oauth_token_url,
+            self.kafka_oauth_scope,
+            self.kafka_ssl_ca,
+            self.kafka_ssl_certificate,
+            self.kafka_ssl_key,
+            self.kafka_ssl_key_password,
+            self.kafka_client_properties,
+        )
