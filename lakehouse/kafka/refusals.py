@@ -89,13 +89,18 @@ def _is_of_entry(error: Exception) -> bool:
     """Whether the client may have been kept out, which kafka-python's mostly calls a timeout."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
-    return isinstance(error, KafkaError) and (error.errno is None or error.errno in _ENTRY)
+    return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)
+
+
+def _code(error: KafkaError) -> int | None:
+    """Return the code of the protocol; null for what the client itself has found."""
+    return getattr(error, "errno", None)
 
 
 def _kind_of(error: BaseException) -> Kind | None:
     if isinstance(error, KafkaException):
         return _KINDS.get(error.args[0].code())
     if isinstance(error, KafkaError):
-        return _KINDS.get(error.errno)
+        return _KINDS.get(_code(error) or 0)
     text = str(error)
     return next((kind for name, kind in _IN_JAVA.items() if name in text), None)

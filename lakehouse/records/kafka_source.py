@@ -7,8 +7,10 @@ Kafka's own client in the driver (`read_apart`), which gives the number as it is
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +43,7 @@ APART = 1_000
 """So many records are read apart at most, from one that Spark's source does not take."""
 
 _APART_BYTES = 16 << 20
-_GROUP = "lakehouse"
+_KEY = secrets.token_bytes(16)
 _COMMITTED = {"isolation.level": "read_committed"}
 _FIRST_GREGORIAN_MS = -12_219_292_800_000  # 1582-10-15
 _LAST_OF_SPARK_MS = (2**63 - 1) // 1000
@@ -103,7 +105,7 @@ def read_between(
         "kafka.max.poll.records": "1" if singly else "1000",
         # Executors keep consumers by the name of their group. By default each read has a group of its own,
         # and would connect anew. Nothing is committed to it, and it needs no right.
-        **({} if singly else {"kafka.group.id": _GROUP}),
+        **({} if singly else {"kafka.group.id": _group(access)}),
         "assign": json.dumps({topic: sorted(ranges)}),
         "startingOffsets": first,
         "endingOffsets": end,
@@ -152,6 +154,16 @@ def invalid(error: BaseException) -> Place | None:
         return None
     topic, partition, offset = found.group(1, 2, 3) if found[1] else found.group(5, 6, 4)
     return Place(topic, int(partition), int(offset))
+
+
+def _group(access: KafkaAccess) -> str:
+    """Return a name for what is read by this access with these secrets.
+
+    Spark fails, and prints both, if a consumer that was kept under a name has other properties. The name
+    gives no secret away: it is different in every process.
+    """
+    said = json.dumps(access.for_java(), sort_keys=True).encode()
+    return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
 
 
 @cache

@@ -189,6 +189,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     if not java.has_home():
         paths["user.home"] = settings.home  # of Ivy, to begin with, which must be able to write there
     added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
+    if settings.kafka_oauth_token_url:  # newer clients of Kafka ask no other address
+        added.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}")
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     return options | {
         "spark.master": settings.spark_master,
