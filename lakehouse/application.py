@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from rich.console import Console
+from rich.console import Group
 
 from lakehouse.errors import AccessDeniedError, LakehouseError, SettingsError
 from lakehouse.events import Kind, note
@@ -24,6 +25,7 @@ from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.ops.event_table import recorded
+from lakehouse.printable import indented
 from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.tracebacks import logged
@@ -45,6 +47,7 @@ from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
+from lakehouse.terminal import Console, echo, guard_standard_error
 
 INTERRUPTED = 130
 _FEW_WAITING = 200_000  # records of all topics
@@ -370,7 +373,11 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error."""
+    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error.
+
+    Of any other error the whole traceback is printed.
+    """
+    guard_standard_error()
     try:
         app()
     except LakehouseError as error:
@@ -384,7 +391,10 @@ def exit_with(app: typer.Typer) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception:  # noqa: BLE001 - a defect; Python would print its message unescaped
+        echo(*indented(traceback.format_exc()), err=True)
+        sys.exit(1)
 
 
 def _print_error(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"error: {text}", style="red", markup=False, highlight=False)
+    Console(stderr=True, soft_wrap=True).print(Group(*indented(f"error: {text}")), style="red")

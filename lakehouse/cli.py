@@ -28,6 +28,7 @@ from lakehouse.commands import (
     status,
     tokens,
 )
+from lakehouse.terminal import echo
 
 app = typer.Typer(
     name="lakehouse",
@@ -57,7 +58,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 
 def _say_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lakehouse {version_of('lakehouse')}")
+        echo(f"lakehouse {version_of('lakehouse')}")
         raise typer.Exit
 
 

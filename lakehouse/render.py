@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -13,9 +14,13 @@ from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Row
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructType, TimestampType
 from rich.table import Table
-from rich.text import Text
+
+from lakehouse.printable import printable, printable_json
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes for the beginning of one
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -41,21 +46,24 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def as_json(answer: QueryResult) -> str:
     """Return the result as a JSON array with one object per row and line."""
     names = answer.schema.names
-    lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in plain_rows(answer))
+    lines = (printable_json(dict(zip(names, row, strict=True))) for row in plain_rows(answer))
     return "[" + ",\n ".join(lines) + "]"
 
 
 def as_csv(answer: QueryResult) -> str:
-    """Return the result as CSV with a header; null is an empty field."""
+    """Return the result as CSV with a header, one row per line; null is an empty field.
+
+    Text is printable, and has a ' in front where a spreadsheet would take it for a formula. Numbers, and text
+    that is a number, stay as they are.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(answer.schema.names)
+    numeric = [isinstance(column.dataType, NumericType) for column in answer.schema.fields]
+    writer.writerow(map(_field, answer.schema.names))
     for row in plain_rows(answer):
+        cells = zip(row, numeric, strict=True)
         writer.writerow(
-            [
-                json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else value
-                for value in row
-            ]
+            [value if value is None or is_number else _field(value) for value, is_number in cells]
         )
     return text.getvalue().rstrip("\n")
 
@@ -64,10 +72,17 @@ def as_table(answer: QueryResult) -> Table:
     """Return the result as a table for the terminal."""
     table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
     for name in answer.schema.names:
-        table.add_column(Text(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for row in plain_rows(answer):
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        table.add_row(*("" if value is None else str(value) for value in row))
     return table
+
+
+def _field(value: Any) -> str:
+    """Return a value as a field of CSV."""
+    text = value if isinstance(value, str) else printable_json(value)
+    is_formula = text.startswith(_FORMULA) and _NUMBER.fullmatch(text) is None
+    return printable(f"'{text}" if is_formula else text)
 
 
 def _plain(value: Any, type_: DataType) -> Any:

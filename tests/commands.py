@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["lakehouse", *arguments])
         patch.setattr(sys, "excepthook", sys.excepthook)  # typer puts its own there
+        patch.setattr(threading, "excepthook", threading.excepthook)  # and lakehouse.terminal there
         for module in _STARTERS:
             patch.setattr(module, "open_lake", open_lake)
         try:
@@ -59,4 +61,11 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
         except SystemExit as ended:
             code = ended.code
     assert code is None or isinstance(code, int)
-    return Ended(code or 0, stdout.getvalue(), stderr.getvalue())
+    result = Ended(code or 0, stdout.getvalue(), stderr.getvalue())
+    assert is_printable(result.stdout + result.stderr), result
+    return result
+
+
+def is_printable(output: str) -> bool:
+    """Tell whether no character of an output moves the cursor, hides or turns round text."""
+    return output.replace("\n", "").isprintable()

@@ -275,9 +275,9 @@ def test_csv_has_a_header_and_quotes_what_needs_it() -> None:
 
     text = as_csv(found)
 
-    assert text == ('name,n,yes,list,map\n"say ""hi"", then\nleave",1,true,"[1, 2]","{""é"": true}"\n,,,,')
+    assert text == ('name,n,yes,list,map\n"say ""hi"", then\\nleave",1,true,"[1, 2]","{""é"": true}"\n,,,,')
     assert list(csv.reader(io.StringIO(text)))[1] == [
-        'say "hi", then\nleave',
+        r'say "hi", then\nleave',
         "1",
         "true",
         "[1, 2]",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Annotated
 
 import typer
 from prometheus_client import CollectorRegistry
-from rich.console import Console
 
 from lakehouse.alerts.evaluating import AlertStatus, Notification
 from lakehouse.alerts.exposition import RuleValues
@@ -26,6 +24,7 @@ from lakehouse.settings import Settings
 from lakehouse.streams import load, read_settings
 from lakehouse.telemetry import ObservationCollector
 from lakehouse.telemetry.server import serving
+from lakehouse.terminal import Console, echo, echo_json, warn
 
 app = typer.Typer(add_completion=False)
 
@@ -59,7 +58,7 @@ def alert(
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
     if prometheus:
-        typer.echo(rules_file(rules), nl=False)
+        echo(*rules_file(rules).splitlines())
         return
     with recorded(settings.lake, "lakehouse alert"):
         _watch(settings, rules, interval, telemetry_port, once=once, as_json=format_ is Format.JSON)
@@ -72,19 +71,19 @@ def _watch(
 
     def show(one: Notification) -> None:
         if as_json:
-            typer.echo(json.dumps(as_message(one), ensure_ascii=False))
+            echo_json(as_message(one), indent=None)
             return
         word, style = ("FIRES", "red") if one.status is AlertStatus.FIRING else ("resolved", "green")
         line = f"{one.at:%F %T} UTC {one.alert.rule} {word} ({one.alert.severity}): {one.alert.what}"
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style=style, soft_wrap=True)
 
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, _warn)))
+        watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, warn)))
         watched.start()
+        topic = settings.alert_topic
         webhooks = [
-            Webhook(settings.kafka, settings.alert_topic, url.get_secret_value(), _warn)
-            for url in settings.alert_webhooks
+            Webhook(settings.kafka, topic, url.get_secret_value(), warn) for url in settings.alert_webhooks
         ]
         for webhook in webhooks:
             webhook.start()
@@ -96,12 +95,12 @@ def _watch(
             )
         if port >= 0:
             served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry_host, port))
-            _warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+            warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
         if once:
             for one in watched.look(utc_now()):
                 show(one)
         else:
-            watch(watched, utc_now, lambda: stopping.wait(interval), show, _warn)
+            watch(watched, utc_now, lambda: stopping.wait(interval), show, warn)
 
 
 def _served(
@@ -111,7 +110,3 @@ def _served(
     registry.register(ObservationCollector(watched.observation))
     registry.register(RuleValues(rules.rules, lambda: watched.facts))
     return serving(registry, lambda: readiness(watched, webhooks), port, host)
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
@@ -18,6 +14,7 @@ from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import utc_now
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import open_lake
+from lakehouse.terminal import Console, echo_json
 
 app = typer.Typer(add_completion=False)
 
@@ -37,9 +34,7 @@ def audit_command(
 
     def on_check(check: Check) -> None:
         mark = "ok" if not check.differences else f"{check.differences:,} DIFFER"
-        progress.print(
-            f"{check.stream} {check.name} {check.subject}: {mark}", highlight=False, soft_wrap=True
-        )
+        progress.print(f"{check.stream} {check.name} {check.subject}: {mark}", soft_wrap=True)
 
     with recorded(settings.lake, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
         report = audit(lake, streams, settings, utc_now(), on_check)
@@ -50,7 +45,7 @@ def audit_command(
         for one in streams:
             note_audit(report, one.name)
     if format_ is Format.JSON:
-        typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1))
+        echo_json(report.as_json())
     else:
         _print(report, console)
     if not report.is_clean:
@@ -74,13 +69,14 @@ def note_audit(report: Report, stream: str) -> None:
 
 
 def _print(report: Report, console: Console) -> None:
-    table = Table("stream", "check", "of", "rows", "differ", title=f"audit of {report.at:%F %T} UTC")
+    columns = ("stream", "check", Column("of", overflow="fold"), "rows", "differ")
+    table = Table(*columns, title=f"audit of {report.at:%F %T} UTC")
     for check in report.checks:
         style = "red" if check.differences else ""
         table.add_row(
             check.stream,
             check.name,
-            Text(check.subject, overflow="fold"),
+            check.subject,
             f"{check.compared:,}",
             f"{check.differences:,}",
             style=style,
@@ -88,13 +84,11 @@ def _print(report: Report, console: Console) -> None:
     console.print(table)
     for check in report.checks:
         for remark in check.notes:
-            console.print(Text(f"{check.subject}: {remark}"), style="dim", soft_wrap=True)
+            console.print(f"{check.subject}: {remark}", style="dim", soft_wrap=True)
     for check in report.checks:
         for example in check.examples:
             key = ", ".join(f"{name}={value}" for name, value in example.key.items())
-            console.print(Text(f"{check.subject}: {key}: {example.what}"), style="red", soft_wrap=True)
+            console.print(f"{check.subject}: {key}: {example.what}", style="red", soft_wrap=True)
         if check.differences > len(check.examples):
-            console.print(
-                Text(f"{check.subject}: {check.differences - len(check.examples):,} more"), style="red"
-            )
+            console.print(f"{check.subject}: {check.differences - len(check.examples):,} more", style="red")
     console.print("clean: nothing lost, nothing twice" if report.is_clean else "NOT clean", style="bold")

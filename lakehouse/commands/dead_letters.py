@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from pyspark.sql import functions as F
-from rich.console import Console
 
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
@@ -32,6 +31,7 @@ from lakehouse.repair.replay import try_replay
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import open_lake
+from lakehouse.terminal import Console, echo_json
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
 Since = Annotated[
@@ -119,7 +119,7 @@ def list_(
         counts = count_letters(letters)
         newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
         if format_ is Format.JSON:
-            typer.echo(report.list_json(counts, newest))
+            echo_json(report.listed(counts, newest))
         else:
             report.print_list(counts, newest)
 
@@ -134,7 +134,7 @@ def show(
     with open_lake(settings, "lakehouse dead-letters show") as lake:
         found = find_letter(lake.read_or_empty(DEAD_LETTERS), letter)
         if format_ is Format.JSON:
-            typer.echo(report.letter_json(found))
+            echo_json(report.whole(found))
         else:
             report.print_letter(found)
 
@@ -166,7 +166,7 @@ def replay(
         with open_lake(settings, name) as lake:
             tried = try_replay(lake, streams, selection, datetime.now(UTC), allow_late=allow_late)
         if format_ is Format.JSON:
-            typer.echo(report.as_json(tried))
+            echo_json(asdict(tried))
         else:
             report.print_tried(tried, Console())
         return
@@ -176,7 +176,7 @@ def replay(
         told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
         _note(Kind.REPLAY, told, streams, selection, asdict(done))
         if format_ is Format.JSON:
-            typer.echo(report.as_json(done))
+            echo_json(asdict(done))
         else:
             report.print_replayed(done, Console())
 

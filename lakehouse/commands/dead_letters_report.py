@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import Row
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from lakehouse.messages.readable import readable
 from lakehouse.repair.replay import Discarded, Replayed, Tried
+from lakehouse.terminal import Console
 
 VALUE_BYTES = 400
 """How much of a raw value a list shows."""
@@ -23,13 +20,9 @@ _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
 
 
-def list_json(counts: Sequence[Row], letters: Sequence[Row]) -> str:
-    """Return counts and letters as one JSON object."""
-    return json.dumps(
-        {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]},
-        ensure_ascii=False,
-        indent=1,
-    )
+def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
+    """Return counts and letters as values for JSON."""
+    return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
@@ -46,16 +39,29 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
         console.print(_table(headings, [_cells(row) for row in letters]))
 
 
-def letter_json(letter: Row) -> str:
-    """Return everything about a letter as one JSON object."""
-    return json.dumps(_whole(letter), ensure_ascii=False, indent=1)
+def whole(letter: Row) -> dict[str, Any]:
+    """Return everything about a letter as values for JSON."""
+    columns = letter.asDict(recursive=True)
+    shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
+    return shown | {
+        "key": readable(letter.key),
+        "value": readable(letter.value),
+        "headers": [
+            {"key": readable((header.key or "").encode()), "value": readable(header.value)}
+            for header in letter.headers or []
+        ],
+        "reasons": [
+            reason | {"message": readable((reason["message"] or "").encode())}
+            for reason in columns["reasons"]
+        ],
+    }
 
 
 def print_letter(letter: Row) -> None:
     """Print everything about a letter, one line for each column, header and reason."""
-    whole = _whole(letter)
-    headers, reasons = whole.pop("headers"), whole.pop("reasons")
-    rows = [[name, value] for name, value in whole.items()]
+    shown = whole(letter)
+    headers, reasons = shown.pop("headers"), shown.pop("reasons")
+    rows = [[name, value] for name, value in shown.items()]
     rows += [[f"header {header['key']}", header["value"]] for header in headers]
     rows += [
         [f"reason {reason['rule']}", f"{reason['column'] or 'record'}: {reason['message']}"]
@@ -85,11 +91,6 @@ def print_tried(tried: Tried, console: Console) -> None:
         console.print(_table(["would fail", "letters"], rows))
 
 
-def as_json(done: Replayed | Tried) -> str:
-    """Return what a replay did, or would do, as one JSON object."""
-    return json.dumps(asdict(done), ensure_ascii=False, indent=1)
-
-
 def print_discarded(done: Discarded, console: Console) -> None:
     """Print what a discard did."""
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
@@ -102,7 +103,7 @@ def _by_rule(counts: Mapping[str, int]) -> str:
 
 
 def _say(console: Console, message: str) -> None:
-    console.print(message, markup=False, highlight=False, soft_wrap=True)
+    console.print(message, soft_wrap=True)
 
 
 def _cells(letter: Row) -> list[object]:
@@ -122,23 +123,6 @@ def _listed(letter: Row) -> dict[str, Any]:
     }
 
 
-def _whole(letter: Row) -> dict[str, Any]:
-    columns = letter.asDict(recursive=True)
-    shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
-    return shown | {
-        "key": readable(letter.key),
-        "value": readable(letter.value),
-        "headers": [
-            {"key": readable((header.key or "").encode()), "value": readable(header.value)}
-            for header in letter.headers or []
-        ],
-        "reasons": [
-            reason | {"message": readable((reason["message"] or "").encode())}
-            for reason in columns["reasons"]
-        ],
-    }
-
-
 def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
@@ -148,5 +132,5 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, heads: 
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
     return table

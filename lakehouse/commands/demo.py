@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.sandbox.demo import EVENTS
 from lakehouse.sandbox.demo import demo as run_demo
 from lakehouse.streams import read_settings
+from lakehouse.terminal import Console
 
 app = typer.Typer()
 

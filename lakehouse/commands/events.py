@@ -7,9 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from lakehouse.application import StreamOption
 from lakehouse.commands.options import Format, FormatOption
@@ -18,6 +16,7 @@ from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import newest
 from lakehouse.runtime.runner import utc_now
 from lakehouse.streams import choose, read_settings
+from lakehouse.terminal import Console, echo_json
 
 app = typer.Typer()
 
@@ -48,7 +47,7 @@ def events(
         streams=[one.name for one in choose(stream, settings)] if stream else (),
     )
     if format_ is Format.JSON:
-        typer.echo(json.dumps([_plain(event) for event in found], ensure_ascii=False, indent=1))
+        echo_json([_plain(event) for event in found])
     else:
         _print(found, Console())
 
@@ -64,14 +63,14 @@ def _plain(event: Event) -> dict[str, Any]:
 
 
 def _print(found: list[Event], console: Console) -> None:
-    table = Table("at (UTC)", "kind", "stream", "what", "who")
+    table = Table("at (UTC)", "kind", "stream", Column("what", overflow="fold"), "who")
     for event in found:
         style = "red" if event.kind in {Kind.FAILURE, Kind.REFUSAL, Kind.EVENTS_LOST} else ""
         table.add_row(
             f"{event.at:%F %T}",
             event.kind,
             event.stream or "",
-            Text(event.message, overflow="fold"),
+            event.message,
             f"{event.actor} ({event.host}, {event.pid})",
             style=style,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from lakehouse.commands.options import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
@@ -27,6 +24,7 @@ from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.streams import load, read_settings
 from lakehouse.tables import Lake, open_lake
+from lakehouse.terminal import Console, echo_json
 
 app = typer.Typer(add_completion=False)
 
@@ -79,10 +77,10 @@ def expect(
         results.keep(lake, run_id, now, reports)
         _note(run_id, reports)
     if format_ is Format.JSON:
-        typer.echo(json.dumps([report.as_json() for report in reports], ensure_ascii=False, indent=1))
+        echo_json([report.as_json() for report in reports])
     else:
         _print(reports, console)
-        console.print(f"pages: {_docs(settings)}", soft_wrap=True, highlight=False)
+        console.print(f"pages: {_docs(settings)}", soft_wrap=True)
     if any(report.has_errors for report in reports):
         raise typer.Exit(_ERROR)
     if any(report.failed for report in reports):
@@ -107,7 +105,7 @@ def _check(
         if suite is None or subject.name not in pinned.versions:
             if asked:
                 reason = "has no suite" if suite is None else f"is not in {settings.lake} yet"
-                progress.print(f"{subject.name} {reason}", highlight=False, soft_wrap=True)
+                progress.print(f"{subject.name} {reason}", soft_wrap=True)
             continue
         report = checking.check(subject, suite, pinned, context, since=since)
         reports.append(report)
@@ -115,7 +113,6 @@ def _check(
         progress.print(
             f"{report.table} version {report.version}, {report.rows:,} rows: {held} of "
             f"{len(report.findings)} hold, {report.duration_s:.1f} s",
-            highlight=False,
             soft_wrap=True,
         )
     if not reports:
@@ -142,14 +139,14 @@ def _docs(settings: Settings) -> Path:
 
 
 def _print(reports: Sequence[TableReport], console: Console) -> None:
-    table = Table("table", "expectation", "severity", "", "observed")
+    table = Table("table", Column("expectation", overflow="fold"), "severity", "", "observed")
     for report in reports:
         for one in report.findings:
             style = "" if one.success else ("red" if one.severity == "fail" else "yellow")
             mark = "ok" if one.success else ("ERROR" if one.error else one.severity.upper())
             table.add_row(
                 report.table,
-                Text(one.expectation, overflow="fold"),
+                one.expectation,
                 one.severity,
                 mark,
                 one.observed,
@@ -159,7 +156,7 @@ def _print(reports: Sequence[TableReport], console: Console) -> None:
     for report in reports:
         for one in report.findings:
             for line in _lines(one):
-                console.print(Text(f"{report.table}: {one.expectation}: {line}"), style="red", soft_wrap=True)
+                console.print(f"{report.table}: {one.expectation}: {line}", style="red", soft_wrap=True)
     console.print(summary(reports), style="bold")
 
 
@@ -179,7 +176,7 @@ def _show_history(lake: Lake, wanted: Sequence[Subject], console: Console, forma
         raise LakehouseError(f"nothing has been checked in {lake.root} yet: run `lakehouse expect`")
     if format_ is Format.JSON:
         lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
-        typer.echo(json.dumps(lines, ensure_ascii=False, indent=1))
+        echo_json(lines)
         return
     table = Table("table", "expectation", "held", "runs, the newest last")
     for trend in trends(found):

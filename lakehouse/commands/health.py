@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
-from rich.console import Console
 
 from lakehouse.commands.options import Format, FormatOption
 from lakehouse.quality.results import gates
 from lakehouse.streams import read_settings
 from lakehouse.tables import open_lake
+from lakehouse.terminal import Console, echo_json
 
 app = typer.Typer(add_completion=False)
 
@@ -26,12 +24,12 @@ def health(format_: FormatOption = Format.TABLE) -> None:
         states = sorted(gates(lake).values(), key=lambda state: state.stream)
     if format_ is Format.JSON:
         rows = [{**vars(state), "changed_at": state.changed_at.isoformat()} for state in states]
-        typer.echo(json.dumps({"gates": rows}, ensure_ascii=False, indent=1))
+        echo_json({"gates": rows})
     else:
         for state in states:
             what = "open" if state.is_open else f"CLOSED: {'; '.join(state.reasons)}"
             line = f"gate of {state.stream} since {state.changed_at:%F %T} UTC: {what}"
-            console.print(line, style="" if state.is_open else "red", highlight=False, soft_wrap=True)
+            console.print(line, style="" if state.is_open else "red", soft_wrap=True)
         if not states:
             console.print("no gate has been checked yet (lakehouse run all --gate)")
     if not all(state.is_open for state in states):

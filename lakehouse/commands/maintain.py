@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import Lake, open_lake
+from lakehouse.terminal import Console
 
 app = typer.Typer(add_completion=False)
 
@@ -47,7 +47,7 @@ def maintain(
         console.print(_table(_keep(lake, streams, settings, console, dry_run=dry_run), dry_run=dry_run))
         if not dry_run and (told := event_table.compact(lake.root)):
             note(Kind.MAINTENANCE, told, layer="ops", table=event_table.EVENTS.qualified_name)
-            console.print(told, highlight=False)
+            console.print(told)
 
 
 def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
@@ -55,7 +55,7 @@ def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
         when = "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
         what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
         note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
-        console.print(what, highlight=False)
+        console.print(what)
 
 
 def _keep(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.commands.options import grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
@@ -22,6 +21,7 @@ from lakehouse.errors import SettingsError
 from lakehouse.kafka.probe import require_broker
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.streams import read_settings
+from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +156,7 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
     errors = Console(stderr=True)
     at = f"at {load.rate:,g}/s" if load.rate else "as fast as possible"
     topics = " and ".join(load.topics(settings))
-    errors.print(f"{load.events:,} events to {topics} {at}, --seed {load.seed}", highlight=False)
+    errors.print(f"{load.events:,} events to {topics} {at}, --seed {load.seed}")
     with _signals() as received, progress_on(errors, load.events) as on_progress:
         summary = send(load, settings, on_progress=on_progress, stop=lambda: bool(received))
     print_summary(summary, load.rate)

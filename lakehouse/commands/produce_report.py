@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+
+from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def print_summary(summary: Summary, rate: float | None) -> None:
     console = Console()
     console.print(table)
     if summary.first_error is not None:
-        console.print(f"first failure: {summary.first_error}", highlight=False, markup=False)
+        console.print(f"first failure: {summary.first_error}")
 
 
 def _lines(console: Console) -> Callable[[SendingProgress], None]:
@@ -79,7 +80,6 @@ def _lines(console: Console) -> Callable[[SendingProgress], None]:
             console.print(
                 f"{progress.elapsed_s:.1f} s: sent {progress.sent:,} of {progress.total or 0:,}, "
                 f"acknowledged {progress.acknowledged:,}, failed {progress.failed:,}",
-                highlight=False,
             )
 
     return show

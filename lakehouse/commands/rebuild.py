@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.application import StreamOption
 from lakehouse.errors import TableError
@@ -21,6 +20,7 @@ from lakehouse.runtime.runner import utc_now
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import Lake, open_lake
+from lakehouse.terminal import Console
 
 From = Annotated[
     str | None,
@@ -94,7 +94,7 @@ def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -
         f"{done.newly_accepted:,} newly accepted"
     )
     note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
-    console.print(told, highlight=False, soft_wrap=True)
+    console.print(told, soft_wrap=True)
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
@@ -128,4 +128,4 @@ def _rebuild_gold(
                     f"corrected, {done.deleted:,} deleted, the others untouched"
                 )
                 note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
-                console.print(told, highlight=False, soft_wrap=True)
+                console.print(told, soft_wrap=True)

@@ -8,6 +8,7 @@ import typer
 
 from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.streams import choose, read_settings
+from lakehouse.terminal import echo
 
 app = typer.Typer()
 
@@ -29,4 +30,4 @@ def rights(
     streams = choose(stream or [], settings)
     for right in (rights_of_producer if producer else rights_of_pipeline)(streams, settings):
         mark = "" if right.is_required else "not required: "
-        typer.echo(f"{right.as_command(user)}  # {mark}{right.why}")
+        echo(f"{right.as_command(user)}  # {mark}{right.why}")

@@ -13,6 +13,7 @@ import typer
 
 from lakehouse.errors import SettingsError
 from lakehouse.streams import load, read_settings
+from lakehouse.terminal import echo, log_to_standard_error
 
 _LEAVE_AFTER_S = 10  # requests that take longer are aborted
 
@@ -56,7 +57,7 @@ def serve(
     from lakehouse.telemetry.server import serving
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_standard_error()
     logging.getLogger("lakehouse").setLevel(logging.INFO)  # names the user
     settings, tokens = read_settings(), None
     if require_token or not is_loopback(host):
@@ -81,6 +82,8 @@ def serve(
         host=host,
         port=port,
         access_log=False,
+        log_config=None,  # its records go where ours go
+        log_level="info",
         server_header=False,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
@@ -88,7 +91,7 @@ def serve(
         if telemetry_port >= 0:
             telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
             at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
-            typer.echo(f"telemetry at http://{at}/metrics", err=True)
+            echo(f"telemetry at http://{at}/metrics", err=True)
         Server(config).run()
 
 

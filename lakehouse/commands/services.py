@@ -6,9 +6,8 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from lakehouse.kafka.rights import grant
 from lakehouse.kafka.topics import create_topics
@@ -16,6 +15,7 @@ from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
 from lakehouse.sandbox.broker import PIPELINE, PRODUCER
 from lakehouse.streams import load, read_settings
+from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
     from lakehouse.sandbox.services import Endpoints, State
@@ -97,8 +97,8 @@ def status() -> None:
         table.add_column(heading, no_wrap=True)
     table.add_column("data", overflow="fold")
     for one in found:
-        state = f"[{_COLOURS[one.state]}]{one.state}[/]"
-        table.add_row(one.name, state, str(one.pid or "-"), one.endpoint or "-", escape(str(one.data)))
+        state = Text(one.state, style=_COLOURS[one.state])
+        table.add_row(one.name, state, str(one.pid or "-"), one.endpoint or "-", str(one.data))
     console.print(table)
     for one in found:
         if one.state in {"died", "not answering"}:
@@ -108,11 +108,11 @@ def status() -> None:
 
 
 def _console() -> Console:
-    return Console(highlight=False)  # made per command, so that it writes to the current stdout
+    return Console()  # made per command, so that it writes to the current stdout
 
 
 def _say(console: Console, message: str) -> None:
-    console.print(escape(message), soft_wrap=True)
+    console.print(message, soft_wrap=True)
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:

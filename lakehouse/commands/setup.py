@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 
 from lakehouse.spark.installing import install
+from lakehouse.terminal import Console
 
 app = typer.Typer()
 
@@ -17,15 +17,12 @@ def setup() -> None:
     Needed once after `pip install`; a rerun changes nothing. Everything goes into share/lakehouse of the
     virtual environment, where the jobs are too.
     """
-    console = Console(soft_wrap=True, highlight=False)
-    share = install(lambda text: console.print(text, markup=False))
-    console.print(f"jars, jobs and properties are in {share}", markup=False)
-    console.print("  lakehouse run all", markup=False)
-    console.print(
-        f"  spark-submit --properties-file {share}/laptop.properties {share}/jobs/bronze.py", markup=False
-    )
+    console = Console(soft_wrap=True)
+    share = install(console.print)
+    console.print(f"jars, jobs and properties are in {share}")
+    console.print("  lakehouse run all")
+    console.print(f"  spark-submit --properties-file {share}/laptop.properties {share}/jobs/bronze.py")
     console.print(
         f"  spark-submit --properties-file {share}/cluster.properties --master spark://HOST:7077 "
         f"{share}/jobs/bronze.py",
-        markup=False,
     )

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse import duck
 from lakehouse.catalog import WriteRefusedError, ask, holding_gold, register, tables_here
@@ -15,6 +14,7 @@ from lakehouse.errors import QueryError, SettingsError
 from lakehouse.render import QueryResult, as_csv, as_json, as_table
 from lakehouse.streams import load, read_settings
 from lakehouse.tables import open_lake
+from lakehouse.terminal import Console, echo
 
 app = typer.Typer()
 
@@ -37,7 +37,9 @@ class RowFormat(StrEnum):
 @app.command()
 def sql(
     statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
-    format_: Annotated[RowFormat, typer.Option("--format", help="How to print the rows.")] = RowFormat.TABLE,
+    format_: Annotated[
+        RowFormat, typer.Option("--format", help="How to print rows; json is exact.")
+    ] = RowFormat.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
@@ -73,9 +75,9 @@ def sql(
 
 def _show(answer: QueryResult, format_: RowFormat, limit: int) -> None:
     if format_ is RowFormat.JSON:
-        typer.echo(as_json(answer))
+        echo(*as_json(answer).split("\n"))
     elif format_ is RowFormat.CSV:
-        typer.echo(as_csv(answer))
+        echo(*as_csv(answer).split("\n"))
     else:
         Console().print(as_table(answer))
     if answer.truncated:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from lakehouse.application import StreamOption
@@ -16,6 +15,7 @@ from lakehouse.commands.options import Format, FormatOption
 from lakehouse.commands.status_report import drawn
 from lakehouse.streams import choose, read_settings
 from lakehouse.telemetry import Observer
+from lakehouse.terminal import Console, echo_json
 
 _REFRESH_S = 1.0
 
@@ -38,8 +38,7 @@ def status(
     observer = Observer(choose(stream or [], settings), settings)
     try:
         if format_ is Format.JSON:
-            text = json.dumps(observer.observe(datetime.now(UTC)).as_json(), ensure_ascii=False, indent=1)
-            typer.echo(text)
+            echo_json(observer.observe(datetime.now(UTC)).as_json())
         elif once or not console.is_terminal:
             console.print(drawn(observer.observe(datetime.now(UTC)), console.width))
         else:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehouse.layers.step import LAYERS
+from lakehouse.printable import printable
 from lakehouse.telemetry import EventTimes, Observation, QueryState, Run, StreamState, TableState, Word
 
 _FULL, _WIDE, _USUAL = 160, 120, 80  # terminal width from which more is shown
@@ -86,7 +87,7 @@ def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
     for state in states:
         health = state.health
         since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"
-        text = Text.assemble((f"{state.name}: ", _COLOURS[health.word]), health.reason, since)
+        text = Text.assemble((f"{state.name}: ", _COLOURS[health.word]), printable(health.reason), since)
         yield Padding(text, (0, 0, 0, 2))
 
 
@@ -100,7 +101,7 @@ def _processes(states: Sequence[StreamState], width: int) -> Iterator[Renderable
         one.name: one.error for state in states for run in state.runs for one in run.queries if one.error
     }
     for name, error in failing.items():
-        yield Padding(Text.assemble((f"{name} fails: ", "red"), error), (0, 0, 0, 2))
+        yield Padding(Text.assemble((f"{name} fails: ", "red"), printable(error)), (0, 0, 0, 2))
 
 
 def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
@@ -146,10 +147,10 @@ def _word(state: StreamState) -> Text:
     return Text(state.health.word.value, style=_COLOURS[state.health.word])
 
 
-def _gate(state: StreamState) -> Text:
+def _gate(state: StreamState) -> str | Text:
     if state.gate is None:
-        return Text("")
-    return Text("open") if state.gate.is_open else Text("closed", style="red")
+        return ""
+    return "open" if state.gate.is_open else Text("closed", style="red")
 
 
 def _records(one: _Waiting) -> Text:
@@ -178,17 +179,17 @@ def _time(moment: datetime | None) -> str:
 
 
 _HEALTH: tuple[_Column[StreamState], ...] = (
-    _Column("stream", lambda state: Text(state.name)),
+    _Column("stream", lambda state: state.name),
     _Column("health", _word),
     _Column("since", lambda state: _time(state.health.since), _USUAL),
     _Column("fresh", lambda state: _seconds(state.freshness_s), is_number=True),
     _Column("letters", lambda state: _number(state.open_letters), is_number=True),
     _Column("gate", _gate),
-    _Column("why", lambda state: Text(state.health.reason), _FULL),
+    _Column("why", lambda state: state.health.reason, _FULL),
 )
 _RUNS: tuple[_Column[Run], ...] = (
     _Column("process", lambda run: str(run.pid), is_number=True),
-    _Column("host", lambda run: Text(run.host), _WIDE),
+    _Column("host", lambda run: run.host, _WIDE),
     _Column("layers", _layers),
     _Column("started", lambda run: _time(run.started_at)),
     _Column("streams", lambda run: ", ".join(run.streams), _WIDE),
@@ -196,9 +197,9 @@ _RUNS: tuple[_Column[Run], ...] = (
     _Column("telemetry", lambda run: str(run.telemetry_port or ""), _USUAL, is_number=True),
 )
 _LAGS: tuple[_Column[_Waiting], ...] = (
-    _Column("stream", lambda one: Text(one.stream), _FULL),
-    _Column("waits for", lambda one: Text(one.name)),
-    _Column("source", lambda one: Text(one.source), _WIDE),
+    _Column("stream", lambda one: one.stream, _FULL),
+    _Column("waits for", lambda one: one.name),
+    _Column("source", lambda one: one.source, _WIDE),
     _Column("records", _records, is_number=True),
     _Column("seconds", lambda one: _seconds(one.seconds), is_number=True),
     _Column(
@@ -207,7 +208,7 @@ _LAGS: tuple[_Column[_Waiting], ...] = (
     _Column("done at", lambda one: "" if one.query is None else _time(one.query.done_at), _USUAL),
 )
 _TABLES: tuple[_Column[_Stored], ...] = (
-    _Column("table", lambda one: Text(one.table.name)),
+    _Column("table", lambda one: one.table.name),
     _Column("version", lambda one: _number(one.table.version), is_number=True),
     _Column("committed", lambda one: _time(one.table.committed_at), _USUAL),
     _Column("rows", lambda one: _number(one.table.rows), is_number=True),

@@ -8,6 +8,7 @@ import typer
 
 from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.streams import read_settings
+from lakehouse.terminal import echo
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API: add, list, remove.")
 
@@ -25,14 +26,14 @@ def add(
     ] = None,
 ) -> None:
     """Add a token and print its secret, once: only its hash is kept."""
-    typer.echo(Tokens(read_settings().home).add(name, scope or [Scope.READ]))
+    echo(Tokens(read_settings().home).add(name, scope or [Scope.READ]))
 
 
 @app.command("list")
 def list_() -> None:
     """Show the tokens' names and scopes."""
     for one in Tokens(read_settings().home).read():
-        typer.echo(f"{one.name}: {', '.join(one.scopes)}")
+        echo(f"{one.name}: {', '.join(one.scopes)}")
 
 
 @app.command()

@@ -6,25 +6,23 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.errors import SettingsError
+from lakehouse.printable import printable
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_BYTE = 0x100
-_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    r"""Return bytes on one line: UTF-8 with unprintable characters escaped, else hex; null stays null.
+    """Return bytes on one line: UTF-8 with unprintable characters escaped, else hex; null stays null.
 
     Text longer than `limit` characters is cut and followed by its length in bytes: `length`, if `data` is
-    only the beginning. The escapes are `\n`, `\r`, `\t`, `\x1b` and `\u{202e}`; the last two never occur in
-    JSON text.
+    only the beginning.
     """
     if data is None:
         return None
     total = len(data) if length is None else length
     text = _text(data, whole=len(data) == total)
-    shown = "0x" + bytes(data).hex() if text is None else "".join(map(_escaped, text))
+    shown = "0x" + bytes(data).hex() if text is None else printable(text)
     if len(data) == total and (limit is None or len(shown) <= limit):
         return shown
     return f"{shown[:limit]}… ({total:,} bytes)"
@@ -57,10 +55,3 @@ def _text(data: bytes, *, whole: bool) -> str | None:
     except UnicodeDecodeError as error:
         cut = not whole and error.start >= len(data) - 3
         return bytes(data[: error.start]).decode() if cut else None
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return _ESCAPES.get(character) or (rf"\x{code:02x}" if code < _BYTE else rf"\u{{{code:x}}}")

@@ -15,11 +15,11 @@ from datetime import datetime
 from functools import partial
 
 from pyspark.sql.types import StructType
-from rich.console import Console
 
 from lakehouse.events import Event, EventLog, Kind, kind_of, note, noting
 from lakehouse.spark.query_errors import what_of
 from lakehouse.tables import TableSpec, direct
+from lakehouse.terminal import warn
 
 SCHEMA = (
     StructType()
@@ -45,7 +45,7 @@ def recorded(lake: str, actor: str) -> Iterator[None]:
 
     If the table cannot be written, one line on standard error says so; nothing else follows from it.
     """
-    with noting(EventLog(actor, partial(append, lake), _warn)):
+    with noting(EventLog(actor, partial(append, lake), warn)):
         try:
             yield
         except Exception as failure:
@@ -104,13 +104,9 @@ def compact(lake: str) -> str | None:
     try:
         before, after = direct.compact(lake, EVENTS)
     except Exception as failure:  # noqa: BLE001 - deltalake's, of whatever file system it is
-        _warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
+        warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
         return None
     return f"{EVENTS.qualified_name}: {before:,} files became {after:,}" if after < before else None
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True).print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _is_before(moment: datetime, bound: datetime | None) -> bool:

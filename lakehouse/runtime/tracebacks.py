@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from lakehouse.terminal import LogFormatter
+
 _BYTES = 5 << 20
 _FILES = 3
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -40,7 +42,7 @@ def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
         handlers.append(logging.StreamHandler())
     was_propagating, logger.propagate = logger.propagate, False
     for handler in handlers:
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(LogFormatter(_FORMAT))
         logger.addHandler(handler)
     try:
         yield file

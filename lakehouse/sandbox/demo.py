@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from lakehouse.application import noted_run
@@ -31,6 +30,7 @@ from lakehouse.sandbox.services import stop as stop_services
 from lakehouse.settings import Settings
 from lakehouse.streams import load
 from lakehouse.tables import Lake, open_lake
+from lakehouse.terminal import Console
 
 EVENTS: Mapping[str, int] = {"metrics": 100_000, "calls": 20_000, "sales": 20_000, "transactions": 20_000}
 _SHAPES: Mapping[str, Mapping[str, float]] = {
@@ -64,10 +64,10 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     stop_services(settings)  # those of an earlier run would go on without their files
     shutil.rmtree(home, ignore_errors=True)
     console.rule("lakehouse demo: four streams from Kafka to gold and out again")
-    console.print(f"everything lies under {home}", highlight=False, markup=False)
+    console.print(f"everything lies under {home}")
     began = time.monotonic()
     with local_services(
-        settings, brief=True, on_progress=lambda message: console.print(f"  {message}", highlight=False)
+        settings, brief=True, on_progress=lambda message: console.print(f"  {message}")
     ) as at:
         settings = settings.model_copy(update=at.update)
         streams = load(settings)
@@ -75,7 +75,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
         done = Done()
         _produce(settings, done, console)
-        console.print("  starting Spark", highlight=False)
+        console.print("  starting Spark")
         with (
             recorded(settings.lake, "lakehouse demo"),
             open_lake(settings, "lakehouse demo") as lake,
@@ -90,7 +90,8 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         took_s = time.monotonic() - began
         if serve_at is not None:
             serve_until_stopped(settings, serve_at, console)
-    console.print(f"services stopped; the demo took {took_s:.0f} s\n", highlight=False)
+    console.print(f"services stopped; the demo took {took_s:.0f} s")
+    console.print()
     what_next(settings, console)
 
 

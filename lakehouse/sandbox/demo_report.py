@@ -9,9 +9,10 @@ from typing import Any
 
 import redis
 from pyspark.sql import SparkSession
-from rich.console import Console
+from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from lakehouse.catalog import ask, register
 from lakehouse.errors import LakehouseError
@@ -24,6 +25,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import latest_key, row_key
 from lakehouse.streams import BY_DEFAULT, load
 from lakehouse.tables import Lake
+from lakehouse.terminal import Console
 
 _KAFKA_TIMEOUT_MS = 10_000
 
@@ -119,20 +121,22 @@ def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> N
     table, checked = _books(spark, done)
     console.print(table)
     for line in checked:
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
     seconds = ", ".join(f"{layer} {duration:.1f} s" for layer, duration in done.layer_s.items())
     total = sum(summary.acknowledged for summary in done.produced.values())
     pipeline_s = sum(done.layer_s.values())
     console.print(
         f"{total:,} events through all four layers in {pipeline_s:.1f} s ({seconds}): "
-        f"[bold]{total / pipeline_s:,.0f} events/s[/] (a cold Spark, start-up left out)\n",
-        highlight=False,
+        f"{total / pipeline_s:,.0f} events/s (a cold Spark, start-up left out)",
+        style="bold",
     )
-    console.print("[bold]dead letters by reason[/]", _sql(spark, _BY_REASON))
+    console.print()
+    console.print(Text("dead letters by reason", "bold"), _sql(spark, _BY_REASON))
     for shown in _SHOWN.values():
-        console.print(f"[bold]{shown.title}[/]", _sql(spark, shown.rows))
-    console.print(Panel(_redis_text(settings), title="Redis", title_align="left"))
-    console.print(Panel(_kafka_text(settings), title="Kafka, one record of each topic", title_align="left"))
+        console.print(Text(shown.title, "bold"), _sql(spark, shown.rows))
+    console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left"))
+    records = Group(*_kafka_lines(settings))
+    console.print(Panel(records, title="Kafka, one record of each topic", title_align="left"))
 
 
 def what_next(settings: Settings, console: Console) -> None:
@@ -147,9 +151,9 @@ def what_next(settings: Settings, console: Console) -> None:
         ".venv/bin/lakehouse services down",
         ".venv/bin/lakehouse serve            # gold by HTTP, at http://127.0.0.1:8080",
     )
-    console.print("[bold]what to try next[/]")
+    console.print("what to try next", style="bold")
     for line in lines:
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def _sql(spark: SparkSession, statement: str) -> Table:
@@ -190,7 +194,7 @@ def _count(spark: SparkSession, of_what: str) -> int:
     return int(ask(spark, f"SELECT count(*) FROM {of_what}", limit=1).rows[0][0])  # noqa: S608 - our names
 
 
-def _redis_text(settings: Settings) -> str:
+def _redis_lines(settings: Settings) -> Sequence[str]:
     with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         lines = [
             f"{sum(1 for _ in client.scan_iter(row_key(kept.name, '*'), count=1000)):>6,} rows of {kept.name}"
@@ -200,23 +204,21 @@ def _redis_text(settings: Settings) -> str:
         key = latest_key("metrics_1m", "cpu_usage")
         latest = client.hgetall(key)
         service = min(latest)
-        return "\n".join(
-            (
-                *lines,
-                f"each with a time to live of {settings.redis_ttl_s // 3600} h",
-                f"HLEN {key} -> {len(latest)} services (HGETALL compares them in one round trip)",
-                f"HGET {key} {service} ->",
-                latest[service],
-            )
+        return (
+            *lines,
+            f"each with a time to live of {settings.redis_ttl_s // 3600} h",
+            f"HLEN {key} -> {len(latest)} services (HGETALL compares them in one round trip)",
+            f"HGET {key} {service} ->",
+            latest[service],
         )
 
 
-def _kafka_text(settings: Settings) -> str:
+def _kafka_lines(settings: Settings) -> Sequence[str]:
     topics = [kept.export.topic for stream in BY_DEFAULT for kept in stream.tables if kept.export.topic]
-    return "\n".join(_one_record(settings, topic) for topic in topics)
+    return [line for topic in topics for line in _one_record(settings, topic)]
 
 
-def _one_record(settings: Settings, topic: str) -> str:
+def _one_record(settings: Settings, topic: str) -> Sequence[str]:
     consumer = Consumer(
         settings.kafka,
         auto_offset_reset="earliest",
@@ -227,8 +229,8 @@ def _one_record(settings: Settings, topic: str) -> str:
     try:
         message = next(iter(consumer), None)
         if message is None:
-            return f"{topic}: nothing"
+            return [f"{topic}: nothing"]
         value = "null" if message.value is None else message.value.decode()
-        return f"{topic}: key {message.key.decode()}\n  {value}"
+        return f"{topic}: key {message.key.decode()}", f"  {value}"
     finally:
         consumer.close()

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from lakehouse.errors import ServiceError
 from lakehouse.runtime.signals import stopping_here
 from lakehouse.sandbox.processes import dying_with_parent
 from lakehouse.settings import Settings
+from lakehouse.terminal import Console
 
 _POLL_S = 0.2
 _PATIENCE_S = 120.0  # enough to finish a micro-batch
@@ -46,10 +45,11 @@ def serve_until_stopped(settings: Settings, port: int, console: Console) -> None
             found = None if address else _ADDRESS.search(server.log.read_text(encoding="utf-8"))
             if found:
                 address = found[1]
-                console.print(f"\n{address} answers, and all layers run; Ctrl-C stops both", highlight=False)
+                console.print()
+                console.print(f"{address} answers, and all layers run; Ctrl-C stops both")
                 send = f"curl -X POST '{address}/produce?events=1000&stream=metrics'"
-                console.print(f"events to look at: {send}", highlight=False, soft_wrap=True, markup=False)
-        console.print("stopping: work in progress is finished", highlight=False)
+                console.print(f"events to look at: {send}", soft_wrap=True)
+        console.print("stopping: work in progress is finished")
 
 
 class _Child:

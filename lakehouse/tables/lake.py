@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 
 from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
 from lakehouse.tables import features, making, reading, versions
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, path_of
+from lakehouse.terminal import warn
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ def open_lake(settings: Settings, name: str, *, brief: bool | None = None) -> It
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:
-            Console(stderr=True).print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            warn(warning)
         yield Lake(spark, settings.lake)

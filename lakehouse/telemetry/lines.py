@@ -7,15 +7,14 @@ rows, written and seconds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-
+from lakehouse.printable import printable_json
 from lakehouse.stream import Stream
 from lakehouse.telemetry.queries import streams_by_query
+from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
     from lakehouse.runtime.runner import BatchDone
@@ -46,11 +45,11 @@ class TextLines:
 
     def notice(self, text: str) -> None:
         """Report what fails, recovers or was let through."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     def batch(self, done: BatchDone) -> None:
         """Report what a micro-batch has done."""
-        self._console.print(_text_of(done), highlight=False, soft_wrap=True)
+        self._console.print(_text_of(done), soft_wrap=True)
 
 
 class JsonLines:
@@ -84,7 +83,7 @@ class JsonLines:
 
     def _line(self, kind: str, message: str, facts: Mapping[str, object] | None = None) -> None:
         line = {"at": datetime.now(UTC).isoformat(), "kind": kind, "message": message, **(facts or {})}
-        self._write(json.dumps(line, ensure_ascii=False))
+        self._write(printable_json(line))
 
 
 def _text_of(done: BatchDone) -> str:

@@ -14,16 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.stream import Stream
 from lakehouse.telemetry.lines import TextLines
 from lakehouse.telemetry.queries import streams_by_query
 from lakehouse.telemetry.values import Observation, StreamState
+from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
     from lakehouse.runtime.runner import BatchDone
@@ -98,7 +97,7 @@ class LiveLines(TextLines):
                 cells = (self._cell(self._written.get((name, layer)), now) for layer in self._layers)
                 state = states[name]
                 rate = f"{self._rate(name, now):,.0f}"
-                table.add_row(name, state.health.word.value, rate, *cells, Text(_waiting(state)))
+                table.add_row(name, state.health.word.value, rate, *cells, _waiting(state))
         return table
 
     def _cell(self, written: _Written | None, now: float) -> str:

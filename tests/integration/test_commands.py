@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,17 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.ops.event_table import newest
+from lakehouse.events import EventLog, Kind, note, noting
+from lakehouse.files import write_whole
+from lakehouse.ops.event_table import append, newest
+from lakehouse.quality import results
+from lakehouse.runtime.runner import utc_now
 from lakehouse.sandbox.services import Endpoints
+from lakehouse.serving.tokens import Scope, Tokens
 from lakehouse.settings import Settings
+from lakehouse.tables import direct
+from lakehouse.telemetry import QueryRun, Run
+from lakehouse.telemetry.runs import as_json, file_of
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.pipeline import BRONZE, GOLD, SILVER, Raw
@@ -30,8 +40,18 @@ LATENESS = {"LAKEHOUSE_ALLOWED_LATENESS_S": "1800"}
 Command = Callable[..., Ended]
 
 
+# It clears the screen, turns text round, is markup, and begins a line that looks like one of a log.
+HOSTILE = "s\x1b[2J\x1b[1;1H\x9b2J\u202e\u2066[red]x[/]\n2026-11-26 00:00:00 INFO clean\r\x7f"
+SHOWN = r"s\x1b[2J\x1b[1;1H\x9b2J\u{202e}\u{2066}[red]x[/]\n2026-11-26 00:00:00 INFO clean\r\x7f"
+
+
 def event(at: datetime, value: float) -> Raw:
-    record = {"serviceId": "s", "metricName": "m", "value": value, "timestamp": int(at.timestamp() * 1000)}
+    record = {
+        "serviceId": HOSTILE,
+        "metricName": "m",
+        "value": value,
+        "timestamp": int(at.timestamp() * 1000),
+    }
     return Raw(json.dumps(record).encode())
 
 
@@ -40,7 +60,7 @@ RECORDS = (
     event(NOON - 3 * HOUR, 2.0),
     event(NOON - HOUR, 4.0),
     event(NOON, 8.0),  # an hour ahead of its landing
-    Raw(b"\x1b[2J", b"k"),
+    Raw(b"\x1b[2J", b"k", ((HOSTILE, HOSTILE.encode()),)),
 )
 WINDOWS = {NOON - 3 * HOUR: (2, 3.0), NOON - HOUR: (1, 4.0)}
 """The rows of gold.metrics_1m by window_start: count and sum."""
@@ -192,6 +212,56 @@ def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
     assert (table.returncode, as_json.returncode) == (0, 0)
     assert table.stdout == "no gate has been checked yet (lakehouse run all --gate)\n"
     assert json.loads(as_json.stdout) == {"gates": []}
+
+
+def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse: Command) -> None:
+    """`run_command` refuses any output with an unprintable character; here it is seen that there was one."""
+    found = {"run_id": "r", "checked_at": NOON, "table": GOLD, "expectation": HOSTILE, "success": False}
+    direct.append(
+        settings.lake,
+        replace(results.RESULTS, stats=()),
+        [dict.fromkeys(results.RESULTS_SCHEMA.names) | found],
+    )
+    closed = {"stream": "metrics", "changed_at": NOON, "is_open": False, "reasons": [HOSTILE]}
+    direct.append(settings.lake, replace(results.GATES, stats=()), [closed])
+    with noting(EventLog(HOSTILE, partial(append, settings.lake), print)):
+        note(Kind.FAILURE, HOSTILE, stream="metrics", details={HOSTILE: HOSTILE})
+    queries = (QueryRun("silver.metrics_events", error=HOSTILE),)
+    run = Run(HOSTILE[:9], 7, ("silver",), ("metrics",), utc_now(), utc_now(), None, queries)
+    file_of(settings.home, "other", run.pid).parent.mkdir(exist_ok=True)
+    write_whole(file_of(settings.home, "other", run.pid), as_json(run))
+    Tokens(settings.home).add(HOSTILE, [Scope.READ])
+    (letter,) = [one["id"] for one in pipeline.rows_of(settings, pipeline.DEAD_LETTERS) if one["key"] == b"k"]
+
+    duck = ("sql", "SELECT service_id FROM gold.metrics_1m", "--engine", "duckdb")
+    for command in (
+        ("status", "--once", "--stream", "metrics"),
+        ("events",),
+        ("tokens", "list"),
+        duck,
+        (*duck, "--format", "csv"),
+        duck[:2],
+        ("dead-letters", "show", letter),
+        ("expect", "metrics_1m", "--history"),
+        ("health",),
+    ):
+        ended = lakehouse(*command, COLUMNS="500")
+        assert ended.returncode == (command == ("health",)), ended.stderr
+        assert SHOWN in ended.stdout, command
+    for command in (duck, ("events",), ("status", "--stream", "metrics")):
+        ended = lakehouse(*command, "--format", "json")
+        assert HOSTILE in _texts(json.loads(ended.stdout)), command
+    refused = lakehouse("tokens", "remove", HOSTILE + "?")
+    assert refused.stderr.startswith("error: there is no token s\\x1b[2J")
+
+
+def _texts(value: object) -> list[str]:
+    """Every text in a value of JSON."""
+    if isinstance(value, dict):
+        return [text for pair in value.items() for one in pair for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return [value] if isinstance(value, str) else []
 
 
 @pytest.mark.soak

@@ -199,9 +199,9 @@ def test_times_beyond_pythons_calendar_are_shown(spark: SparkSession, make_setti
     )
     letters = lake.read_or_empty(DEAD_LETTERS)
 
-    listed = json.loads(report.list_json([], newest_letters(letters, 20, 100)))["letters"]
+    listed = report.listed([], newest_letters(letters, 20, 100))["letters"]
     assert [one["first_seen"] for one in listed] == ["1970-01-01T00:00:00Z"] * 2
-    shown = [json.loads(report.letter_json(find_letter(letters, id_))) for id_ in ("a", "b")]
+    shown = [report.whole(find_letter(letters, id_)) for id_ in ("a", "b")]
     assert [one["kafka_timestamp"] for one in shown] == ["+58871-12-03T00:00:00Z", "-0002-12-17T14:13:20Z"]
     assert shown[0]["first_seen"] == "1970-01-01T00:00:00Z"
     statement = (

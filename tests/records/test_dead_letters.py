@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
@@ -16,6 +14,7 @@ from lakehouse.errors import QueryError, SettingsError
 from lakehouse.messages.readable import parse_moment, readable
 from lakehouse.records.dead_letters import SCHEMA, Selection, count_letters, find_letter, newest_letters
 from lakehouse.repair.replay import Discarded, Replayed
+from lakehouse.terminal import Console
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -151,7 +150,7 @@ def test_a_list_cuts_values_and_escapes_what_does_not_print(
 
     report.print_list(count_letters(letters), newest)
     printed = capsys.readouterr().out
-    listed = json.loads(report.list_json(count_letters(letters), newest))
+    listed = report.listed(count_letters(letters), newest)
 
     assert "\x1b" not in printed
     assert "4abc4" in printed
@@ -181,7 +180,7 @@ def test_everything_about_a_letter_is_shown_and_nothing_of_it_reaches_the_termin
 
     report.print_letter(letter)
     printed = capsys.readouterr().out
-    whole = json.loads(report.letter_json(letter))
+    whole = report.whole(letter)
 
     assert "\x1b" not in printed
     assert printed.count("v") > 2000

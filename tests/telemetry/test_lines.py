@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 
-from rich.console import Console
-
 from lakehouse.layers.step import BatchResult
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.telemetry.lines import JsonLines, TextLines
+from lakehouse.terminal import Console
 from tests.streams import STREAMS
 
 DONE = BatchDone(

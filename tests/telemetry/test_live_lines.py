@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from lakehouse.layers.step import LAYERS, BatchResult, LayerName
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.telemetry import Health, Observation, PartitionLag, StreamState, Word
 from lakehouse.telemetry.live_lines import LiveLines
+from lakehouse.terminal import Console
 from tests import pipeline
 from tests.streams import METRICS, SALES
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
@@ -17,6 +16,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.telemetry import QueryRun, Run, observe
 from lakehouse.telemetry.runs import as_json, file_of
+from lakehouse.terminal import Console
 from tests import pipeline
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter

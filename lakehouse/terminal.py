@@ -1,0 +1,103 @@
+"""The only way to the terminal, and into logs: whatever goes through here is printable.
+
+Everything that commands print can hold a record's key, an error of a broker's or a file's name. So nothing
+else makes a console, echoes or formats log records; ruff refuses it (`banned-api` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+import rich.console
+import typer
+from rich.segment import Segment
+from rich.text import Span, Text
+
+from lakehouse.printable import indented, printable, printable_json
+
+
+class Console(rich.console.Console):
+    """Prints each string, and each `Text`, as one line with unprintable characters escaped.
+
+    So do the cells of tables. Markup such as [red] is never read: colours are styles. Several lines are
+    several strings, or a Group.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as rich's text."""
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return what is written for a string, a table or another thing that can be shown."""
+        return super().render(_cleaned(renderable) if isinstance(renderable, Text) else renderable, options)
+
+
+def warn(text: str) -> None:
+    """Print a line of warning to standard error."""
+    Console(stderr=True).print(text, style="yellow", soft_wrap=True)
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Print each text as one line with unprintable characters escaped, however wide the terminal is."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
+
+
+def echo_json(value: Any, *, indent: int | None = 1) -> None:
+    """Print a value as JSON."""
+    typer.echo(printable_json(value, indent=indent))
+
+
+def log_to_standard_error() -> None:
+    """Print the log records of the whole process there."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats log records; lines after a record's first, as of a traceback, are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines."""
+        return "\n".join(indented(super().format(record)))
+
+
+def guard_standard_error() -> None:
+    """Have Python escape what it prints by itself: log records without a handler, and failures of threads."""
+    threading.excepthook = _show_failure
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogFormatter())
+
+
+def _show_failure(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):
+        echo(*indented("".join(traceback.format_exception(failure.exc_value))), err=True)
+
+
+def _cleaned(text: Text) -> Text:
+    """Return rich's text with unprintable characters escaped; its styles stay where they are."""
+    if text.plain.isprintable():
+        return text
+    parts = [printable(character) for character in text.plain]
+    begins = list(accumulate(map(len, parts), initial=0))
+    clean = Text(
+        "".join(parts),
+        style=text.style,
+        justify=text.justify,
+        overflow=text.overflow,
+        no_wrap=text.no_wrap,
+        end=text.end,
+    )
+    clean.spans = [Span(begins[one.start], begins[one.end], one.style) for one in text.spans]
+    return clean
