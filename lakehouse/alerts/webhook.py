@@ -1,24 +1,21 @@
 """Notifications to a webhook, at least once and in order, by a thread that nothing waits for.
 
 It sends what the topic has. A consumer group of the webhook's own holds its progress, and advances when the
-webhook has answered 2xx. A redirect is not followed, because that would lose the body. Until then the request
-is retried with back-off. So a webhook that is away misses nothing and blocks nothing. A repeated notification
-has the same event id, in the body and in the header `Idempotency-Key`. A webhook begins with what is sent
-after it was first configured. Records of the topic that are no notifications are passed over, and named.
+webhook has answered 2xx. Until then the request is retried with back-off. So a webhook that is away misses
+nothing and blocks nothing. A repeated notification has the same event id, in the body and in the header
+`Idempotency-Key`. A webhook begins with what is sent after it was first configured. Records of the topic that
+are no notifications are passed over, and named.
 """
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
+from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
 from lakehouse.kafka.access import KafkaAccess
@@ -34,17 +31,6 @@ from lakehouse.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-_TIMEOUT_S = 10.0
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Takes a redirect for what it is here: an answer that is not 2xx."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow nothing."""
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class Webhook:
@@ -57,12 +43,13 @@ class Webhook:
         url: str,
         warn: Callable[[str], None],
         *,
+        how: Posting = PLAIN,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         self._access = access
         self._topic = topic
-        self._url = url
-        self._name = f"webhook at {urlsplit(url).hostname}"  # the rest of a URL may be secret
+        self._receiver = Receiver(url, how)
+        self._name = self._receiver.name
         self._warn = warn
         self._first_pause_s = first_pause_s
         self._trouble: str | None = None
@@ -73,7 +60,7 @@ class Webhook:
     @property
     def group(self) -> str:
         """The consumer group that holds its progress."""
-        return f"lakehouse-alerts-webhook-{hashlib.sha256(self._url.encode()).hexdigest()[:16]}"
+        return f"lakehouse-alerts-webhook-{hashlib.sha256(self._receiver.url.encode()).hexdigest()[:16]}"
 
     @property
     def trouble(self) -> str | None:
@@ -142,7 +129,7 @@ class Webhook:
                 if is_last and not polled:
                     break
             except Exception as error:  # noqa: BLE001 - a thread that ends would silence the webhook for good
-                is_refused, is_new = isinstance(error, _AwayError), self._trouble is None
+                is_refused, is_new = isinstance(error, AwayError), self._trouble is None
                 why = str(error) if is_refused else what_of(error)
                 self._trouble = f"{self._name} is away; its notifications are kept: {why}"
                 if is_new:
@@ -158,29 +145,11 @@ class Webhook:
         """Deliver a record's notification; one without is passed over, and the first in a row is named."""
         message = message_in(record.value)
         if message is not None:
-            self._deliver(record.value, message["event_id"])
+            self._receiver.post(record.value, message["event_id"])
         elif not self._is_skipping:
             place = f"offset {record.offset:,} of partition {record.partition} of topic {self._topic}"
             self._warn(f"{self._name} is not told of {place}, which is no notification")
         self._is_skipping = message is None
-
-    def _deliver(self, body: bytes, event_id: str) -> None:
-        request = urllib.request.Request(  # noqa: S310 - the setting takes http and https only
-            self._url,
-            data=body,
-            headers={"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id},
-        )
-        try:
-            with _OPENER.open(request, timeout=_TIMEOUT_S):
-                pass
-        except urllib.error.HTTPError as error:
-            raise _AwayError(f"it answered {error.code}") from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            raise _AwayError(str(getattr(error, "reason", error))) from None
-
-
-class _AwayError(Exception):
-    """The webhook has not accepted a notification."""
 
 
 def _close(consumer: Consumer | None) -> None:

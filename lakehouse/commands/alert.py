@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from lakehouse.alerts.evaluating import AlertStatus, Notification
 from lakehouse.alerts.exposition import RuleValues
+from lakehouse.alerts.posting import posting
 from lakehouse.alerts.prometheus import rules_file
 from lakehouse.alerts.rules import Rules, load_rules
 from lakehouse.alerts.watching import Watcher, readiness, watch
@@ -81,9 +82,10 @@ def _watch(
         stopping = stack.enter_context(stopping_here()).event
         watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, warn)))
         watched.start()
-        topic = settings.alert_topic
+        how, topic = posting(settings), settings.alert_topic
         webhooks = [
-            Webhook(settings.kafka, topic, url.get_secret_value(), warn) for url in settings.alert_webhooks
+            Webhook(settings.kafka, topic, url.get_secret_value(), warn, how=how)
+            for url in settings.alert_webhooks
         ]
         for webhook in webhooks:
             webhook.start()

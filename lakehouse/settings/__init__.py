@@ -6,6 +6,6 @@ after those the standard local ports.
 """
 
 from lakehouse.settings.reading import load_settings, services_file
-from lakehouse.settings.values import ENV_PREFIX, Settings
+from lakehouse.settings.values import ENV_PREFIX, SECRET_PREFIX, Settings
 
-__all__ = ["ENV_PREFIX", "Settings", "load_settings", "services_file"]
+__all__ = ["ENV_PREFIX", "SECRET_PREFIX", "Settings", "load_settings", "services_file"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,9 @@ from lakehouse.paths import absolute, lake_address, of_tables
 from lakehouse.settings.kafka import KafkaSettings
 
 ENV_PREFIX = "LAKEHOUSE_"
+SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
+_LEAST_SECRET = 24
+_UNSAFE = re.compile(r"[^!-~]")
 _SHIFTS = {"k": 10, "m": 20, "g": 30}
 _CENTURY_S = 36_525 * 24 * 3600
 
@@ -51,7 +55,29 @@ def _web(url: SecretStr) -> SecretStr:
         is_web = False
     if not is_web:
         raise ValueError("it is no http:// or https:// URL")
+    if _UNSAFE.search(url.get_secret_value()):
+        raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
     return url
+
+
+def _proxy(url: SecretStr) -> SecretStr:
+    """Refuse what is not the URL of a proxy."""
+    return _web(_readable(url)) if url.get_secret_value() else url
+
+
+def _signing(secrets: SecretStr) -> SecretStr:
+    """Refuse a secret for signatures that is too short, or not written as receivers read it."""
+    for one in secrets.get_secret_value().split():
+        try:
+            key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError:
+            key = b""
+        if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
+            raise ValueError(
+                f"it is no {SECRET_PREFIX} with {_LEAST_SECRET} bytes or more in base64; make one with "
+                f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
+            )
+    return secrets
 
 
 class Settings(KafkaSettings, BaseSettings):
@@ -247,9 +273,21 @@ class Settings(KafkaSettings, BaseSettings):
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
         description="Topic of `lakehouse alert`; its state is in the topic of this name plus -state.",
     )
-    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
+    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_readable), AfterValidator(_web)], ...] = Field(
         default=(),
-        description="Further URLs for alerts; JSON in the environment.",
+        description="Further URLs for alerts, https://[user:password@]host/…; JSON in the environment.",
+    )
+    alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
+        default=SecretStr(""),
+        description="Signs what webhooks get: whsec_ and 24 bytes or more in base64. Two during an exchange.",
+    )
+    alert_webhook_ca: Annotated[Path, AfterValidator(absolute)] | None = Field(
+        default=None,
+        description="PEM file of the authorities that https webhooks are trusted by. Default: the system's.",
+    )
+    alert_webhook_proxy: Annotated[SecretStr, AfterValidator(_proxy)] = Field(
+        default=SecretStr(""),
+        description="http://[user:password@]host:port that webhooks are reached by. Default: https_proxy.",
     )
 
     spark_master: str = Field(

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Request(NamedTuple):
+    """What a server was asked for."""
+
+    method: str
+    path: str
+    headers: Message
+    body: bytes
 
 
 class Receiver:
@@ -16,18 +29,21 @@ class Receiver:
     def __init__(self) -> None:
         self.status = 200
         self.got: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[Request] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.requests.append(Request("POST", self.path, self.headers, body))
                 if receiver.status == 200:
-                    receiver.got.append((self.headers["Idempotency-Key"], body))
+                    receiver.got.append((self.headers["Idempotency-Key"], json.loads(body)))
                 self.send_response(receiver.status)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
 
             def do_GET(self) -> None:
+                receiver.requests.append(Request("GET", self.path, self.headers, b""))
                 self.send_response(200)  # whoever follows a redirect comes here without a body
                 self.end_headers()
 
@@ -35,18 +51,75 @@ class Receiver:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?key=secret"
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"http://{self.address}/hook?key=secret"
+
+    def use_tls(self, certificate: Path, key: Path) -> None:
+        """Speak TLS from now on."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"https://{self.address}/hook?key=secret"
+
+
+class Proxy:
+    """A proxy for https, which keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_CONNECT(self) -> None:
+                proxy.requests.append(Request("CONNECT", self.path, self.headers, b""))
+                host, _, port = self.path.rpartition(":")
+                with socket.create_connection((host, int(port))) as there:
+                    self.send_response(200)
+                    self.end_headers()
+                    back = threading.Thread(target=relay, args=(there, self.connection))
+                    back.start()
+                    relay(self.connection, there)
+                    back.join()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+
+
+def relay(here: socket.socket, there: socket.socket) -> None:
+    """Pass bytes on until one side closes."""
+    with suppress(OSError):
+        while data := here.recv(65536):
+            there.sendall(data)
+        there.shutdown(socket.SHUT_WR)
 
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
     """A webhook that answers inside the block."""
     made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    with answering(made.server):
+        yield made
+
+
+@contextmanager
+def proxying() -> Iterator[Proxy]:
+    """A proxy that answers inside the block."""
+    made = Proxy()
+    with answering(made.server):
+        yield made
+
+
+@contextmanager
+def answering(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Let a server answer inside the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield made
+        yield
     finally:
-        made.server.shutdown()
-        made.server.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()

@@ -1,0 +1,192 @@
+"""A notification by HTTP to a real server: signed, with credentials, over TLS and by a proxy."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
+from lakehouse.errors import SettingsError
+from lakehouse.settings import load_settings
+from tests import processes
+from tests.alerts import receiver as servers
+
+BODY = '{"what": "größer"}'.encode()
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret of 24 byte").decode()
+
+
+@pytest.fixture
+def server() -> Iterator[servers.Receiver]:
+    with servers.receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    key, name, now = ec.generate_private_key(ec.SECP256R1()), x509.Name([]), datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return files
+
+
+def documented() -> Callable[[str, Any, bytes], bool]:
+    """The function with which docs/operations.md has receivers verify a signature."""
+    text = (processes.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - ours
+    return names["is_ours"]  # type: ignore[no-any-return]
+
+
+def test_a_signature_is_that_of_standard_webhooks() -> None:
+    """The example of their specification."""
+    assert (
+        signature(
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            "1614265330",
+            b'{"test": 2432232314}',
+        )
+        == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    )
+
+
+def test_the_documented_lines_verify_what_a_receiver_gets(server: servers.Receiver) -> None:
+    Receiver(server.url, Posting(secrets=(OTHER, SECRET))).post(BODY, "e-1")
+    (got,) = server.requests
+    is_ours = documented()
+    assert (got.path, got.body, got.headers["Idempotency-Key"]) == ("/hook?key=secret", BODY, "e-1")
+    assert is_ours(SECRET, got.headers, got.body)
+    assert is_ours(OTHER, got.headers, got.body)
+    assert not is_ours(SECRET, got.headers, got.body + b" ")
+    assert not is_ours("whsec_" + base64.b64encode(b"x" * 24).decode(), got.headers, got.body)
+    at = str(int(time.time()) - 3600)
+    old = {"webhook-id": "e-1", "webhook-timestamp": at}
+    old["webhook-signature"] = signature(SECRET, "e-1", at, BODY)
+    assert not is_ours(SECRET, old, BODY)
+
+
+def test_without_a_secret_nothing_is_signed(server: servers.Receiver) -> None:
+    Receiver(server.url, PLAIN).post(BODY, "e-1")
+    (got,) = server.requests
+    assert not [name for name in got.headers if name.lower().startswith("webhook-")]
+    assert got.headers["Authorization"] is None
+
+
+def test_credentials_of_a_url_are_sent_as_basic_and_are_in_no_message(server: servers.Receiver) -> None:
+    url = f"http://us%40er:p%C3%A4ss%3A%2Fword@{server.address}/hook"
+    made = Receiver(url, PLAIN)
+    made.post(BODY, "e-1")
+    (got,) = server.requests
+    assert (
+        base64.b64decode(got.headers["Authorization"].removeprefix("Basic ")) == "us@er:päss:/word".encode()
+    )
+    assert got.headers["Host"] == server.address
+    assert made.name == "webhook at 127.0.0.1"
+    assert made.url == f"http://{server.address}/hook"
+    server.server.server_close()
+    with pytest.raises(AwayError) as refused:
+        Receiver(f"http://user:secret@{server.address}/hook?key=secret", PLAIN).post(BODY, "e-1")
+    assert str(refused.value) == "[Errno 111] Connection refused"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(server: servers.Receiver, status: int) -> None:
+    server.status = status
+    with pytest.raises(AwayError, match=f"^it answered {status}$"):
+        Receiver(server.url, PLAIN).post(BODY, "e-1")
+    assert [got.method for got in server.requests] == ["POST"]
+
+
+def test_only_the_authorities_of_the_file_are_trusted(
+    server: servers.Receiver, certificate: tuple[Path, Path]
+) -> None:
+    server.use_tls(*certificate)
+    with pytest.raises(AwayError, match="certificate verify failed"):
+        Receiver(server.url, PLAIN).post(BODY, "e-1")
+    Receiver(server.url, Posting(ca=certificate[0])).post(BODY, "e-2")
+    assert [got.headers["Idempotency-Key"] for got in server.requests] == ["e-2"]
+
+
+def test_a_proxy_is_told_its_own_credentials_and_nothing_of_the_webhook(
+    server: servers.Receiver, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server.use_tls(*certificate)
+    url = server.url.replace("https://", "https://user:secret@")
+    with servers.proxying() as proxy:
+        how = Posting(ca=certificate[0], proxy=f"http://me:mine@{proxy.address}")
+        Receiver(url, how).post(BODY, "e-1")
+        monkeypatch.setenv("https_proxy", f"http://{proxy.address}")
+        Receiver(url, Posting(ca=certificate[0])).post(BODY, "e-2")
+    first, second = proxy.requests
+    assert (first.path, second.path) == (server.address, server.address)
+    mine = base64.b64encode(b"me:mine").decode()
+    assert (first.headers["Proxy-Authorization"], first.headers["Authorization"]) == (f"Basic {mine}", None)
+    assert [got.headers["Proxy-Authorization"] for got in server.requests] == [None, None]
+    assert [got.headers["Authorization"] is None for got in server.requests] == [False, False]
+
+
+def test_settings_say_how_webhooks_are_reached(
+    certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_SECRET", f"{OTHER} {SECRET}")
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", str(certificate[0]))
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_PROXY", "http://me:mine@proxy:3128")
+    found = posting(load_settings())
+    assert found == Posting((OTHER, SECRET), certificate[0], "http://me:mine@proxy:3128")
+    assert SECRET not in repr(found)
+    assert "mine" not in repr(found)
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", str(tmp_path / "nothing.pem"))
+    with pytest.raises(SettingsError, match=r"^alert_webhook_ca: .*/nothing\.pem is no PEM file"):
+        posting(load_settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("SECRET", "whsec_" + base64.b64encode(b"short").decode(), "it is no whsec_ with 24 bytes"),
+        ("SECRET", base64.b64encode(b"0123456789abcdef01234567").decode(), "it is no whsec_ with 24 bytes"),
+        ("SECRET", f"{SECRET} whsec_?", "it is no whsec_ with 24 bytes"),
+        ("PROXY", "socks5://proxy:1080", "it is no http:// or https:// URL"),
+        ("PROXY", "http://me:mi/ne@proxy:3128", "it cannot be read as a URL"),
+        ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
+        ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),
+        ("S", '["https://user:sec/ret@host/a"]', "it cannot be read as a URL"),
+    ],
+)
+def test_settings_that_would_be_misread_are_refused_without_being_quoted(
+    name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LAKEHOUSE_ALERT_WEBHOOK{'' if name == 'S' else '_'}{name}", value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert why in str(refused.value)
+    assert "sec" not in str(refused.value).replace("secret", "").replace("whsec_", "")
+    assert value not in str(refused.value)
