@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 import threading
+from datetime import UTC, datetime
 
 import pytest
 import typer
@@ -15,7 +16,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lakehouse import application
+from lakehouse.audit.report import Check, Difference, Report
+from lakehouse.commands import audit, expect, produce_report
 from lakehouse.errors import ServiceError
+from lakehouse.quality.report import Finding, TableReport
+from lakehouse.sandbox.producing import Summary
 from lakehouse.terminal import Console, LogFormatter, echo, guard_standard_error
 
 EVIL = "k\x1b[2J\x1b[1;1Hclean\n2026-11-26 00:00:00 INFO all is well\x9b2J\u202e[red]x[/]:boom:"
@@ -99,3 +104,21 @@ def test_what_python_prints_by_itself_is_printable(
     printed = capsys.readouterr().err
     assert printed.count(r"k\x1b[2J\x1b[1;1Hclean") == 2
     assert printed.replace("\n", "").isprintable()
+
+
+def test_reports_of_what_others_wrote_are_printable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    difference = Difference({"service_id": EVIL}, EVIL)
+    check = Check("metrics", "gold", EVIL, 1, 2, (difference,), (EVIL,))
+    audit._print(Report(datetime(2026, 3, 1, tzinfo=UTC), (check,)), Console())
+    audited = capsys.readouterr().out
+    finding = Finding(EVIL, "fail", success=False, observed=EVIL, unexpected=2, examples=({"id": EVIL},))
+    expect._print([TableReport(EVIL, 0, 1, (finding,), 1.0)], Console())
+    expected = capsys.readouterr().out
+    produce_report.print_summary(Summary(1, 0, 1, 1.0, 1.0, EVIL, {}), None)
+    produced = capsys.readouterr().out
+
+    assert [printed.count(SHOWN) for printed in (audited, expected, produced)] == [7, 8, 1]
+    assert (audited + expected + produced).replace("\n", "").isprintable()

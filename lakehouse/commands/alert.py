@@ -59,7 +59,7 @@ def alert(
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
     if prometheus:
-        echo(*rules_file(rules).splitlines())
+        echo(*rules_file(rules).rstrip("\n").split("\n"))
         return
     with recorded(settings.lake, "lakehouse alert"):
         _watch(settings, rules, interval, telemetry_port, once=once, as_json=format_ is Format.JSON)

@@ -20,6 +20,7 @@ import pyspark
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import sync
+from lakehouse.printable import indented
 from lakehouse.spark import java, properties
 from lakehouse.spark.jars import checksums, jars_directory, share_directory
 
@@ -124,4 +125,4 @@ if __name__ == "__main__":
     try:
         install(lambda text: sys.stderr.write(f"setup: {text}\n"))
     except ServiceError as error:
-        raise SystemExit(f"setup: {error}") from error
+        raise SystemExit("\n".join(indented(f"setup: {error}"))) from error

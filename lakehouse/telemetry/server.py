@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from lakehouse.errors import ServiceError
+from lakehouse.printable import printable_json
 from lakehouse.spark.query_errors import what_of
 
 
@@ -31,7 +31,7 @@ class Readiness:
 
 def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
     """Return the answer to a probe."""
-    return json.dumps({"status": status, "reasons": list(reasons)}, ensure_ascii=False).encode()
+    return printable_json({"status": status, "reasons": list(reasons)}).encode()
 
 
 @contextmanager

@@ -91,19 +91,21 @@ def told(settings: Settings) -> list[dict[str, Any]]:
 def test_a_metric_over_its_threshold_fires_once_and_resolves(
     settings: Settings, environment: dict[str, str]
 ) -> None:
-    fill(settings, {"checkout": 95.0, "search": 12.0})
+    hostile = "check\x1b[2J\x9b2J\u202e[red]out\n2026-11-26 00:00:00 INFO clean"
+    fill(settings, {hostile: 95.0, "search": 12.0})
     fired = run_command(environment, "alert", "--once", "--format", "json")
     again = run_command(environment, "alert", "--once", "--format", "json")
-    fill(settings, {"checkout": 50.0, "search": 12.0})
-    resolved = run_command(environment, "alert", "--once", "--format", "json")
+    fill(settings, {hostile: 50.0, "search": 12.0})
+    resolved = run_command(environment, "alert", "--once")
 
     assert [one.returncode for one in (fired, again, resolved)] == [0, 0, 0], fired.stderr
-    first, last = json.loads(fired.stdout), json.loads(resolved.stdout)
+    first, last = told(settings)
+    assert json.loads(fired.stdout) == first
+    assert "check\\x1b[2J\\x9b2J\\u{202e}[red]out\\n2026-11-26" in resolved.stdout.splitlines()[-1]
     assert again.stdout == ""
-    assert (first["status"], first["labels"]) == ("firing", {"metric": "cpu", "service": "checkout"})
+    assert (first["status"], first["labels"]) == ("firing", {"metric": "cpu", "service": hostile})
     assert (first["value"], last["value"], last["status"]) == (95.0, 50.0, "resolved")
     assert first["alert_id"] == last["alert_id"]
-    assert told(settings) == [first, last]
     noted = newest(settings.lake, limit=10, kinds=[Kind.ALERT])
     assert [event.message.split(":")[0] for event in noted] == ["cpu fires", "cpu has resolved"]
 

@@ -21,8 +21,10 @@ def test_a_micro_batch_is_a_line_of_text() -> None:
     out = io.StringIO()
     lines = TextLines(Console(file=out, width=20))
     lines.batch(DONE)
-    lines.notice("gold.metrics_1m [red] failed")
-    assert out.getvalue() == f"{TEXT}\ngold.metrics_1m [red] failed\n"
+    lines.notice("gold.metrics_1m [red] failed:\x1b[2J\n\u202eclean")
+    lines.say("running")
+    failed = r"gold.metrics_1m [red] failed:\x1b[2J\n\u{202e}clean"
+    assert out.getvalue() == f"{TEXT}\n{failed}\nrunning\n"
 
 
 def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> None:
@@ -30,7 +32,7 @@ def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> No
     lines = JsonLines(STREAMS, written.append)
     lines.batch(DONE)
     lines.batch(BatchDone("gold.call_records", None, BatchResult(1, {"call_records": 1}), 0.0))
-    lines.notice("größer\nals")
+    lines.notice("größer\nals\x1b\x9b\u202e")
     first, second, third = map(json.loads, written)
     assert {name: value for name, value in first.items() if name != "at"} == {
         "kind": "batch",
@@ -44,5 +46,5 @@ def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> No
         "seconds": 0.25,
     }
     assert (second["stream"], second["layer"], second["batch"]) == ("calls", "gold", None)
-    assert (third["kind"], third["message"]) == ("notice", "größer\nals")
-    assert all("\n" not in line for line in written)
+    assert (third["kind"], third["message"]) == ("notice", "größer\nals\x1b\x9b\u202e")
+    assert all(line.isprintable() for line in written)
