@@ -273,7 +273,7 @@ class Settings(KafkaSettings, BaseSettings):
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
         description="Topic of `lakehouse alert`; its state is in the topic of this name plus -state.",
     )
-    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_readable), AfterValidator(_web)], ...] = Field(
+    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
         default=(),
         description="Further URLs for alerts, https://[user:password@]host/…; JSON in the environment.",
     )

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
+from lakehouse.alerts.webhook import Webhook
 from lakehouse.errors import SettingsError
 from lakehouse.settings import load_settings
 from tests import processes
@@ -115,6 +116,12 @@ def test_credentials_of_a_url_are_sent_as_basic_and_are_in_no_message(server: se
     assert str(refused.value) == "[Errno 111] Connection refused"
 
 
+def test_a_new_password_is_the_same_webhook() -> None:
+    urls = ("https://user:old@host/a@b?c=d", "https://user:new@host/a@b?c=d", "https://host/a@b?c=d")
+    assert len({Webhook("", "alerts", url, print).group for url in urls}) == 1
+    assert Receiver(urls[0], PLAIN).url == urls[2]
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed(server: servers.Receiver, status: int) -> None:
     server.status = status
@@ -178,7 +185,7 @@ def test_settings_say_how_webhooks_are_reached(
         ("PROXY", "http://me:mi/ne@proxy:3128", "it cannot be read as a URL"),
         ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
         ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),
-        ("S", '["https://user:sec/ret@host/a"]', "it cannot be read as a URL"),
+        ("S", '["https://user:sec/ret@host/a"]', "it is no http:// or https:// URL"),
     ],
 )
 def test_settings_that_would_be_misread_are_refused_without_being_quoted(
