@@ -45,7 +45,7 @@ MISTAKES = {
     ),
     "no Redis": Mistake(
         ["run", "export"],
-        {"LAKEHOUSE_REDIS_URL": "redis://user:secret@127.0.0.1:{closed}/0"},
+        {"LAKEHOUSE_REDIS_URL": "redis://user:hunter2@127.0.0.1:{closed}/0"},
         1,
         ["no Redis at 127.0.0.1:{closed}", "LAKEHOUSE_REDIS_URL"],
     ),
@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line_with_its_exit_code(here: Place, mistake: Mistake)
     assert ended.stdout == ""
     for text in mistake.says:
         assert text in ended.stderr
-    assert "secret" not in ended.stderr
+    assert "hunter2" not in ended.stderr
 
 
 def test_a_file_that_is_not_toml_is_named_wherever_the_command_is_run(
