@@ -15,48 +15,57 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes, urlsplit
+
+from pydantic import SecretStr
 
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.settings import SECRET_PREFIX, Settings
 
+NONE = SecretStr("")
 _TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Posting:
-    """How every webhook is reached.
+    """How every webhook is reached; each value is read again for each notification.
 
-    `secrets` sign what is sent. `ca` is a file of the authorities that are trusted in place of the system's.
-    `proxy` is a proxy's URL; null takes https_proxy and the like from the environment, as curl does.
+    `secret` signs what is sent, two of them twice. `ca` are the authorities that are trusted in place of the
+    system's, in PEM. `proxy` is a proxy's URL; none takes https_proxy and the like from the environment.
     """
 
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-    ca: Path | None = None
-    proxy: str | None = field(default=None, repr=False)
+    secret: SecretStr = NONE
+    ca: SecretStr = NONE
+    proxy: SecretStr = NONE
 
     def require(self) -> None:
-        """Raise SettingsError if the file of authorities cannot be used."""
-        try:
-            self._context()
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(
-                f"alert_webhook_ca: {self.ca} is no PEM file of certificates: {error}"
-            ) from error
+        """Raise SettingsError if the authorities are no certificates."""
+        self._context()
 
     def opener(self) -> urllib.request.OpenerDirector:
-        """Return what sends requests; files are read anew."""
-        proxies = None if self.proxy is None else {"http": self.proxy, "https": self.proxy}
+        """Return what sends requests."""
+        proxy = self.proxy.get_secret_value()
         return urllib.request.build_opener(
-            urllib.request.ProxyHandler(proxies),
+            urllib.request.ProxyHandler({"http": proxy, "https": proxy} if proxy else None),
             urllib.request.HTTPSHandler(context=self._context()),
             _NoRedirects,
         )
 
+    def signed(self, body: bytes, event_id: str) -> dict[str, str]:
+        """Return the headers that sign a body; none without a secret."""
+        secrets = self.secret.get_secret_value().split()
+        if not secrets:
+            return {}
+        at = str(int(time.time()))
+        found = " ".join(signature(one, event_id, at, body) for one in secrets)
+        return {"webhook-id": event_id, "webhook-timestamp": at, "webhook-signature": found}
+
     def _context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self.ca)
+        try:
+            return ssl.create_default_context(cadata=self.ca.get_secret_value() or None)
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingsError(f"alert_webhook_ca has no certificates in PEM: {error}") from None
 
 
 PLAIN = Posting()
@@ -64,12 +73,8 @@ PLAIN = Posting()
 
 
 def posting(settings: Settings) -> Posting:
-    """Return how the settings reach webhooks; raises SettingsError if a file cannot be used."""
-    found = Posting(
-        tuple(settings.alert_webhook_secret.get_secret_value().split()),
-        settings.alert_webhook_ca,
-        settings.alert_webhook_proxy.get_secret_value() or None,
-    )
+    """Return how the settings reach webhooks; raises SettingsError if the authorities are no certificates."""
+    found = Posting(settings.alert_webhook_secret, settings.alert_webhook_ca, settings.alert_webhook_proxy)
     found.require()
     return found
 
@@ -87,26 +92,19 @@ class Receiver:
 
     def post(self, body: bytes, event_id: str) -> None:
         """Deliver a notification; raises AwayError unless the answer is 2xx."""
-        request = urllib.request.Request(  # noqa: S310 - the setting takes http and https only
-            self.url, data=body, headers=self._headers(body, event_id)
-        )
+        headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
+        if self._basic is not None:
+            headers["Authorization"] = f"Basic {self._basic}"
         try:
+            request = urllib.request.Request(  # noqa: S310 - the setting takes http and https only
+                self.url, data=body, headers=headers | self._how.signed(body, event_id)
+            )
             with self._how.opener().open(request, timeout=_TIMEOUT_S):
                 pass
         except urllib.error.HTTPError as error:
             raise AwayError(f"it answered {error.code}") from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError, SettingsError) as error:
             raise AwayError(str(getattr(error, "reason", error))) from None
-
-    def _headers(self, body: bytes, event_id: str) -> dict[str, str]:
-        headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
-        if self._basic is not None:
-            headers["Authorization"] = f"Basic {self._basic}"
-        if self._how.secrets:
-            at = str(int(time.time()))
-            signed = " ".join(signature(one, event_id, at, body) for one in self._how.secrets)
-            headers |= {"webhook-id": event_id, "webhook-timestamp": at, "webhook-signature": signed}
-        return headers
 
 
 class AwayError(LakehouseError):
@@ -114,8 +112,14 @@ class AwayError(LakehouseError):
 
 
 def signature(secret: str, event_id: str, at: str, body: bytes) -> str:
-    """Return the signature of a notification that is sent at this Unix time, in seconds."""
-    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    """Return the signature of a notification that is sent at this Unix time, in seconds.
+
+    Raises SettingsError if the secret is none.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        raise SettingsError(f"alert_webhook_secret is no {SECRET_PREFIX} and base64") from None
     made = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
     return f"v1,{base64.b64encode(made).decode()}"
 

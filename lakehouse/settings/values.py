@@ -281,9 +281,9 @@ class Settings(KafkaSettings, BaseSettings):
         default=SecretStr(""),
         description="Signs what webhooks get: whsec_ and 24 bytes or more in base64. Two during an exchange.",
     )
-    alert_webhook_ca: Annotated[Path, AfterValidator(absolute)] | None = Field(
-        default=None,
-        description="PEM file of the authorities that https webhooks are trusted by. Default: the system's.",
+    alert_webhook_ca: SecretStr = Field(
+        default=SecretStr(""),
+        description="PEM certificates that https webhooks' must lead to. Default: the system's.",
     )
     alert_webhook_proxy: Annotated[SecretStr, AfterValidator(_proxy)] = Field(
         default=SecretStr(""),

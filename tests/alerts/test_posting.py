@@ -15,10 +15,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
 
 from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.errors import SettingsError
+from lakehouse.kafka.access import KafkaAccess
 from lakehouse.settings import load_settings
 from tests import processes
 from tests.alerts import receiver as servers
@@ -55,6 +57,10 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return files
 
 
+def pem(certificate: tuple[Path, Path]) -> SecretStr:
+    return SecretStr(certificate[0].read_text(encoding="utf-8"))
+
+
 def documented() -> Callable[[str, Any, bytes], bool]:
     """The function with which docs/operations.md has receivers verify a signature."""
     text = (processes.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -79,7 +85,7 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
 
 
 def test_the_documented_lines_verify_what_a_receiver_gets(server: servers.Receiver) -> None:
-    Receiver(server.url, Posting(secrets=(OTHER, SECRET))).post(BODY, "e-1")
+    Receiver(server.url, Posting(SecretStr(f"{OTHER} {SECRET}"))).post(BODY, "e-1")
     (got,) = server.requests
     is_ours = documented()
     assert (got.path, got.body, got.headers["Idempotency-Key"]) == ("/hook?key=secret", BODY, "e-1")
@@ -119,7 +125,7 @@ def test_credentials_of_a_url_are_sent_as_basic_and_are_in_no_message(server: se
 
 def test_a_new_password_is_the_same_webhook() -> None:
     urls = ("https://user:old@host/a@b?c=d", "https://user:new@host/a@b?c=d", "https://host/a@b?c=d")
-    assert len({Webhook("", "alerts", url, print).group for url in urls}) == 1
+    assert len({Webhook(KafkaAccess(""), "alerts", url, print).group for url in urls}) == 1
     assert Receiver(urls[0], PLAIN).url == urls[2]
 
 
@@ -137,7 +143,7 @@ def test_only_the_authorities_of_the_file_are_trusted(
     server.use_tls(*certificate)
     with pytest.raises(AwayError, match="certificate verify failed"):
         Receiver(server.url, PLAIN).post(BODY, "e-1")
-    Receiver(server.url, Posting(ca=certificate[0])).post(BODY, "e-2")
+    Receiver(server.url, Posting(ca=pem(certificate))).post(BODY, "e-2")
     assert [got.headers["Idempotency-Key"] for got in server.requests] == ["e-2"]
 
 
@@ -149,10 +155,10 @@ def test_a_proxy_is_told_its_own_credentials_and_nothing_of_the_webhook(
     server.use_tls(*certificate)
     url = server.url.replace("https://", "https://user:secret@")
     with servers.proxying() as proxy:
-        how = Posting(ca=certificate[0], proxy=f"http://me:mine@{proxy.address}")
+        how = Posting(ca=pem(certificate), proxy=SecretStr(f"http://me:mine@{proxy.address}"))
         Receiver(url, how).post(BODY, "e-1")
         monkeypatch.setenv("https_proxy", f"http://{proxy.address}")
-        Receiver(url, Posting(ca=certificate[0])).post(BODY, "e-2")
+        Receiver(url, Posting(ca=pem(certificate))).post(BODY, "e-2")
     first, second = proxy.requests
     assert (first.path, second.path) == (server.address, server.address)
     mine = base64.b64encode(b"me:mine").decode()
@@ -161,18 +167,33 @@ def test_a_proxy_is_told_its_own_credentials_and_nothing_of_the_webhook(
     assert [got.headers["Authorization"] is None for got in server.requests] == [False, False]
 
 
-def test_settings_say_how_webhooks_are_reached(
-    certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_secrets_and_authorities_are_files_that_may_change(
+    server: servers.Receiver, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_SECRET", f"{OTHER} {SECRET}")
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", str(certificate[0]))
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_PROXY", "http://me:mine@proxy:3128")
-    found = posting(load_settings())
-    assert found == Posting((OTHER, SECRET), certificate[0], "http://me:mine@proxy:3128")
-    assert SECRET not in repr(found)
-    assert "mine" not in repr(found)
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", str(tmp_path / "nothing.pem"))
-    with pytest.raises(SettingsError, match=r"^alert_webhook_ca: .*/nothing\.pem is no PEM file"):
+    files = {name: tmp_path / name for name in ("SECRET", "CA")}
+    for name, file in files.items():
+        monkeypatch.setenv(f"LAKEHOUSE_ALERT_WEBHOOK_{name}_FILE", str(file))
+    files["SECRET"].write_text(SECRET + "\n", encoding="utf-8")
+    files["CA"].write_text(pem(certificate).get_secret_value(), encoding="utf-8")
+    how = posting(load_settings())
+    assert SECRET not in repr(how)
+    server.use_tls(*certificate)
+    made = Receiver(server.url, how)
+    made.post(BODY, "e-1")
+    files["SECRET"].write_text(OTHER + "\n", encoding="utf-8")
+    made.post(BODY, "e-2")
+    assert [documented()(OTHER, got.headers, got.body) for got in server.requests] == [False, True]
+    files["SECRET"].write_text("whsec_?", encoding="utf-8")
+    with pytest.raises(AwayError, match=r"^alert_webhook_secret is no whsec_ and base64$"):
+        made.post(BODY, "e-3")
+    files["SECRET"].unlink()
+    with pytest.raises(AwayError, match=r"^alert_webhook_secret_file: .*/SECRET cannot be read"):
+        made.post(BODY, "e-3")
+
+
+def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", "nothing")
+    with pytest.raises(SettingsError, match=r"^alert_webhook_ca has no certificates in PEM"):
         posting(load_settings())
 
 
