@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse.errors import TableError, first_line
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
+from lakehouse.quality.pages import make_plain
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject
 from lakehouse.spark.query_errors import error_line
@@ -55,6 +56,7 @@ def make_context(directory: str | None = None) -> AbstractDataContext:
         context: AbstractDataContext = gx.get_context(mode="ephemeral")
     else:
         context = gx.get_context(mode="file", project_root_dir=directory)
+        make_plain(context)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     return context
 
