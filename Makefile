@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check format bench exact poison chaos cluster lock clean
+.PHONY: help setup demo test soak check format bench exact poison chaos cluster lock sbom clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -64,6 +64,9 @@ cluster: setup ## Run the four jobs on a standalone cluster, kill a worker, let 
 
 lock: setup ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
 	@scripts/lock.sh $(VENV)
+
+sbom: setup ## Write bills of materials of the wheel and of the image (CycloneDX) into build/sbom
+	@$(BIN)/python scripts/sbom.py build/sbom
 
 clean: ## Remove what make has made here (not the download caches, not .lakehouse)
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

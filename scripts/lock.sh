@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Resolve requirements/*.in into hash-locked requirements/*.txt without index addresses, and the jars of
-# ivy.xml into jars.sha256: scripts/lock.sh VENV. Needs the network; uv is used for this alone.
+# ivy.xml into jars.sha256: scripts/lock.sh VENV. Needs the network. uv is used for this alone; it is locked by
+# hash, too, so that what writes the hashes is known. To upgrade it, change its version in requirements/lock.in.
 set -euo pipefail
 
 venv=$1
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
-"$venv/bin/python" -m pip install --quiet --target "$tools" uv
-for name in build runtime dev; do
+"$venv/bin/python" -m pip install --quiet --target "$tools" --require-hashes \
+  --requirement requirements/lock.txt
+for name in lock build runtime dev; do
   PYTHONPATH=$tools "$venv/bin/python" -m uv pip compile --quiet --universal --python-version 3.11 --upgrade \
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
     "requirements/$name.in" --output-file "requirements/$name.txt"

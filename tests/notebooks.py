@@ -22,7 +22,7 @@ from typing import Any
 
 import matplotlib as mpl
 import nbformat
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager

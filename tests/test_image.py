@@ -23,7 +23,7 @@ from lakehouse.spark import properties
 from lakehouse.telemetry.server import Readiness, serving
 from tests.dockerfile import ROOT, instructions, user, workdir
 
-PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*")
+PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}")
 ENTRYPOINT = ROOT / "docker" / "entrypoint.sh"
 SPARK_HOME = Path(pyspark.__file__).parent
 # What Spark on Kubernetes puts into an executor's environment.

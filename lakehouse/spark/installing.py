@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyspark
 
@@ -47,10 +48,14 @@ def install(say: Callable[[str], object] = lambda _text: None) -> Path:
 
 
 def lock_jars() -> None:
-    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml."""
+    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml.
+
+    A line is a jar's checksum, its path and its Maven group, which bills of materials name it by.
+    """
     found = _resolved(sys.stderr.write)
     names = sorted(path.relative_to(found).as_posix() for path in found.rglob("*.jar"))
-    text = "".join(f"{_digest(found / name)}  ./{name}\n" for name in names)
+    groups = _groups()
+    text = "".join(f"{_digest(found / name)}  ./{name}  {groups[name]}\n" for name in names)
     Path(__file__).with_name("jars.sha256").write_text(text, encoding="utf-8")
     _replace(jars_directory(), found)
 
@@ -98,6 +103,19 @@ def _resolved(say: Callable[[str], object]) -> Path:
             f"when it is.\n{told}"
         )
     return target
+
+
+def _groups() -> dict[str, str]:
+    """Return the Maven group that Ivy has reported of each jar, by its path in the jars' directory."""
+    found = {}
+    for report in _cache().glob("lakehouse-runtime-jars-*.xml"):
+        conf = report.stem.removeprefix("lakehouse-runtime-jars-")
+        for module in ElementTree.parse(report).iter("module"):  # noqa: S314 - Ivy's own file
+            for revision in module.iter("revision"):
+                for artifact in revision.iter("artifact"):
+                    name = f"{conf}/{artifact.attrib['name']}-{revision.attrib['name']}.jar"
+                    found[name] = module.attrib["organisation"]
+    return found
 
 
 def _cache() -> Path:

@@ -46,5 +46,5 @@ def require_jars(configuration: Configuration) -> list[Path]:
 def checksums() -> dict[str, str]:
     """Return the SHA-256 that jars.sha256 has of each jar, by its path in the jars' directory, sorted."""
     lock = resources.files("lakehouse.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
-    found = (line.split(maxsplit=1) for line in lock.split("\n") if line)
-    return dict(sorted((name.removeprefix("./"), digest) for digest, name in found))
+    found = (line.split() for line in lock.split("\n") if line)
+    return dict(sorted((name.removeprefix("./"), digest) for digest, name, _group in found))

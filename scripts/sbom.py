@@ -1,0 +1,179 @@
+"""Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
+
+They are made from what locks the parts: requirements/runtime.txt, lakehouse/spark/jars.sha256, the page's
+vendor.sha256 and docker/Dockerfile. Only the jars inside the pyspark wheel are read as installed, and are
+named by what they say of themselves. No clock or network is asked: the same sources make the same files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from packaging.markers import Marker
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+# Where the image's packages are installed; a marker that does not hold there names what is not in it.
+IMAGE = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "sys_platform": "linux",
+}
+
+Component = dict[str, Any]
+
+
+def packages(lock: str) -> Iterator[tuple[Component, str]]:
+    """Yield the packages of a lock file, each with its marker, which may be empty."""
+    for entry in lock.replace("\\\n", " ").splitlines():
+        head, *digests = entry.split("--hash=sha256:")
+        requirement, _, marker = head.partition(";")
+        name, _, version = requirement.strip().partition("==")
+        if not version:
+            continue
+        component = _library(
+            f"pkg:pypi/{name.partition('[')[0].lower()}@{version}",
+            name.partition("[")[0],
+            version,
+            *map(str.strip, digests),
+        )
+        yield component, marker.strip()
+
+
+def runtime_jars() -> Iterator[Component]:
+    """Yield the jars that `lakehouse setup` fetches."""
+    lock = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
+    for digest, path, group in map(str.split, lock.splitlines()):
+        name, version = _name_and_version(Path(path))
+        yield _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest) | {"group": group}
+
+
+@functools.cache
+def spark_jars() -> list[Component]:
+    """Return the jars inside the pyspark wheel."""
+    found = []
+    for jar in sorted((Path(pyspark.__file__).parent / "jars").rglob("*.jar")):
+        digest = hashlib.sha256(jar.read_bytes()).hexdigest()
+        group, name, version = _says_of_itself(jar)
+        purl = f"pkg:maven/{group}/{name}@{version}" if group else None
+        found.append(_library(purl, name, version, digest) | ({"group": group} if group else {}))
+    return found
+
+
+def vendored() -> Iterator[Component]:
+    """Yield the script and the style of others that the page ships."""
+    page = ROOT / "lakehouse" / "serving" / "page"
+    for digest, name in map(str.split, (page / "vendor.sha256").read_text(encoding="utf-8").splitlines()):
+        if name.endswith(".js"):
+            said = (page / "vendor" / name).read_text(encoding="utf-8")[:200]
+            library, version = re.findall(r"/(\w+) \(v([\d.]+)\)", said)[0]
+            yield _library(f"pkg:npm/{library.lower()}@{version}", library, version, digest)
+
+
+def base_image() -> Iterator[Component]:
+    """Yield the image's base, by digest, and Debian's packages, which have no versions before a build."""
+    text = DOCKERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
+    final = text[text.rindex("\nFROM ") :]
+    name, version, digest = re.findall(r"^FROM ([\w/.-]+):(\S+)@sha256:([0-9a-f]{64})", final, re.MULTILINE)[
+        0
+    ]
+    base = _library(f"pkg:docker/{name}@{version}?digest=sha256:{digest}", name, version, digest)
+    yield base | {"type": "container"}
+    for installed in re.findall(r"--no-install-recommends ([a-z0-9 -]+?) +&&", final):
+        for package in installed.split():
+            yield {
+                "type": "library",
+                "name": package,
+                "purl": f"pkg:deb/debian/{package}",
+                "scope": "required",
+            }
+
+
+def wheel() -> dict[str, Any]:
+    """Return the bill of the wheel: every package that may be installed with it, and what these bring."""
+    return _bill("library", [component for component, _ in _python()])
+
+
+def image() -> dict[str, Any]:
+    """Return the bill of the image: the packages whose markers hold there, and what is below them."""
+    version = re.findall(
+        r"FROM python:([\d.]+)", (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    )[0]
+    there = IMAGE | {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
+    kept = [component for component, marker in _python() if not marker or Marker(marker).evaluate(there)]
+    return _bill("container", [*base_image(), *kept])
+
+
+def _python() -> Iterator[tuple[Component, str]]:
+    lock = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
+    for component, marker in packages(lock):
+        bundled = {"components": spark_jars()} if component["name"] == "pyspark" else {}
+        yield component | bundled, marker
+
+
+def _bill(kind: str, parts: list[Component]) -> dict[str, Any]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name, version = project["name"], project["version"]
+    purl = f"pkg:pypi/{name}@{version}"
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        },
+        "components": [*parts, *runtime_jars(), *vendored()],
+    }
+
+
+def _library(purl: str | None, name: str, version: str, *digests: str) -> Component:
+    hashes = [{"alg": "SHA-256", "content": digest} for digest in digests]
+    named = {"purl": purl} if purl else {}
+    return {"type": "library", "name": name, "version": version, "hashes": hashes} | named
+
+
+def _says_of_itself(jar: Path) -> tuple[str | None, str, str]:
+    """Return a jar's group, name and version by its Maven properties; without such, by its file's name."""
+    with zipfile.ZipFile(jar) as archive:
+        found = [
+            name
+            for name in archive.namelist()
+            if re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom\.properties", name)
+        ]
+        for name in found:
+            text = archive.read(name).decode()
+            said = dict(re.findall(r"^(groupId|artifactId|version)=(\S+)", text, re.MULTILINE))
+            if jar.stem.startswith(f"{said.get('artifactId')}-{said.get('version')}"):
+                return said["groupId"], said["artifactId"], said["version"]
+    return None, *_name_and_version(jar)
+
+
+def _name_and_version(jar: Path) -> tuple[str, str]:
+    name, version = re.findall(r"(.+?)-(\d.*)", jar.stem)[0]
+    return name, version
+
+
+def write(directory: Path) -> None:
+    """Write both bills into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, bill in (("wheel", wheel()), ("image", image())):
+        path = directory / f"lakehouse-{name}.cdx.json"
+        path.write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

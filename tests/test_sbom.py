@@ -1,0 +1,79 @@
+"""The bills of materials name everything that is locked, and say what is not in the image."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+ROOT = Path(__file__).parents[1]
+Bill = dict[str, Any]
+
+
+def locked(name: str) -> dict[str, str]:
+    """Return the packages of a lock file with the marker of each; versions are part of the name."""
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    heads = (line.removesuffix("\\").strip() for line in lines if re.match(r"[a-z0-9]", line))
+    return {re.sub(r"\[.*\]", "", head.split(" ;")[0]): head.partition(" ; ")[2] for head in heads}
+
+
+@pytest.fixture(scope="module")
+def bills(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bill]:
+    directory = tmp_path_factory.mktemp("sbom")
+    subprocess.run([sys.executable, ROOT / "scripts" / "sbom.py", directory], check=True, capture_output=True)
+    return {
+        name: json.loads((directory / f"lakehouse-{name}.cdx.json").read_text(encoding="utf-8"))
+        for name in ("wheel", "image")
+    }
+
+
+def named(bill: Bill, kind: str) -> set[str]:
+    """Return the parts of a kind as `name==version`."""
+    return {
+        f"{one['name']}=={one['version']}"
+        for one in bill["components"]
+        if one.get("purl", "").startswith(f"pkg:{kind}/")
+    }
+
+
+def test_the_wheels_bill_names_every_locked_package(bills: dict[str, Bill]) -> None:
+    assert named(bills["wheel"], "pypi") == locked("runtime").keys()
+
+
+def test_the_images_bill_leaves_out_packages_of_other_systems(bills: dict[str, Bill]) -> None:
+    missing = locked("runtime").keys() - named(bills["image"], "pypi")
+    markers = {locked("runtime")[name] for name in missing}
+    assert "sys_platform == 'win32'" in markers
+    assert "python_full_version >= '3.12'" in markers
+    assert "" not in markers
+
+
+@pytest.mark.parametrize("name", ["wheel", "image"])
+def test_every_bill_names_every_jar_by_its_checksum(bills: dict[str, Bill], name: str) -> None:
+    text = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
+    expected = {line.split()[0] for line in text.splitlines()}
+    jars = [one for one in bills[name]["components"] if one.get("purl", "").startswith("pkg:maven/")]
+    assert {one["hashes"][0]["content"] for one in jars} == expected
+    assert "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0" in {one["purl"] for one in jars}
+    (spark,) = (one for one in bills[name]["components"] if one["name"] == "pyspark")
+    inside = {
+        hashlib.sha256(jar.read_bytes()).hexdigest()
+        for jar in (Path(pyspark.__file__).parent / "jars").rglob("*.jar")
+    }
+    assert {one["hashes"][0]["content"] for one in spark["components"]} == inside
+
+
+def test_the_images_bill_names_its_base_by_digest_and_what_the_page_ships(bills: dict[str, Bill]) -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    (base,) = (one for one in bills["image"]["components"] if one["type"] == "container")
+    assert f"FROM {base['name']}:{base['version']}@sha256:{base['hashes'][0]['content']}" in dockerfile
+    assert named(bills["image"], "npm") == {"uPlot==1.6.32"}
+    parts = {one["name"] for one in bills["image"]["components"]}
+    assert {"openjdk-17-jre-headless", "procps", "tini"} <= parts
