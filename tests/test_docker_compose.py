@@ -31,10 +31,13 @@ FILE = ROOT / "docker-compose.yml"
 RAW = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = RAW["services"]
 MOUNTS = [
-    (name, *volume.split(":", 1)) for name, one in SERVICES.items() for volume in one.get("volumes", ())
+    (name, *volume.split(":", 1))
+    for name, one in SERVICES.items()
+    for volume in one.get("volumes", ())
+    if ":" in volume
 ]
 DURATION = re.compile(r"\d+[smh]")
-PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*")
+PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}")
 # Of the local broker's settings, those that are about the size of a laptop.
 SMALL = {"log.cleaner.dedupe.buffer.size", "num.network.threads", "num.io.threads"}
 
@@ -93,8 +96,9 @@ def test_what_is_mounted_exists_or_is_a_declared_volume() -> None:
     assert {source for _, source, _ in MOUNTS if not source.startswith(".")} == RAW["volumes"].keys()
 
 
-def test_images_are_pinned_to_versions() -> None:
-    assert [one["image"] for one in SERVICES.values() if not PINNED.fullmatch(one["image"])] == []
+def test_images_are_pinned_to_versions_and_digests() -> None:
+    others = [one["image"] for one in SERVICES.values() if "build" not in one]
+    assert [image for image in others if not PINNED.fullmatch(image)] == []
 
 
 def test_the_files_that_services_are_made_of_and_run_exist() -> None:
@@ -109,6 +113,43 @@ def test_ports_are_published_once_and_on_loopback_alone() -> None:
     assert [port for port in published if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
     hosts = Counter(port.rpartition(":")[0] for port in published)
     assert [host for host, times in hosts.items() if times > 1] == []
+
+
+def test_the_rest_of_the_world_is_on_another_network_than_what_is_not_published() -> None:
+    assert RAW["networks"] == {"inside": {"internal": True}, "published": None}
+    published = {name: ["inside", "published"] for name, one in SERVICES.items() if one.get("ports")}
+    assert {name: one["networks"] for name, one in SERVICES.items()} == {
+        name: published.get(name, ["inside"]) for name in SERVICES
+    }
+    assert published.keys() == {"grafana", "kafka", "prometheus", "server"}
+
+
+def test_every_container_has_limits_and_no_privileges() -> None:
+    for name, one in SERVICES.items():
+        assert {"mem_limit", "cpus", "pids_limit"} <= one.keys(), name
+        assert one["cap_drop"] == ["ALL"], name
+        assert one["security_opt"] == ["no-new-privileges:true"], name
+    assert [name for name, one in SERVICES.items() if one["read_only"] is not True] == ["kafka"]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_driver_has_as_much_memory_beside_its_heap(layer: str) -> None:
+    heap = gigabytes(spark_option(layer, "spark.driver.memory"))
+    assert gigabytes(SERVICES[layer]["mem_limit"]) == 2 * heap
+
+
+def test_grafana_has_no_account_that_could_have_a_known_password() -> None:
+    given = SERVICES["grafana"]["environment"]
+    assert [name for name in given if "PASSWORD" in name or "USER" in name.split("_")] == []
+    assert given["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert given["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert (given["GF_AUTH_ANONYMOUS_ENABLED"], given["GF_AUTH_ANONYMOUS_ORG_ROLE"]) == ("true", "Viewer")
+
+
+def test_redis_leaves_memory_for_its_copy_and_evicts_nothing() -> None:
+    assert option("redis", "--maxmemory") == "512mb"
+    assert gigabytes(SERVICES["redis"]["mem_limit"]) == 1
+    assert option("redis", "--maxmemory-policy") == "noeviction"
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -199,7 +240,7 @@ def gigabytes(size: str) -> int:
 
 def test_everything_that_touches_the_lake_mounts_it_in_one_place() -> None:
     for service in (one for one in SERVICES.values() if "build" in one):
-        assert service["volumes"] == [f"lake:{service['environment']['LAKEHOUSE_LAKE']}"]
+        assert service["volumes"] == [f"lake:{service['environment']['LAKEHOUSE_LAKE']}", "/tmp"]
 
 
 def test_the_image_has_the_version_of_the_project() -> None:
