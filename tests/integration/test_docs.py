@@ -14,7 +14,7 @@ from lakehouse.settings import Settings
 from tests.processes import BIN, QUICK_JVM, ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKING = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES]
+LINKING = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *PAGES]
 TIMEOUT_S = 300
 PINNED = ("call_gap_s", "call_grace_s", "quantile_k", "sales_threshold", "expect_dead_letter_rate")
 
