@@ -77,3 +77,16 @@ def test_the_images_bill_names_its_base_by_digest_and_what_the_page_ships(bills:
     assert named(bills["image"], "npm") == {"uPlot==1.6.32"}
     parts = {one["name"] for one in bills["image"]["components"]}
     assert {"openjdk-17-jre-headless", "procps", "tini"} <= parts
+
+
+@pytest.mark.parametrize("name", ["lock", "build", "runtime", "dev"])
+def test_every_lock_has_hashes_and_no_other_tool_resolves_it(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    entries = [entry for entry in text.replace("\\\n", " ").splitlines() if re.match(r"[a-z0-9]", entry)]
+    assert entries != []
+    assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
+    script = (ROOT / "scripts" / "lock.sh").read_text(encoding="utf-8").replace("\\\n", " ")
+    (installed,) = re.findall(r"pip install (.*)", script)
+    assert "--require-hashes" in installed
+    assert installed.endswith("--requirement requirements/lock.txt")
+    assert f" {name}" in re.findall(r"^for name in(.*); do$", script, re.MULTILINE)[0]

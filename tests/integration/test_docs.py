@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lakehouse.settings import Settings
 from tests.processes import BIN, QUICK_JVM, ROOT
@@ -65,6 +66,14 @@ def test_every_setting_is_on_its_page() -> None:
     text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`LAKEHOUSE_([A-Z_0-9]+)`", text)) - {"CONFIG", "CACHE"}
     assert named == {name.upper() for name in Settings.model_fields}
+
+
+def test_the_page_on_security_names_the_ports_that_containers_publish() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    published = {port.split(":")[1] for service in services.values() for port in service.get("ports", ())}
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| ([\d, ]+) \| `docker compose`", text, re.MULTILINE)
+    assert set(row.split(", ")) == published
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
