@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lakehouse.rights import rights_of_pipeline
 from lakehouse.settings import Settings
 from tests.processes import BIN, QUICK_JVM, ROOT
+from tests.streams import STREAMS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *PAGES]
@@ -74,6 +76,20 @@ def test_the_page_on_security_names_the_ports_that_containers_publish() -> None:
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| ([\d, ]+) \| `docker compose`", text, re.MULTILINE)
     assert set(row.split(", ")) == published
+
+
+def test_the_page_on_security_names_the_rights_in_kafka() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    table = text.partition("### Rights in Kafka")[2].partition("\n\nWhat is missing")[0]
+    rows = re.findall(r"^\| ([A-Z][A-Za-z, ]+) \| ([^|]+) \|", table, re.MULTILINE)
+    kinds = ("transactional id", "group", "topic")
+    listed = {
+        (operation, next(kind for kind in kinds if kind in on), "not required" not in on)
+        for operations, on in rows
+        for operation in operations.split(", ")
+    }
+    needed = rights_of_pipeline(STREAMS, Settings())
+    assert listed == {(one.operation, one.kind, one.is_required) for one in needed}
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
