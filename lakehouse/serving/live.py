@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from lakehouse.sinks.redis import filled_key, is_place_of, latest_key, row_key
+from lakehouse.sinks.redis_client import async_redis_client
 
 TIMEOUT_S = 0.2
 _LEFT_ALONE_S = 1.0
@@ -49,7 +49,7 @@ class Live:
     """Reads gold rows from Redis, in the layout of `lakehouse.stream.RedisView`."""
 
     def __init__(self, redis_url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._client = redis.Redis.from_url(
+        self._client = async_redis_client(
             redis_url,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s,
@@ -69,8 +69,8 @@ class Live:
             for row in rows:
                 pipeline.get(row_key(table, row))
             _ask_whether_filled(pipeline, table)
-            *values, filled, server, stats = await self._answer(pipeline.execute())
-        return StoredRows(tuple(map(stored, values)), is_place_of(filled, server | stats))
+            *values, filled, server = await self._answer(_executed(pipeline))
+        return StoredRows(tuple(map(stored, values)), is_place_of(filled, server))
 
     async def latest(self, table: str, group: str, member: str) -> Stored | None:
         """Return the latest row of a group's member."""
@@ -81,11 +81,9 @@ class Live:
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(latest_key(table, group))
             _ask_whether_filled(pipeline, table)
-            values, filled, server, stats = await self._answer(pipeline.execute())
+            values, filled, server = await self._answer(_executed(pipeline))
         found = {member.decode(): stored(value) for member, value in values.items()}
-        return {name: one for name, one in found.items() if one is not None}, is_place_of(
-            filled, server | stats
-        )
+        return {name: one for name, one in found.items() if one is not None}, is_place_of(filled, server)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -117,3 +115,13 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
     pipeline.get(filled_key(table))
     pipeline.info("server")
     pipeline.info("stats")
+
+
+async def _executed(pipeline: Any) -> list[Any]:
+    """Return the answers, with one INFO at the end; that is empty if the user has no right to it."""
+    *answers, server, stats = await pipeline.execute(raise_on_error=False)
+    may_tell = not isinstance(server, NoPermissionError)
+    for answer in [*answers, *((server, stats) if may_tell else ())]:
+        if isinstance(answer, Exception):
+            raise answer
+    return [*answers, server | stats if may_tell else {}]

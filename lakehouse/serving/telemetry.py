@@ -8,11 +8,10 @@ from http import HTTPMethod, HTTPStatus
 
 import redis
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakehouse.serving.gold import Gold
+from lakehouse.sinks.redis_client import impatient, redis_client
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.server import Readiness
 
@@ -88,12 +87,11 @@ def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], 
     The server is ready with one of them. The reasons name what is away, but not its address: probes need no
     token.
     """
-    patience = {"socket_timeout": redis_timeout_s, "socket_connect_timeout": redis_timeout_s}
 
     def look() -> Readiness:
         reasons = []
         try:
-            with redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0), **patience) as client:
+            with redis_client(redis_url, **impatient(redis_timeout_s)) as client:
                 client.ping()
         except (redis.RedisError, OSError):
             reasons.append("Redis does not answer (LAKEHOUSE_REDIS_URL)")

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from lakehouse.paths import absolute, lake_address, of_tables
 from lakehouse.settings.kafka import KafkaSettings
+from lakehouse.settings.redis_url import parse_redis_url
 
 ENV_PREFIX = "LAKEHOUSE_"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
@@ -29,20 +30,10 @@ _OF_KUBERNETES = re.compile(
 )
 
 
-def _readable(url: SecretStr) -> SecretStr:
-    """Refuse a URL whose password would be misread, without quoting any of it."""
-    text = url.get_secret_value()
-    try:
-        parts = urlsplit(text)
-        is_clear = parts.port is None or parts.port > 0
-    except ValueError:
-        is_clear = False
-    else:
-        is_clear &= parts.scheme == "unix" or "@" not in parts.path + parts.query + parts.fragment
-    if not is_clear:
-        raise ValueError(
-            "it cannot be read as a URL; in a password / ? # @ and % are written %2F %3F %23 %40 and %25"
-        )
+def _of_redis(url: SecretStr) -> SecretStr:
+    """Refuse a URL that does not lead to a Redis, or has an unknown option, without quoting a password."""
+    if url.get_secret_value():
+        parse_redis_url(url.get_secret_value())
     return url
 
 
@@ -62,7 +53,7 @@ def _web(url: SecretStr) -> SecretStr:
 
 def _proxy(url: SecretStr) -> SecretStr:
     """Refuse what is not the URL of a proxy."""
-    return _web(_readable(url)) if url.get_secret_value() else url
+    return _web(url) if url.get_secret_value() else url
 
 
 def _signing(secrets: SecretStr) -> SecretStr:
@@ -98,9 +89,12 @@ class Settings(KafkaSettings, BaseSettings):
         default=False,
         description="Required for a lake on s3a://: only one application ever writes there.",
     )
-    redis_url: Annotated[SecretStr, AfterValidator(_readable)] = Field(
+    redis_url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),
-        description="redis:// URL. Default: the running local Redis, else redis://127.0.0.1:6379/0.",
+        description=(
+            "redis://, rediss:// (TLS), unix:// or redis+sentinel:// URL. Default: the running local Redis, "
+            "else redis://127.0.0.1:6379/0."
+        ),
     )
     kafka_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."

@@ -9,7 +9,6 @@ from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
 from lakehouse.sinks.redis import (
     Put,
     RedisSink,
-    RedisTroubleError,
     as_stored,
     filled_key,
     latest_key,
@@ -19,6 +18,7 @@ from lakehouse.sinks.redis import (
     scan_latest,
     scan_rows,
 )
+from lakehouse.sinks.redis_client import RedisTroubleError
 from lakehouse.sinks.sizes import TooLarge
 from lakehouse.sinks.slices import Sent
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.exceptions import AskError, ClusterCrossSlotError, ClusterError
+from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from lakehouse.errors import ServiceError
 from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.redis_client import impatient, redis_client, reported, told
 
 CALL_ROWS = 500  # of a script, during which Redis answers nobody else: some 5 ms
 _SCANNED = 1_000
@@ -28,10 +27,6 @@ _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
-
-
-class RedisTroubleError(ServiceError):
-    """Redis is out of reach, or full, or refuses what the export asks of it."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +70,10 @@ class RedisSink:
         retries: int = _RETRIES,
     ) -> None:
         retry = Retry(ExponentialWithJitterBackoff(base=0.1, cap=10), retries)
-        self._client = redis.Redis.from_url(
+        self._client = redis_client(
             url, retry=retry, retry_on_error=[redis.ConnectionError, redis.TimeoutError]
         )
-        self._impatient = redis.Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=_GLANCE_TIMEOUT_S,
-            socket_connect_timeout=_GLANCE_TIMEOUT_S,
-        )
+        self._impatient = redis_client(url, **impatient(_GLANCE_TIMEOUT_S))
         self._script = self._client.register_script(_PUT.read_text(encoding="utf-8"))
         self._table = table
         self._ttl_s = ttl_s
@@ -100,7 +90,7 @@ class RedisSink:
         written, open_ = 0, set[tuple[str, str]]()
         remaining = iter(changes)
         while chunk := next_chunk(remaining, CALL_ROWS):
-            with _reported():
+            with reported():
                 found = self._put(chunk, are_all=are_all)
             for change, how in zip(chunk, found, strict=True):
                 if how != _OLDER:
@@ -110,25 +100,25 @@ class RedisSink:
 
     def is_filled(self) -> bool:
         """Tell whether every row that should be there is; raises RedisTroubleError as `write` does."""
-        with _reported():
+        with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
         """Tell so without retries, for when nothing is to be written: an unreachable Redis is left alone."""
         try:
             return self._mark(self._impatient) == self._place_of(self._impatient)
-        except redis.RedisError:
+        except (redis.RedisError, OSError):
             return True
 
     def require(self) -> None:
         """Raise RedisTroubleError unless Redis answers at once."""
-        with _reported():
+        with reported():
             self._impatient.ping()
 
     def evictions(self) -> str | None:
         """Return how many keys Redis has evicted since it was filled, and why; null for none."""
-        with _reported():
-            server, mark = self._client.info(), self._mark(self._client)
+        with reported():
+            server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
         (run, _, had), (now, _, has) = (place.partition(_EVICTED) for place in (known, _place(server)))
         count = int(has) - int(had or 0)
@@ -141,12 +131,12 @@ class RedisSink:
     def filling(self) -> Iterator[None]:
         """Note that every row is there after the block has put them, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
-        with _reported():
+        with reported():
             place = self._place_of(self._client)
             self._client.set(name, _FILLING, ex=self._ttl_s)
         self._place = place
         yield
-        with _reported():
+        with reported():
             self._client.set(name, place, xx=True, ex=self._ttl_s)
 
     def close(self) -> None:
@@ -164,11 +154,7 @@ class RedisSink:
 
     def _place_of(self, client: redis.Redis) -> str:
         """Return what the mark should say; that is constant if a server tells nothing of itself."""
-        try:
-            server = client.info()
-        except redis.ResponseError:
-            server = {}
-        return f"{_place(server)}{_LIVES}{self._ttl_s}"
+        return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
         """Put rows by one call of the script, and return its answer to each."""
@@ -198,7 +184,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
     Raises ServiceError if Redis is out of reach.
     """
-    with _reported(), redis.Redis.from_url(url) as client:
+    with reported(), redis_client(url) as client:
         found = _get(client, [row_key(table, row) for row in row_keys])
     return [None if value is None else value.decode() for value in found]
 
@@ -209,7 +195,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
     Raises ServiceError if Redis is out of reach.
     """
     prefix = row_key(table, "")
-    with _reported(), redis.Redis.from_url(url) as client:
+    with reported(), redis_client(url) as client:
         names = client.scan_iter(f"{prefix}*", count=_SCANNED)
         while chunk := list(islice(names, _SCANNED)):
             for name, value in zip(chunk, _get(client, chunk), strict=True):
@@ -222,7 +208,7 @@ def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> lis
 
     Raises ServiceError if Redis is out of reach.
     """
-    with _reported(), redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as pipeline:
+    with reported(), redis_client(url) as client, client.pipeline(transaction=False) as pipeline:
         for group, member in members:
             pipeline.hget(latest_key(table, group), member)
         found = pipeline.execute()
@@ -235,7 +221,7 @@ def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
     Raises ServiceError if Redis is out of reach.
     """
     prefix = latest_key(table, "")
-    with _reported(), redis.Redis.from_url(url) as client:
+    with reported(), redis_client(url) as client:
         for name in client.scan_iter(f"{prefix}*", count=_SCANNED, _type="hash"):
             group = name.decode().removeprefix(prefix)
             if ":" in group:  # the writer's own keys in a former layout, which expire
@@ -277,22 +263,3 @@ def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None
 
 def _place(server: Mapping[str, Any]) -> str:
     return f"{server.get('run_id', 'unknown')} {_LAYOUT}{_EVICTED}{server.get('evicted_keys', 0)}"
-
-
-@contextmanager
-def _reported() -> Iterator[None]:
-    try:
-        yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise RedisTroubleError(f"Redis is out of reach: {error}; is LAKEHOUSE_REDIS_URL right?") from error
-    except (ClusterCrossSlotError, ClusterError, AskError) as error:
-        raise RedisTroubleError(
-            "Redis is a cluster, and the export needs one server, or a primary with replicas behind one "
-            f"address (LAKEHOUSE_REDIS_URL): {error}"
-        ) from error
-    except redis.RedisError as error:
-        if "READONLY" in str(error):  # within a script, where it has no class of its own
-            raise RedisTroubleError(
-                "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
-            ) from error
-        raise RedisTroubleError(f"Redis has refused a command of the export: {error}") from error

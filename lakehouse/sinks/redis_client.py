@@ -1,46 +1,190 @@
-"""A short-lived Redis client, and the check that a server answers."""
+"""Clients of Redis, by a URL: of one server, or of the primary that Sentinels name. All are made here."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import AskError, ClusterCrossSlotError, ClusterError, NoPermissionError, ReadOnlyError
 from redis.retry import Retry
+from redis.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 
 from lakehouse.errors import ServiceError
+from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
+
+_SENTINEL_TIMEOUT_S = 2.0
+_REQUIRED_WITHIN_S = 15.0
+_NEVER_EVICTS = "noeviction"
+_CLUSTER = (
+    "Redis is a cluster, and the export needs one server, or a primary with replicas behind one address "
+    "(LAKEHOUSE_REDIS_URL)"
+)
+_REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
 
 
-def require_redis(url: str, timeout_s: float = 15.0) -> None:
-    """Raise ServiceError, naming the address but no password, unless a Redis answers at the URL."""
+class RedisTroubleError(ServiceError):
+    """Redis is out of reach, or full, or refuses what it is asked."""
+
+
+class _AskingAgain(SentinelManagedConnection):
+    """Asks Sentinels before each attempt to connect; redis-py only does before the first (its #3874)."""
+
+    def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
+        """Send a command, after connecting if there is no connection."""
+        base: Any = super()
+        if not self._sock:
+            base._connect_retry()  # once: the attempts are those of the command
+        return base.send_packed_command(command, check_health)
+
+
+class _AskingAgainWithTls(_AskingAgain, SentinelManagedSSLConnection):
+    """The same, with TLS."""
+
+
+def redis_client(url: str, **options: Any) -> redis.Redis:
+    """Return a client; options are those of redis-py's connections."""
+    where = parse_redis_url(url)
+    if where.master is None:
+        return redis.Redis.from_url(where.plain, **options)
+    asked = {"retry": Retry(NoBackoff(), 0), **_for_sentinels(where, options)}
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        where.hosts, sentinel_kwargs=asked, **_for_primary(where, options)
+    )
+    kind = _AskingAgainWithTls if where.has_tls else _AskingAgain
+    found: redis.Redis = sentinel.master_for(where.master, connection_class=kind)
+    return found
+
+
+def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
+    """Return a client for asyncio."""
+    where = parse_redis_url(url)
+    if where.master is None:
+        return redis.asyncio.Redis.from_url(where.plain, **options)
+    asked = {"retry": AsyncRetry(NoBackoff(), 0), **_for_sentinels(where, options)}
+    sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
+        where.hosts, sentinel_kwargs=asked, **_for_primary(where, options)
+    )
+    found: redis.asyncio.Redis = sentinel.master_for(where.master)
+    return found
+
+
+def impatient(timeout_s: float) -> dict[str, Any]:
+    """Return options of a client that tries once and waits no longer than this."""
+    return {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def require_redis(url: str) -> None:
+    """Raise ServiceError, naming the address but no password, unless the URL leads to a Redis to write to."""
+    where = parse_redis_url(url)
+    for name, path in where.files.items():
+        if not Path(path).exists():
+            raise ServiceError(f"LAKEHOUSE_REDIS_URL: {name} names {path}, which does not exist")
     try:
-        client = connect(url, timeout_s=timeout_s)
-    except ValueError:  # the error quotes what it could not read, perhaps a part of the password
-        raise ServiceError("LAKEHOUSE_REDIS_URL is not a Redis URL, like redis://127.0.0.1:6379/0") from None
-    try:
-        client.ping()
+        with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
+            client.ping()
+            server = told(client)
     except redis.AuthenticationError as error:
         raise ServiceError(
-            f"Redis at {_address(url)} refused the credentials of LAKEHOUSE_REDIS_URL: {error}"
+            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or asks for some: "
+            f"{error}"
         ) from None
-    except redis.RedisError as error:
+    except (redis.RedisError, OSError) as error:
         raise ServiceError(
-            f"no Redis at {_address(url)} ({error}); start one with `lakehouse services up` or "
+            f"no Redis at {where.address} ({what_failed(error)}); start one with `lakehouse services up` or "
             "set LAKEHOUSE_REDIS_URL"
         ) from None
-    finally:
-        client.close()
+    if server.get("cluster_enabled"):
+        raise RedisTroubleError(f"{_CLUSTER} ({where.address})")
+    if server.get("role") == "slave":
+        raise RedisTroubleError(f"{_REPLICA} ({where.address})")
 
 
-def connect(url: str, *, timeout_s: float) -> redis.Redis:
-    """Return a client that tries once and waits no longer than this."""
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
+def doubts_of_redis(url: str) -> list[str]:
+    """Return what may go wrong with the rows in a Redis that works, a line each."""
+    try:
+        with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
+            return list(_doubts(told(client)))
+    except (redis.RedisError, OSError):  # it has just gone, which the export tells
+        return []
 
 
-def _address(url: str) -> str:
-    return urlsplit(url).netloc.rpartition("@")[2]
+def told(client: redis.Redis) -> Mapping[str, Any]:
+    """Return what the server tells of itself: nothing, if the user has no right to INFO."""
+    try:
+        found: Mapping[str, Any] = client.info()
+    except NoPermissionError:
+        return {}
+    return found
+
+
+def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
+    if not server:
+        yield (
+            "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so nobody notices if another server "
+            "takes over, or if rows are evicted, and Redis is not filled again. Give the user +info"
+        )
+    policy = server.get("maxmemory_policy", _NEVER_EVICTS)
+    if server.get("maxmemory") and policy != _NEVER_EVICTS:
+        yield (
+            f"Redis evicts rows once it has {server.get('maxmemory_human', server['maxmemory'])} "
+            f"(maxmemory-policy {policy}). They are put again, at most every ten minutes; with noeviction "
+            "a full Redis keeps the rows that it has (docs/outputs.md)"
+        )
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Translate failures of a client into RedisTroubleError, one line each."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        raise RedisTroubleError(
+            f"Redis is out of reach: {what_failed(error)}; is LAKEHOUSE_REDIS_URL right?"
+        ) from error
+    except (ClusterCrossSlotError, ClusterError, AskError) as error:
+        raise RedisTroubleError(f"{_CLUSTER}: {error}") from error
+    except redis.RedisError as error:
+        # Within a script, it has no class of its own before Redis 7.
+        if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
+            raise RedisTroubleError(_REPLICA) from error
+        raise RedisTroubleError(f"Redis has refused a command of the export: {error}") from error
+
+
+def what_failed(error: Exception) -> str:
+    """Return an error's message in one line."""
+    if isinstance(error, MasterNotFoundError):  # it prints the clients of Sentinels
+        return str(error).partition(" : ")[0]
+    return str(error)
+
+
+def _for_primary(where: RedisUrl, options: Mapping[str, Any]) -> dict[str, Any]:
+    of_url: dict[str, Any] = parse_url(where.plain)  # type: ignore[no-untyped-call]
+    found = {**options, **of_url, "ssl": where.has_tls}
+    found.pop("connection_class", None)
+    return found
+
+
+def _for_sentinels(where: RedisUrl, options: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"username": where.sentinel_username, "password": where.sentinel_password}
+    primary = _for_primary(where, options)
+    timeouts = {
+        name: primary.get(name, _SENTINEL_TIMEOUT_S) for name in ("socket_timeout", "socket_connect_timeout")
+    }
+    return own | timeouts | {name: value for name, value in primary.items() if name.startswith("ssl")}

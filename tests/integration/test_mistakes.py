@@ -50,7 +50,7 @@ MISTAKES = {
         ["no Redis at 127.0.0.1:{closed}", "LAKEHOUSE_REDIS_URL"],
     ),
     "not a Redis URL": Mistake(
-        ["run", "export"], {"LAKEHOUSE_REDIS_URL": "localhost:6379"}, 1, ["LAKEHOUSE_REDIS_URL"]
+        ["run", "export"], {"LAKEHOUSE_REDIS_URL": "localhost:6379"}, 2, ["LAKEHOUSE_REDIS_URL"]
     ),
     "unknown variable": Mistake(
         ["run", "bronze"],

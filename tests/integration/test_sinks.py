@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
-import subprocess
 import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -26,7 +24,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.kafka.topics import Limits, create_topics
-from lakehouse.sandbox.redis_server import RedisServer
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
     Change,
@@ -34,19 +31,14 @@ from lakehouse.sinks import (
     Put,
     RedisSink,
     Span,
-    read_latest,
-    read_rows,
-    scan_latest,
-    scan_rows,
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
-from lakehouse.sinks.redis import CALL_ROWS, RedisTroubleError
+from lakehouse.sinks.redis import CALL_ROWS
 from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
 from lakehouse.sinks.transactional import FencedError, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
-from tests import redis_databases
+from tests import redis_databases, redis_servers
 from tests.pipeline import await_, read_topic
-from tests.processes import ROOT
 
 PARTITIONS = 3
 TTL_S = 600
@@ -915,102 +907,25 @@ def test_expired_members_leave_a_hundred_at_a_time(
     assert left == [151, 51, 1]
 
 
-def test_a_user_needs_the_documented_rights_and_no_others(redis_url: str, table: str) -> None:
-    text = (ROOT / "docs" / "outputs.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^    user lakehouse on >PASSWORD (.*)$", text, re.MULTILINE)
-    rights, of_user = line.split(), redis_url.replace("//", "//lakehouse:secret@")
-    with redis.Redis.from_url(redis_url) as admin:
-        try:
-            for number, without in enumerate((None, *sorted(set(rights) - {"-@all", "+info", "+ping"}))):
-                given = [one for one in rights if one != without]
-                admin.execute_command("ACL", "SETUSER", "lakehouse", "reset", "on", ">secret", *given)
-                admin.script_flush()
-                is_refused = pytest.raises((ServiceError, redis.exceptions.NoPermissionError))
-                with nullcontext() if without is None else is_refused:
-                    use_redis(admin, of_user, f"{table}-{number}")
-        finally:
-            admin.acl_deluser("lakehouse")
-
-
-def use_redis(admin: redis.Redis, url: str, table: str) -> None:
-    """Write and read as the export, the API and the audit do."""
-    sink, other = RedisSink(url, table, TTL_S, generation=GENERATION, retries=0), window("other", 60, 3)
-    with closing(sink), sink.filling():
-        sink.write([window("auth", 60, 1), window("auth", 60, 2, deleted=True), window("gone", 60, 1)])
-        admin.zadd(f"{{{latest_key(table, 'cpu')}}}:expiry", {"gone": 0})
-        sink.write([other])
-    assert [dict(scan_rows(url, table))[other.row_key], *read_rows(url, table, [other.row_key])]
-    assert [place for place, _ in scan_latest(url, table)] == [("cpu", "other")]
-    assert list(read_latest(url, table, [("cpu", "other")]))
-    with redis.Redis.from_url(url) as client:
-        assert list(client.hgetall(latest_key(table, "cpu"))) == [b"other"]
-
-
-@contextmanager
-def redis_with(tmp_path: Path, *options: str) -> Iterator[str]:
-    """A Redis of the test's own at a socket, with options; its URL."""
-    server, path = RedisServer(home=tmp_path, configured_port=0), tmp_path / "redis.sock"
-    server.data.mkdir(parents=True)
-    command = [*server.command(0), "--unixsocket", str(path), *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path)
-    try:
-        await_(path.exists, 60)
-        yield f"unix://{path}"
-    finally:
-        process.kill()
-        process.wait(60)
-
-
-def test_a_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
-    with (
-        redis_with(tmp_path, "--cluster-enabled", "yes", "--port", "0") as url,
-        closing(RedisSink(url, "t", TTL_S, generation=GENERATION, retries=0)) as sink,
-    ):
-        with redis.Redis.from_url(url) as client:
-            client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
-            await_(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
-        with pytest.raises(
-            RedisTroubleError, match="Redis is a cluster, and the export needs one server"
-        ) as caught:
-            sink.write([window("auth", 60, 1), window("cart", 60, 1)])
-
-    assert "\n" not in str(caught.value)
-
-
-def test_a_replica_is_refused_in_one_line(tmp_path: Path) -> None:
-    with (
-        redis_with(tmp_path, "--replicaof", "127.0.0.1", "1") as url,
-        closing(RedisSink(url, "t", TTL_S, generation=GENERATION, retries=0)) as sink,
-        pytest.raises(RedisTroubleError, match="Redis is a replica, and LAKEHOUSE_REDIS_URL has to name"),
-    ):
-        sink.write([window("auth", 60, 1)])
-
-
 def test_rows_wait_for_a_redis_that_comes_back(tmp_path: Path) -> None:
     """It answers at a socket of the test's own, and is started once the sink has knocked in vain."""
-    server, path = RedisServer(home=tmp_path, configured_port=0), str(tmp_path / "redis.sock")
-    server.data.mkdir(parents=True)
-    started: list[subprocess.Popen[bytes]] = []
+    path = str(tmp_path / "redis.sock")
+    with ExitStack() as started:
 
-    def come_back() -> None:
-        with socket.socket(socket.AF_UNIX) as down:
-            down.bind(path)
-            down.listen()
-            down.settimeout(60)
-            down.accept()[0].close()
-        Path(path).unlink()
-        command = [*server.command(0), "--unixsocket", path]
-        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path))
+        def come_back() -> None:
+            with socket.socket(socket.AF_UNIX) as down:
+                down.bind(path)
+                down.listen()
+                down.settimeout(60)
+                down.accept()[0].close()
+            Path(path).unlink()
+            started.enter_context(redis_servers.at_socket(tmp_path))
 
-    restart = threading.Thread(target=come_back)
-    restart.start()
-    await_(Path(path).exists, 60)
-
-    try:
-        with closing(RedisSink(f"unix://{path}", "t", TTL_S, generation=GENERATION)) as sink:
-            assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]).rows == 2
-    finally:
-        restart.join(120)
-        for process in started:
-            process.kill()
-            process.wait(60)
+        restart = threading.Thread(target=come_back)
+        restart.start()
+        await_(Path(path).exists, 60)
+        try:
+            with closing(RedisSink(f"unix://{path}", "t", TTL_S, generation=GENERATION)) as sink:
+                assert sink.write([window("auth", 60, 1), window("auth", 120, 1)]).rows == 2
+        finally:
+            restart.join(120)
