@@ -4,10 +4,11 @@ The producer of a live load uses each event's due time as its event time, in ord
 counts events and has the time of the last one. So each new state of a row tells which events it counts: the
 new ones are assumed to lie evenly between the two last event times; a single one is the last.
 
-    python -m benchmarks.ages '{"redis": "redis://…", "table": "metrics_1m", …}'
+    python -m benchmarks.ages <<< '{"redis": "redis://…", "table": "metrics_1m", …}'
 
-is the process that continuously looks at Redis and at topics, apart from the measured one. For each line on
-its input it prints how many events it has seen where, and at the end of its input everything it has seen.
+is the process that continuously looks at Redis and at topics, apart from the measured one. For each further
+line on its input it prints how many events it has seen where, and at the end of its input everything it has
+seen.
 """
 
 from __future__ import annotations
@@ -109,6 +110,11 @@ class Watcher:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process: Any = process  # with both pipes
 
+    def look_at(self, places: Places) -> None:
+        """Say where to look, once; not by an argument, because the URL of Redis has a password."""
+        self._process.stdin.write(f"{json.dumps(asdict(places))}\n")
+        self._process.stdin.flush()
+
     def events(self) -> dict[str, int]:
         """Return how many events were seen where."""
         self._process.stdin.write("\n")
@@ -125,7 +131,7 @@ class Watcher:
 @contextmanager
 def watching(places: Places) -> Iterator[Watcher]:
     """Observe during the block."""
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(places))]
+    command = [sys.executable, "-m", __name__]
     root = str(Path(__file__).parents[1])
     with subprocess.Popen(
         command,
@@ -135,7 +141,9 @@ def watching(places: Places) -> Iterator[Watcher]:
         env=os.environ | {"PYTHONPATH": root},
     ) as process:
         try:
-            yield Watcher(process)
+            watcher = Watcher(process)
+            watcher.look_at(places)
+            yield watcher
         finally:
             process.kill()
 
@@ -209,4 +217,4 @@ def _look_at_redis(places: Places, ages: RowAges, over: threading.Event) -> None
 
 
 if __name__ == "__main__":
-    _main(Places(**json.loads(sys.argv[1])))
+    _main(Places(**json.loads(sys.stdin.readline())))

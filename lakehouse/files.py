@@ -6,6 +6,9 @@ import os
 import uuid
 from pathlib import Path
 
+OWNER_ONLY = 0o600
+OTHERS = 0o077
+_OWNER_ALONE = 0o700
 _ANYBODY = 0o666  # as far as the process's umask lets them
 
 
@@ -30,6 +33,21 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
         draft.unlink(missing_ok=True)
     if lasting:
         sync(path.parent)
+
+
+def make_home(path: Path) -> None:
+    """Make the directory of a home, for its owner alone; one that is there stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
+
+
+def make_private(path: Path) -> None:
+    """Make a directory in a home, and the home; one of ours that others could look into is closed to them."""
+    make_home(path.parent)
+    path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
+    state = path.stat()
+    if state.st_uid == os.geteuid() and state.st_mode & OTHERS:
+        path.chmod(_OWNER_ALONE)
 
 
 def sync(path: Path) -> None:

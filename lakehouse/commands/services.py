@@ -9,15 +9,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from lakehouse.files import OTHERS
 from lakehouse.kafka.rights import grant
 from lakehouse.kafka.topics import create_topics
 from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
 from lakehouse.sandbox.broker import PIPELINE, PRODUCER
+from lakehouse.settings import services_file
+from lakehouse.settings.redis_url import parse_redis_url
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lakehouse.sandbox.services import Endpoints, State
 
 NOT_ALL_RUNNING = 3
@@ -68,9 +73,10 @@ def up(
             )
     if made:
         _say(console, f"topics made: {', '.join(made)}")
-    _say(
-        console, f"Kafka at {endpoints.kafka}, Redis at {endpoints.redis} ({time.monotonic() - began:.1f} s)"
-    )
+    redis = parse_redis_url(endpoints.redis).address
+    _say(console, f"Kafka at {endpoints.kafka}, Redis at {redis} ({time.monotonic() - began:.1f} s)")
+    _say(console, f"Redis has a password; its URL is in {services_file(settings.home)}")
+    _warn_of_readers(console, settings.home)
     _warn_of_overrides(console, endpoints)
 
 
@@ -113,6 +119,16 @@ def _console() -> Console:
 
 def _say(console: Console, message: str) -> None:
     console.print(message, soft_wrap=True)
+
+
+def _warn_of_readers(console: Console, home: Path) -> None:
+    """Warn if the home was made by somebody else, or an older version, and other users can look into it."""
+    if home.stat().st_mode & OTHERS:
+        _say(
+            console,
+            f"note: other users of this machine may look into {home}, for example at the tables; chmod 700 "
+            "keeps them out",
+        )
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:

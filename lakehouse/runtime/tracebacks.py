@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from lakehouse.files import make_private
 from lakehouse.terminal import LogFormatter
 
 _BYTES = 5 << 20
@@ -34,7 +35,7 @@ def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
     Yields the log's path. The file rolls at 5 MB; the last three are kept. Times are the machine's.
     """
     file, logger = log_file(home), logging.getLogger("lakehouse")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     handlers: list[logging.Handler] = [
         _Patient(file, maxBytes=_BYTES, backupCount=_FILES, encoding="utf-8", delay=True)
     ]

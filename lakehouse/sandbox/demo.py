@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lakehouse.application import noted_run
 from lakehouse.errors import LakehouseError
+from lakehouse.files import make_home
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import recorded
@@ -61,6 +62,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         "max_bytes_per_batch": "2m",
     }
     settings = settings.model_copy(update=update)
+    make_home(home.parent)
     stop_services(settings)  # those of an earlier run would go on without their files
     shutil.rmtree(home, ignore_errors=True)
     console.rule("lakehouse demo: four streams from Kafka to gold and out again")

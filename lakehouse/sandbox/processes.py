@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import psutil
 
 from lakehouse.errors import ServiceError
-from lakehouse.files import write_whole
+from lakehouse.files import OTHERS, OWNER_ONLY, write_whole
 from lakehouse.spark import java
 
 if TYPE_CHECKING:
@@ -113,6 +113,10 @@ class Service(ABC):
     def endpoint(self, port: int) -> str:
         """Return what a client connects to."""
 
+    def shown(self, port: int) -> str:
+        """Return the same without a password, for people."""
+        return self.endpoint(port)
+
     def settings(self) -> dict[str, str]:
         """Return the settings that a client needs beside the endpoint."""
         return {}
@@ -136,8 +140,8 @@ def read_record(service: Service) -> Record | None:
 
 def write_record(service: Service, record: Record) -> None:
     """Write the pid file, and the port where the next start looks for it."""
-    write_whole(service.pid_file, json.dumps(asdict(record)))
-    write_whole(service.port_file, f"{record.port}\n")
+    write_whole(service.pid_file, json.dumps(asdict(record)), mode=OWNER_ONLY)
+    write_whole(service.port_file, f"{record.port}\n", mode=OWNER_ONLY)
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
@@ -303,7 +307,7 @@ def _start_and_wait(
     command: list[str], directory: Path, console: Path, started: Future[subprocess.Popen[bytes]]
 ) -> None:
     try:
-        with console.open("ab") as output:
+        with os.fdopen(os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "ab") as output:
             popen = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -312,6 +316,7 @@ def _start_and_wait(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=OTHERS,
             )
     except OSError as error:
         started.set_exception(ServiceError(f"{command[0]} could not be started: {error}"))

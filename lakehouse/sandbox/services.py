@@ -11,13 +11,13 @@ import fcntl
 import json
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr
 
 from lakehouse.errors import ServiceError
-from lakehouse.files import write_whole
+from lakehouse.files import OWNER_ONLY, make_home, make_private, write_whole
 from lakehouse.sandbox.broker import KafkaServer
 from lakehouse.sandbox.interrupts import DeferredInterrupts
 from lakehouse.sandbox.processes import (
@@ -54,13 +54,13 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where clients connect: the broker's bootstrap servers and the URL of Redis.
+    """Where clients connect: the broker's bootstrap servers and the URL of Redis, with its password.
 
     `security` are the further settings by which a secured broker is reached.
     """
 
     kafka: str
-    redis: str
+    redis: str = field(repr=False)
     security: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The state of a service. `pid` and `endpoint` are None if no process is recorded.
+    """The state of a service. `pid` and `endpoint`, without its password, are None if no process is recorded.
 
     running: its process answers. not answering: the process exists but does not answer (it may be starting).
     died: it was started and not stopped, and its process is gone. stopped: it is not meant to run.
@@ -180,7 +180,7 @@ def _bring_up(
             ports = {service.name: choose_port(service) for service in missing}
             for service in missing:
                 _prepare(service, ports[service.name], interrupts, on_progress)
-                on_progress(f"{service.name}: starting on {service.endpoint(ports[service.name])}")
+                on_progress(f"{service.name}: starting on {service.shown(ports[service.name])}")
                 child = _spawn(service, service.command(ports[service.name]), with_parent=with_parent)
                 started.append((service, child))
                 records[service.name] = child.record(ports[service.name])
@@ -223,7 +223,7 @@ def _adopt(
             continue
         # It may have been interrupted during its start.
         _await_answer(service, record, interrupts)
-        on_progress(f"{service.name}: already running on {service.endpoint(record.port)} (pid {record.pid})")
+        on_progress(f"{service.name}: already running on {service.shown(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
             on_progress(
                 f"{service.name}: port {service.configured_port} is configured and takes effect after "
@@ -236,9 +236,12 @@ def _adopt(
 def _prepare(
     service: Service, port: int, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
 ) -> None:
-    service.data.mkdir(parents=True, exist_ok=True)
-    service.console.parent.mkdir(parents=True, exist_ok=True)
+    for directory in (service.directory, service.data, service.console.parent):
+        make_private(directory)
     service.configure(port)
+    for file in service.directory.iterdir():
+        if file.is_file():
+            file.chmod(OWNER_ONLY)
     command = service.preparation()
     if not command:
         return
@@ -271,11 +274,11 @@ def _await_answer(
         if child is None and find_process(service, record) is None:
             raise ServiceError(
                 f"{service.name}: the process {record.pid} ended before it answered on "
-                f"{service.endpoint(record.port)}; see {service.log}, and start again"
+                f"{service.shown(record.port)}; see {service.log}, and start again"
             )
         if time.monotonic() > deadline:
             raise ServiceError(
-                f"{service.name}: the process {record.pid} did not answer on {service.endpoint(record.port)} "
+                f"{service.name}: the process {record.pid} did not answer on {service.shown(record.port)} "
                 f"within {_START_TIMEOUT_S:.0f} s; see {service.log}, and run `lakehouse services down`"
             )
         time.sleep(_POLL_S)
@@ -315,7 +318,7 @@ def _status(service: Service) -> ServiceStatus:
         name=service.name,
         state=state,
         pid=record.pid if record else None,
-        endpoint=service.endpoint(record.port) if record else None,
+        endpoint=service.shown(record.port) if record else None,
         data=service.data,
         log=service.log,
     )
@@ -340,7 +343,7 @@ def _write_endpoints(settings: Settings) -> None:
             }
     path = services_file(settings.home)
     if entries:
-        write_whole(path, json.dumps(entries, indent=2) + "\n")
+        write_whole(path, json.dumps(entries, indent=2) + "\n", mode=OWNER_ONLY)
     else:
         path.unlink(missing_ok=True)
 
@@ -352,7 +355,7 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
     The kernel frees the lock when its holder ends, so there is no stale lock to clean up.
     """
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         with (home / "services.lock").open("a") as file:
             _acquire(file.fileno(), home, interrupts, on_progress)
             yield

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import SettingsError
-from lakehouse.files import write_whole
+from lakehouse.files import OWNER_ONLY, make_home, write_whole
 
 _PREFIX = "lakehouse_"
 _SECRET_BYTES = 32
-_OWNER_ONLY = 0o600
 
 
 class Scope(StrEnum):
@@ -108,7 +107,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_home(self.path.parent)
         with self.path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -116,7 +115,7 @@ class Tokens:
     def _write(self, tokens: Sequence[_Token]) -> None:
         """Replace the file; nothing else has what it says, so it must outlive a power failure."""
         text = json.dumps([vars(one) for one in tokens], indent=1)
-        write_whole(self.path, text, lasting=True, mode=_OWNER_ONLY)
+        write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
 
 
 def hashed(secret: str) -> str:

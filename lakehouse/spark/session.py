@@ -20,6 +20,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import make_private
 from lakehouse.paths import local_path
 from lakehouse.settings import Settings
 from lakehouse.spark import internals, java
@@ -184,7 +185,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     java.require_files()
     options = for_laptop(archive=class_archive().exists())
     logs = settings.home / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    make_private(logs)
     paths = {"lakehouse.logs": logs, "java.io.tmpdir": java.temporary_directory()}
     if not java.has_home():
         paths["user.home"] = settings.home  # of Ivy, to begin with, which must be able to write there

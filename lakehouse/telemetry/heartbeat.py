@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.files import write_whole
+from lakehouse.files import make_private, write_whole
 from lakehouse.runtime.watch import Watch
 from lakehouse.telemetry.queries import query_of
 from lakehouse.telemetry.runs import as_json, file_of
@@ -115,5 +115,5 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
 
 
 def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     write_whole(file, text)

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
+from unittest.mock import patch
 
 import psutil
 
-from lakehouse.sandbox import services
+from lakehouse.sandbox import redis_server, services
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import load_settings
 
@@ -37,9 +38,10 @@ class OwnServices:
         self._stack.close()
 
     def start(self) -> None:
-        """Start what does not run; a port that was used once is used again."""
+        """Start what does not run; a port that was used once is used again. Faults may set Redis's limits."""
         before = self.endpoints
-        self.endpoints = self._stack.enter_context(services.local_services(self._settings))
+        with patch.object(redis_server, "_RIGHTS", f"{redis_server._RIGHTS} +config|set"):
+            self.endpoints = self._stack.enter_context(services.local_services(self._settings))
         assert before in {Endpoints("", ""), self.endpoints}, "a service came back on another port"
 
     def end(self, name: Name, number: signal.Signals) -> None:

