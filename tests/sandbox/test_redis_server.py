@@ -65,7 +65,7 @@ def test_nobody_gets_in_without_the_password(services: Endpoints) -> None:
     ],
 )
 def test_clients_may_not_administer_it(client: redis.Redis, asked: str) -> None:
-    with pytest.raises(redis.ResponseError, match="no permissions|not allowed"):
+    with pytest.raises(redis.ResponseError, match=r"no permissions|not allowed"):
         client.execute_command(*asked.split())  # type: ignore[no-untyped-call]
 
 
