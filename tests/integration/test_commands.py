@@ -216,12 +216,6 @@ def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
 
 def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse: Command) -> None:
     """`run_command` refuses any output with an unprintable character; here it is seen that there was one."""
-    found = {"run_id": "r", "checked_at": NOON, "table": GOLD, "expectation": HOSTILE, "success": False}
-    direct.append(
-        settings.lake,
-        replace(results.RESULTS, stats=()),
-        [dict.fromkeys(results.RESULTS_SCHEMA.names) | found],
-    )
     closed = {"stream": "metrics", "changed_at": NOON, "is_open": False, "reasons": [HOSTILE]}
     direct.append(settings.lake, replace(results.GATES, stats=()), [closed])
     with noting(EventLog(HOSTILE, partial(append, settings.lake), print)):
@@ -242,7 +236,6 @@ def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse
         (*duck, "--format", "csv"),
         duck[:2],
         ("dead-letters", "show", letter),
-        ("expect", "metrics_1m", "--history"),
         ("health",),
     ):
         ended = lakehouse(*command, COLUMNS="500")
