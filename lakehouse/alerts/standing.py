@@ -16,6 +16,7 @@ from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition
 from lakehouse.kafka.offsets import ends_of, records_up_to
 from lakehouse.kafka.probe import require_listening
+from lakehouse.kafka.topics import describe_topic
 from lakehouse.spark.query_errors import what_of
 
 
@@ -37,6 +38,8 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
     try:
         with closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer:
             topics = consumer.topics()
+            if topic not in topics:
+                describe_topic(access, topic)  # it may exist, and not be ours to see
             told = _last(consumer, topic, most) if topic in topics else []
         state = read_state(access, topic) if state_topic(topic) in topics else {}
     except Exception as error:  # whatever the client raises: an answer with the reason is better than none

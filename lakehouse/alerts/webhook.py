@@ -27,6 +27,8 @@ from lakehouse.kafka.clients import (
     UnknownTopicOrPartitionError,
 )
 from lakehouse.kafka.offsets import ends_of
+from lakehouse.kafka.refusals import Wanted, failure
+from lakehouse.kafka.topics import describe_topic
 from lakehouse.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0
@@ -75,7 +77,7 @@ class Webhook:
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
-            raise ServiceError(f"{self._name}: the broker failed a request: {error}") from error
+            raise ServiceError(f"{self._name}: {self._why(error)}") from error
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
@@ -102,7 +104,9 @@ class Webhook:
         partitions = [
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
-        if not partitions:  # just after the broker's start; without partitions nothing would ever arrive
+        if not partitions:
+            describe_topic(self._access, self._topic)  # it may exist, and not be ours to see
+            # Just after the broker's start; without partitions nothing would ever arrive.
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
         _, ends = ends_of(consumer, partitions)
@@ -130,8 +134,7 @@ class Webhook:
                     break
             except Exception as error:  # noqa: BLE001 - a thread that ends would silence the webhook for good
                 is_refused, is_new = isinstance(error, AwayError), self._trouble is None
-                why = str(error) if is_refused else what_of(error)
-                self._trouble = f"{self._name} is away; its notifications are kept: {why}"
+                self._trouble = f"{self._name} is away; its notifications are kept: {self._why(error)}"
                 if is_new:
                     self._warn(self._trouble)
                 _close(consumer)
@@ -140,6 +143,12 @@ class Webhook:
                     return
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         _close(consumer)
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, KafkaError):
+            wanted: Wanted = {"topic": f"Read topic {self._topic}", "group": f"Read group {self.group}"}
+            return str(failure(self._access, error, wanted))
+        return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
         """Deliver a record's notification; one without is passed over, and the first in a row is named."""
