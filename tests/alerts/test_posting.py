@@ -204,7 +204,7 @@ def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.
         ("SECRET", base64.b64encode(b"0123456789abcdef01234567").decode(), "it is no whsec_ with 24 bytes"),
         ("SECRET", f"{SECRET} whsec_?", "it is no whsec_ with 24 bytes"),
         ("PROXY", "socks5://proxy:1080", "it is no http:// or https:// URL"),
-        ("PROXY", "http://me:mi/ne@proxy:3128", "it cannot be read as a URL"),
+        ("PROXY", "http://me:mi/ne@proxy:3128", "it is no http:// or https:// URL"),
         ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
         ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),
         ("S", '["https://user:sec/ret@host/a"]', "it is no http:// or https:// URL"),
