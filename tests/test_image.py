@@ -20,6 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lakehouse.spark import properties
+from lakehouse.spark.jars import checksums
 from lakehouse.telemetry.server import Readiness, serving
 from tests.dockerfile import ROOT, instructions, user, workdir
 
@@ -105,6 +106,15 @@ def test_what_installs_stays_behind_and_everything_is_locked() -> None:
     assert f"COPY --from=build {workdir()} {workdir()}" in final
     packages = re.findall(r"--no-install-recommends ([a-z0-9 -]+?) +&&", final)
     assert packages == ["openjdk-17-jre-headless procps tini"]
+
+
+def test_the_local_services_stay_out_of_the_image() -> None:
+    (fetch,) = [line for line in stages()[0] if "lakehouse.spark.installing" in line]
+    assert re.search(r"-m lakehouse\.spark\.installing spark &&", fetch)
+    assert {name.partition("/")[0] for name in checksums(["spark"])} == {"spark"}
+    locked = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
+    assert re.findall(r"^redis\w*", locked, re.MULTILINE) == ["redis"]
+    assert "redis-server" not in "\n".join(map("\n".join, stages()))
 
 
 def test_paths_of_the_image_are_those_of_its_python() -> None:

@@ -2,6 +2,10 @@
 
 Jars are resolved from ivy.xml by the Ivy that pyspark ships, into a cache of the user's. They are checked
 twice: by Ivy against the repository's checksums, and here against the SHA-256 of every jar in jars.sha256.
+
+    python -m lakehouse.spark.installing [spark] [kafka]
+
+brings those of Spark, of the local broker, or both.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
@@ -23,19 +27,22 @@ from lakehouse.errors import ServiceError
 from lakehouse.files import sync
 from lakehouse.printable import indented
 from lakehouse.spark import java, properties
-from lakehouse.spark.jars import checksums, jars_directory, share_directory
+from lakehouse.spark.jars import CONFIGURATIONS, Configuration, checksums, jars_directory, share_directory
 
 _FEW_LINES = 12
 
 
-def install(say: Callable[[str], object] = lambda _text: None) -> Path:
+def install(
+    say: Callable[[str], object] = lambda _text: None,
+    configurations: Sequence[Configuration] = CONFIGURATIONS,
+) -> Path:
     """Fetch missing jars, write the properties, and return the directory of both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
     fetched, or if one differs from its checksum.
     """
     try:
-        _fetch(say)
+        _fetch(say, configurations)
         share = share_directory()
         properties.write(share / "cluster.properties", properties.for_cluster())
         properties.write(share / "laptop.properties", properties.for_laptop(archive=True))
@@ -52,7 +59,7 @@ def lock_jars() -> None:
 
     A line is a jar's checksum, its path and its Maven group, which bills of materials name it by.
     """
-    found = _resolved(sys.stderr.write)
+    found = _resolved(sys.stderr.write, CONFIGURATIONS)
     names = sorted(path.relative_to(found).as_posix() for path in found.rglob("*.jar"))
     groups = _groups()
     text = "".join(f"{_digest(found / name)}  ./{name}  {groups[name]}\n" for name in names)
@@ -60,11 +67,11 @@ def lock_jars() -> None:
     _replace(jars_directory(), found)
 
 
-def _fetch(say: Callable[[str], object]) -> None:
-    expected, target = checksums(), jars_directory()
+def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]) -> None:
+    expected, target = checksums(configurations), jars_directory()
     if all((target / name).is_file() and _digest(target / name) == it for name, it in expected.items()):
         return
-    found = _resolved(say)
+    found = _resolved(say, configurations)
     wrong = [
         name for name, it in expected.items() if not (found / name).is_file() or _digest(found / name) != it
     ]
@@ -76,8 +83,8 @@ def _fetch(say: Callable[[str], object]) -> None:
     _replace(target, found)
 
 
-def _resolved(say: Callable[[str], object]) -> Path:
-    """Resolve all jars into a new directory beside that of the jars, and return it."""
+def _resolved(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Path:
+    """Resolve jars into a new directory beside that of the jars, and return it."""
     found = java.find()
     share_directory().mkdir(parents=True, exist_ok=True)
     _cache().mkdir(parents=True, exist_ok=True)
@@ -85,7 +92,7 @@ def _resolved(say: Callable[[str], object]) -> Path:
     target = Path(tempfile.mkdtemp(prefix="jars-", dir=share_directory()))
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     with resources.as_file(resources.files("lakehouse.spark").joinpath("ivy.xml")) as module:
-        where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", "spark", "kafka"]
+        where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", *configurations]
         into = ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
         done = subprocess.run(
             [found, "-jar", str(ivy), *where, *into],
@@ -141,6 +148,7 @@ def _replace(target: Path, found: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        install(lambda text: sys.stderr.write(f"setup: {text}\n"))
+        named = [one for one in CONFIGURATIONS if one in sys.argv[1:]]
+        install(lambda text: sys.stderr.write(f"setup: {text}\n"), named or CONFIGURATIONS)
     except ServiceError as error:
         raise SystemExit("\n".join(indented(f"setup: {error}"))) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from lakehouse.errors import ServiceError
 
 Configuration = Literal["spark", "kafka"]
+CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka")
 
 
 def share_directory() -> Path:
@@ -33,7 +35,7 @@ def require_jars(configuration: Configuration) -> list[Path]:
     Raises ServiceError if a jar that jars.sha256 lists is missing. `lakehouse setup` compares the contents
     once; only names are checked here, because this runs at every start.
     """
-    expected = [jars_directory() / name for name in checksums() if name.startswith(f"{configuration}/")]
+    expected = [jars_directory() / name for name in checksums([configuration])]
     missing = [path for path in expected if not path.is_file()]
     if missing:
         raise ServiceError(
@@ -43,8 +45,9 @@ def require_jars(configuration: Configuration) -> list[Path]:
     return expected
 
 
-def checksums() -> dict[str, str]:
+def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
     """Return the SHA-256 that jars.sha256 has of each jar, by its path in the jars' directory, sorted."""
     lock = resources.files("lakehouse.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
     found = (line.split() for line in lock.split("\n") if line)
-    return dict(sorted((name.removeprefix("./"), digest) for digest, name, _group in found))
+    named = sorted((name.removeprefix("./"), digest) for digest, name, _group in found)
+    return {name: digest for name, digest in named if name.partition("/")[0] in configurations}
