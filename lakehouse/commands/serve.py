@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from lakehouse.errors import SettingsError
+from lakehouse.serving.tls import LOOK_S, Certificate
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import echo, log_to_standard_error
 
 _LEAVE_AFTER_S = 10  # requests that take longer are aborted
+
+_IN_THE_CLEAR = (
+    "tokens and answers travel unencrypted; --tls-cert and --tls-key encrypt them, --behind-https says that "
+    "a proxy does"
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -34,6 +43,23 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A further name of this server in requests; may be given again.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain, a PEM file.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, a PEM file.")] = None,
+    behind_https: Annotated[
+        bool,
+        typer.Option("--behind-https", help="A proxy in front serves HTTPS; cookies go by it alone."),
+    ] = False,
+    forwarded_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Take X-Forwarded-For from this address or network, the proxy's; may be given again."
+        ),
+    ] = None,
+    action_hours: Annotated[
+        float, typer.Option(min=0.01, max=240.0, help="End an action that takes longer.")
+    ] = 12.0,
     telemetry_port: Annotated[
         int,
         typer.Option(
@@ -52,7 +78,9 @@ def serve(
     import uvicorn
 
     from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
+    from lakehouse.serving.actions import Actions
     from lakehouse.serving.app import make_app
+    from lakehouse.serving.connections import DeadlineProtocol
     from lakehouse.serving.tokens import Tokens
     from lakehouse.telemetry.server import serving
 
@@ -60,6 +88,8 @@ def serve(
     log_to_standard_error()
     logging.getLogger("lakehouse").setLevel(logging.INFO)  # names the user
     settings, tokens = read_settings(), None
+    certificate, proxies = _certificate(tls_cert, tls_key), _networks(forwarded_by or ())
+    is_https = behind_https or certificate is not None
     if require_token or not is_loopback(host):
         tokens = Tokens(settings.home)
         if not tokens.read():
@@ -70,7 +100,15 @@ def serve(
                 else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
             )
     hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
-    api = make_app(settings, load(settings), Access(tokens, frozenset(hosts)), produces=enable_produce)
+    if not (is_https or is_loopback(host)):
+        echo(_IN_THE_CLEAR, err=True)
+    api = make_app(
+        settings,
+        load(settings),
+        Access(tokens, frozenset(hosts), is_https=is_https),
+        produces=enable_produce,
+        actions=Actions(deadline_s=action_hours * 3600),
+    )
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -85,6 +123,13 @@ def serve(
         log_config=None,  # its records go where ours go
         log_level="info",
         server_header=False,
+        http=DeadlineProtocol,
+        ws="none",
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
+        callback_notify=None if certificate is None else certificate.look,
+        timeout_notify=LOOK_S,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
     with ExitStack() as stack:
@@ -93,6 +138,24 @@ def serve(
             at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
             echo(f"telemetry at http://{at}/metrics", err=True)
         Server(config).run()
+
+
+def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise SettingsError("--tls-cert and --tls-key belong together: the certificate, and its key")
+    return Certificate(certificate, key)
+
+
+def _networks(given: Sequence[str]) -> list[str]:
+    """Return addresses and networks in uvicorn's form; it would take a misspelt one as a name of no proxy."""
+    try:
+        return [str(ipaddress.ip_network(one)) for one in given]
+    except ValueError as error:
+        raise SettingsError(
+            f"--forwarded-by takes an address or a network such as 10.0.0.0/24: {error}"
+        ) from error
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -24,16 +25,24 @@ def add(
             help="read: rows; payload: raw bytes of records; operate: commands. May be given again."
         ),
     ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, max=36_500, help="Let it expire after so many days; by default it does not."),
+    ] = None,
 ) -> None:
     """Add a token and print its secret, once: only its hash is kept."""
-    echo(Tokens(read_settings().home).add(name, scope or [Scope.READ]))
+    lasts = None if days is None else timedelta(days=days)
+    echo(Tokens(read_settings().home).add(name, scope or [Scope.READ], lasts=lasts))
 
 
 @app.command("list")
 def list_() -> None:
-    """Show the tokens' names and scopes."""
+    """Show the tokens' names and scopes, and when they expire."""
+    now = datetime.now(UTC)
     for one in Tokens(read_settings().home).read():
-        echo(f"{one.name}: {', '.join(one.scopes)}")
+        ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
+        until = "" if not ends else f"; until {ends}" if one.is_valid(now) else f"; expired since {ends}"
+        echo(f"{one.name}: {', '.join(one.scopes)}{until}")
 
 
 @app.command()

@@ -72,12 +72,14 @@ def newest(
     *,
     limit: int,
     since: datetime | None = None,
+    before: tuple[datetime, str] | None = None,
     kinds: Collection[Kind] = (),
     streams: Collection[str] = (),
 ) -> list[Event]:
     """Return the newest events of these kinds and streams (none: all), the oldest of them first.
 
-    If streams are named, events that concern no single stream are left out. No more files are read than
+    If streams are named, events that concern no single stream are left out. `before` is the time and id of an
+    event, and that of the others is less. No more files are read than
     necessary. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
@@ -89,6 +91,7 @@ def newest(
             event
             for event in events
             if not _is_before(event.at, since)
+            and (before is None or (event.at, event.id) < before)
             and (not kinds or event.kind in kinds)
             and (not streams or event.stream in streams)
         ]

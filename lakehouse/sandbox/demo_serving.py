@@ -71,7 +71,7 @@ def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Chi
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            dying_with_parent([sys.executable, "-m", "lakehouse", *command]),
+            dying_with_parent([sys.executable, "-P", "-m", "lakehouse", *command]),
             env=os.environ | _environment(settings),
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -1,13 +1,12 @@
-"""Who may request what: tokens and their scopes, this host's names, and protection against other sites."""
+"""Who may request what: tokens and their scopes, and protection against pages of other sites."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -16,9 +15,10 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from lakehouse.serving.limits import RATE, Rate
+from lakehouse.errors import SettingsError
+from lakehouse.serving.limits import RATE, REFUSALS, Rate, network_of
 from lakehouse.serving.problems import Problem, response
-from lakehouse.serving.sessions import COOKIE, Sessions
+from lakehouse.serving.sessions import Sessions, cookie_of
 from lakehouse.serving.tokens import Caller, Scope, Tokens
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -34,15 +34,22 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True)
 class Access:
-    """`tokens` are null if none is needed; `hosts` are this server's names for requests that write.
+    """`tokens` are null if none is needed; `hosts` are this server's names, one of which a request must use.
 
-    Without tokens every request must use one of these names, so that no page of another site reaches the
-    server under a name of its own.
+    `is_https`: browsers reach it by HTTPS alone, its own or a proxy's. `refusals` limits requests without a
+    valid token by their address.
     """
 
     tokens: Tokens | None
     hosts: frozenset[str] = LOOPBACK_NAMES
     rate: Rate = RATE
+    refusals: Rate = REFUSALS
+    is_https: bool = False
+
+    @property
+    def cookie(self) -> str:
+        """The name of the session's cookie."""
+        return cookie_of(is_https=self.is_https)
 
     @cached_property
     def sessions(self) -> Sessions | None:
@@ -69,6 +76,15 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
+def is_still_admitted(request: Request) -> bool:
+    """Tell whether the request's token is still valid: it may be removed, or expire, during the answer."""
+    try:
+        caller: Caller = request.scope["state"]["identify"]()
+    except (Problem, SettingsError):
+        return False
+    return Scope.READ in caller.scopes
+
+
 def requires(scope: Scope) -> Callable[[Request], None]:
     """Return a dependency that refuses callers without the scope."""
 
@@ -86,34 +102,49 @@ class Entrance:
         self._app = app
         self._access = access
         self._limiter = access.rate.limiter()
+        self._refusals = access.refusals.limiter()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Pass on a request if it is admitted."""
         if scope["type"] == "http":
+            scope.setdefault("state", {})["identify"] = partial(self._identify, scope)
             try:
-                scope.setdefault("state", {})["caller"] = self._admit(scope)
+                scope["state"]["caller"] = self._admit(scope)
             except Problem as problem:
                 await response(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _admit(self, scope: AsgiScope) -> Caller:
-        headers, access = Headers(scope=scope), self._access
-        reads = scope["method"] in _READS
-        if not reads or access.tokens is None:
-            _check_host(headers, access.hosts)
+        reads, address = scope["method"] in _READS, network_of((scope.get("client") or ("",))[0])
         if not reads:
-            _check_origin(headers)
-        address = (scope.get("client") or ("",))[0]
+            _check_origin(Headers(scope=scope), is_https=self._access.is_https)
         if reads and scope["path"] in _PROBES:
             self._limiter.take(address)
             return NOBODY
-        caller = LOCAL if access.tokens is None else _caller(scope, access.tokens, access.sessions)
-        self._limiter.take(caller.name if access.tokens is not None else address)
+        try:
+            caller = self._identify(scope)
+        except Problem:
+            self._refusals.take(address)
+            raise
+        self._limiter.take(caller.name if self._access.tokens is not None else address)
         needed = Scope.READ if reads else Scope.OPERATE
         if scope["path"] != SESSION_PATH and needed not in caller.scopes:
             raise Problem(HTTPStatus.FORBIDDEN, f"this needs a token with the scope {needed.value}")
         return caller
+
+    def _identify(self, scope: AsgiScope) -> Caller:
+        """Return who makes the request; raises Problem 401 without a valid token or session."""
+        tokens, sessions = self._access.tokens, self._access.sessions
+        if tokens is None or sessions is None:
+            return LOCAL
+        request = HTTPConnection(scope)
+        secret, id_ = bearer_of(request.headers), request.cookies.get(self._access.cookie)
+        found = sessions.caller(id_ or "") if secret is None else tokens.caller(secret)
+        if found is None:
+            why = "a token is required: Authorization: Bearer …; `lakehouse tokens add` makes one"
+            raise Problem(HTTPStatus.UNAUTHORIZED, why, headers={"WWW-Authenticate": "Bearer"})
+        return found
 
 
 def bearer_of(headers: Headers) -> str | None:
@@ -122,45 +153,21 @@ def bearer_of(headers: Headers) -> str | None:
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
 
-def _caller(scope: AsgiScope, tokens: Tokens, sessions: Sessions | None) -> Caller:
-    request = HTTPConnection(scope)
-    secret, id_ = bearer_of(request.headers), request.cookies.get(COOKIE)
-    if secret is not None:
-        found = tokens.caller(secret)
-    else:
-        found = None if id_ is None or sessions is None else sessions.caller(id_)
-    if found is None:
-        why = "a token is required: Authorization: Bearer …; `lakehouse tokens add` makes one"
-        raise Problem(HTTPStatus.UNAUTHORIZED, why, headers={"WWW-Authenticate": "Bearer"})
-    return found
-
-
-def _check_host(headers: Headers, hosts: frozenset[str]) -> None:
-    host = _name(f"//{headers.get('host', '')}")
-    if host not in hosts:
-        raise Problem(HTTPStatus.FORBIDDEN, f"this server is not called {host!r}; --allow-host names more")
-
-
-def _check_origin(headers: Headers) -> None:
+def _check_origin(headers: Headers, *, is_https: bool) -> None:
     """Refuse pages of another origin; only browsers send an origin."""
     origin = headers.get("origin")
-    if origin is not None and _place(origin) != _place(f"//{headers.get('host', '')}"):
+    if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin} may not write here")
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Problem(HTTPStatus.FORBIDDEN, "pages of other sites may not write here")
 
 
-def _name(url: str) -> str | None:
+def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
+    """Tell whether an origin is this server's, by the Host that the request names."""
     try:
-        return urlsplit(url).hostname
+        theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
+        places = [(parts.hostname, parts.port) for parts in (theirs, ours)]
     except ValueError:
-        return None
-
-
-def _place(url: str) -> tuple[Any, ...] | None:
-    """Return host and port of an origin; null, which equals none, if it is not an origin."""
-    try:
-        parts = urlsplit(url)
-        return (parts.hostname, parts.port) if parts.hostname else (url, object())
-    except ValueError:
-        return (url, object())
+        return False
+    schemes = {"https"} if is_https else {"http", "https"}
+    return theirs.scheme in schemes and theirs.hostname is not None and places[0] == places[1]

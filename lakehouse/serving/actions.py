@@ -1,8 +1,8 @@
 """Commands of the command line, run one at a time as child processes for callers with the scope `operate`.
 
 An action is the ordinary command, so it keeps every guarantee of that command; its output is its progress.
-Actions are kept as long as the server runs. If the server stops, a running action gets SIGTERM, like the
-command itself.
+Actions are kept as long as the server runs. One that is cancelled, takes too long, or is left when the server
+stops gets SIGTERM, like the command itself, and SIGKILL if that does not end it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 
 from lakehouse.serving.problems import Problem
 
+DEADLINE_S = 12 * 3600.0
 _LINES = 1_000
+_MOST_LINE = 2_000
 _KEPT = 100
 _MOST_RESULT = 1 << 20
 _PATIENCE_S = 10.0
@@ -38,13 +40,15 @@ class ActionStatus(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 @dataclass
 class Action:
     """One run of a command: who started it, when (UTC), its output, and how it ended.
 
-    `result` is the JSON object that it printed on standard output, null if that is not one.
+    `result` is the JSON object that it printed on standard output, null if that is not one. `cancelled_by` is
+    who has asked for its end, null for nobody.
     """
 
     id: str
@@ -55,29 +59,49 @@ class Action:
     ended_at: datetime | None = None
     exit_code: int | None = None
     result: Mapping[str, Any] | None = None
+    cancelled_by: str | None = None
 
     @property
     def status(self) -> ActionStatus:
-        """Return its state."""
+        """Return its state; one that succeeded before it could be cancelled has succeeded."""
         if self.exit_code is None:
             return ActionStatus.RUNNING
-        return ActionStatus.SUCCEEDED if self.exit_code == 0 else ActionStatus.FAILED
+        if self.exit_code == 0:
+            return ActionStatus.SUCCEEDED
+        return ActionStatus.FAILED if self.cancelled_by is None else ActionStatus.CANCELLED
+
+
+@dataclass
+class _Running:
+    action: Action
+    process: asyncio.subprocess.Process
+    following: asyncio.Task[None]
+    overdue: asyncio.TimerHandle
+    ending: asyncio.Task[None] | None = None
 
 
 class Actions:
-    """Runs commands of `program`, by default this installation's `lakehouse`."""
+    """Runs commands of `program`, by default this installation's `lakehouse`, for `deadline_s` at most.
 
-    def __init__(self, program: Sequence[str] = (sys.executable, "-m", "lakehouse")) -> None:
+    Python's `-P` keeps modules of the working directory out of that program.
+    """
+
+    def __init__(
+        self,
+        program: Sequence[str] = (sys.executable, "-P", "-m", "lakehouse"),
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._program = tuple(program)
+        self._deadline_s = deadline_s
         self._actions = OrderedDict[str, Action]()
         self._starting = asyncio.Lock()
-        self._running: tuple[Action, asyncio.subprocess.Process, asyncio.Task[None]] | None = None
+        self._running: _Running | None = None
 
     async def start(self, command: Sequence[str], actor: str) -> Action:
         """Start a command; raises Problem 409 while another one runs."""
         async with self._starting:
             if self._running is not None:
-                busy = self._running[0]
+                busy = self._running.action
                 why = f"{' '.join(busy.command)} of {busy.actor} is running; one action runs at a time"
                 raise Problem(HTTPStatus.CONFLICT, why, id=busy.id)
             action = Action(secrets.token_hex(8), actor, tuple(command), datetime.now(UTC))
@@ -94,8 +118,19 @@ class Actions:
             self._actions[action.id] = action
             while len(self._actions) > _KEPT:
                 self._actions.popitem(last=False)
-            self._running = action, process, asyncio.create_task(self._follow(action, process))
+            following = asyncio.create_task(self._follow(action, process))
+            overdue = asyncio.get_running_loop().call_later(self._deadline_s, self._give_up)
+            self._running = _Running(action, process, following, overdue)
             return action
+
+    def cancel(self, id_: str, actor: str) -> Action | None:
+        """Ask for an action's end, which it may take a while to reach; return it, null if it is unknown."""
+        running = self._running
+        if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
+            _log.info("%s cancels action %s of %s", actor, id_, running.action.actor)
+            running.action.cancelled_by = actor
+            self._end(running)
+        return self.get(id_)
 
     def get(self, id_: str) -> Action | None:
         """Return an action, null if it is unknown."""
@@ -107,15 +142,21 @@ class Actions:
 
     async def close(self) -> None:
         """Ask a running action to stop, and kill it if it does not."""
-        if self._running is None:
-            return
-        _, process, following = self._running
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(following), _PATIENCE_S)
-                return
+        if self._running is not None:
+            await self._end(self._running)
+
+    def _give_up(self) -> None:
+        if self._running is not None:
+            action = self._running.action
+            action.lines.append(f"it was ended after {self._deadline_s:g} s: --action-hours allows no more")
+            _log.warning("action %s of %s took more than %g s", action.id, action.actor, self._deadline_s)
+            self._end(self._running)
+
+    def _end(self, running: _Running) -> asyncio.Task[None]:
+        """Begin to end an action, once."""
+        if running.ending is None:
+            running.ending = asyncio.create_task(_ended(running))
+        return running.ending
 
     async def _follow(self, action: Action, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -127,20 +168,38 @@ class Actions:
         action.result = _result(said)
         action.exit_code = exit_code
         action.ended_at = datetime.now(UTC)
-        self._running = None
+        if self._running is not None:
+            self._running.overdue.cancel()
+            self._running = None
         _log.info("action %s of %s ended with %d", action.id, action.actor, action.exit_code)
 
 
+async def _ended(running: _Running) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(running.process.pid, number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(running.following), _PATIENCE_S)
+            return
+
+
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the output piece by piece, however long its lines are; return its end."""
+    """Collect the output piece by piece, of long lines the beginnings; return its end."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]
         *whole, rest = (rest + piece).split(b"\n")
-        lines.extend(line.decode(errors="replace").rstrip("\r") for line in whole)
+        rest = rest[: _MOST_LINE * 4]
+        lines.extend(map(_line, whole))
     if rest:
-        lines.append(rest.decode(errors="replace"))
+        lines.append(_line(rest))
     return last
+
+
+def _line(printed: bytes) -> str:
+    """Return a line, or the beginning of a long one."""
+    line = printed[: _MOST_LINE * 4].decode(errors="replace").rstrip("\r")
+    return line if len(line) <= _MOST_LINE else f"{line[:_MOST_LINE]} …"
 
 
 def _result(said: bytes) -> Mapping[str, Any] | None:

@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from lakehouse.serving.access import caller_of
 from lakehouse.serving.actions import Action, Actions
 from lakehouse.serving.answers import camel, plain
+from lakehouse.serving.paging import Page
 from lakehouse.serving.problems import Problem, unprocessable
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.][^\x00]*$")]
+Id = Annotated[str, Path(alias="id", max_length=100, description="The action's id.")]
 _LETTERS = ("rule", "since", "until", "id")
 _DRY = ("--dry-run", "--format=json")
 
@@ -74,19 +76,32 @@ def router(actions: Actions) -> APIRouter:
         return plain(_said(action), HTTPStatus.ACCEPTED)
 
     @routes.get("")
-    async def newest() -> Response:
+    async def newest(page: Page) -> Response:
         """Return the actions since the server started, the newest first, without their output."""
-        return plain({"actions": [_said(one) for one in actions.newest()]})
+        shown, following = page.of("actions", actions.newest())
+        return plain({"actions": list(map(_said, shown)), **following})
 
     @routes.get("/{id}")
-    async def one(id_: Annotated[str, Path(alias="id", max_length=100)]) -> Response:
+    async def one(id_: Id) -> Response:
         """Return an action with the last thousand lines of its output."""
         action = actions.get(id_)
         if action is None:
-            raise Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; a new start forgets them")
+            raise _unknown(id_)
         return plain({**_said(action), "lines": list(action.lines)})
 
+    @routes.delete("/{id}", status_code=HTTPStatus.ACCEPTED)
+    async def cancel(request: Request, id_: Id) -> Response:
+        """Ask a running action to stop; it is `cancelled` once it has. A finished one stays as it is."""
+        action = actions.cancel(id_, caller_of(request).name)
+        if action is None:
+            raise _unknown(id_)
+        return plain(_said(action), HTTPStatus.ACCEPTED)
+
     return routes
+
+
+def _unknown(id_: str) -> Problem:
+    return Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; a new start forgets them")
 
 
 def _said(action: Action) -> dict[str, Any]:
@@ -95,6 +110,7 @@ def _said(action: Action) -> dict[str, Any]:
         "actor": action.actor,
         "command": f"lakehouse {' '.join(action.command)}",
         "status": action.status.value,
+        "cancelledBy": action.cancelled_by,
         "startedAt": action.started_at.isoformat(),
         "endedAt": None if action.ended_at is None else action.ended_at.isoformat(),
         "exitCode": action.exit_code,

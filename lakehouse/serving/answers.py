@@ -11,6 +11,8 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from lakehouse.serving.problems import UNKEPT
+
 _JSON = "application/json"
 
 
@@ -18,15 +20,13 @@ _JSON = "application/json"
 class Origin:
     """The source of a response; both numbers are null if the table does not exist yet.
 
-    `is_final`: nothing in it will change; null if nothing in it says so. `part` distinguishes responses of
-    the same address for callers with more rights.
+    `is_final`: nothing in it will change; null if nothing in it says so.
     """
 
     source: str
     generation: int | None
     version: int | None
     is_final: bool | None = None
-    part: str = ""
 
     @property
     def members(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Origin:
     @property
     def etag(self) -> str:
         """Return the ETag, which changes whenever the response may."""
-        known = (self.source, self.generation, self.version, self.part or None)
+        known = (self.source, self.generation, self.version)
         return f'"{"-".join(str(one) for one in known if one is not None)}"'
 
 
@@ -53,6 +53,12 @@ def answered_rows(
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
+
+
+def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
+    """Return raw data of records, which no browser and no proxy may keep; `rows` as in `answered_rows`."""
+    text = f"{_dumped(dict(before))[:-1]},{rows},{_dumped(origin.members)[1:]}"
+    return Response(_encoded(text), headers=UNKEPT, media_type=_JSON)
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
@@ -76,7 +82,7 @@ def camel(name: str) -> str:
 
 
 def _leaving(request: Request, etag: str, text: str) -> Response:
-    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if etag in known or known == ["*"]:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

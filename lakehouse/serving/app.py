@@ -25,8 +25,10 @@ from lakehouse.serving import (
 from lakehouse.serving.access import Access, Entrance
 from lakehouse.serving.actions import Actions
 from lakehouse.serving.changes import Changes
+from lakehouse.serving.front import Front
 from lakehouse.serving.gold import Gold
 from lakehouse.serving.letters import Letters
+from lakehouse.serving.limits import Bodies
 from lakehouse.serving.live import TIMEOUT_S, Live
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
@@ -77,6 +79,7 @@ def make_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # an address that is nearly right is none; a redirect would repeat its Host
     )
     app.state.end, app.state.registry, app.state.look = changes.end, metrics.registry, look
     problems.install(app)
@@ -89,11 +92,13 @@ def make_app(
     app.include_router(changes_api.router(changes))
     app.include_router(telemetry_api.router(metrics.registry, look))
     app.include_router(actions_api.router(actions))
-    app.include_router(session_api.router(access.sessions))
+    app.include_router(session_api.router(access))
     if produces:
         app.include_router(produce_api.router(settings))
     app.include_router(reference.router(app))
-    app.add_middleware(Entrance, access=access)
+    app.add_middleware(Bodies)
+    app.add_middleware(Entrance, access=access)  # before a body is read
     app.add_middleware(Page)  # before the entrance
+    app.add_middleware(Front, hosts=access.hosts)
     app.add_middleware(Counted, metrics=metrics)  # before all others
     return app

@@ -3,6 +3,9 @@
 A change has an id, `<run>-<number>`. A listener that has missed some names its last one and gets those since
 then. If it names none, one of another run of the server, or one that is too old, it first gets every table's
 current version.
+
+A listener has one of a limited number of places, in all and per caller. It is let go about a second after it
+may no longer listen.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +28,8 @@ from lakehouse.serving.problems import Problem
 Versions = Mapping[str, tuple[int, int]]
 _KEPT = 1_000
 _MOST_LISTENERS = 200
+_MOST_OF_A_CALLER = 20
+_LOOK_AROUND_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -48,47 +55,55 @@ class Changes:
         self._versions: dict[str, tuple[int, int]] = {}
         self._changes = deque[NewVersion](maxlen=_KEPT)
         self._number = 0
-        self._listeners = 0
+        self._places = Counter[str]()
         self._is_over = False
         self._poller: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._changed = asyncio.Condition()
 
-    def admit(self) -> None:
-        """Raise Problem 429 if there are too many listeners."""
-        if self._listeners >= _MOST_LISTENERS:
-            why = f"{_MOST_LISTENERS} listen already; try again in a while"
+    @contextmanager
+    def place(self, caller: str) -> Iterator[None]:
+        """Keep a place to listen for a caller; raises Problem 429 if there is none left."""
+        if self._places.total() >= _MOST_LISTENERS or self._places[caller] >= _MOST_OF_A_CALLER:
+            why = (
+                f"{self._places[caller]} of {_MOST_OF_A_CALLER} listen for {caller}, and "
+                f"{self._places.total()} of {_MOST_LISTENERS} in all; try again in a while"
+            )
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "10"})
+        self._places[caller] += 1
+        try:
+            yield
+        finally:
+            self._places[caller] -= 1
+            self._places += Counter()  # forgets callers without a place
+            if not self._places and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
 
     def end(self) -> None:
         """Let all listeners go at the next look; a signal handler may call it."""
         self._is_over = True
 
-    async def listen(self, last_id: str | None) -> AsyncGenerator[str, None]:
-        """Yield server-sent events, and a comment if nothing has changed during the heartbeat."""
-        self._listeners += 1
-        try:
-            async with self._starting:
-                if self._poller is None:
-                    await self._poll()
-                    self._poller = asyncio.create_task(self._go_on())
-            seen = self._known(last_id)
-            if seen is None:
-                seen = self._number
-                yield self._event(seen, "standing", {"tables": self._standing()})
-            while not self._is_over:
-                fresh = [one for one in self._changes if one.number > seen]
-                for one in fresh:
-                    stamp = {"generation": one.generation, "version": one.version}
-                    yield self._event(one.number, "changed", {"table": one.table, **stamp})
-                    seen = one.number
-                if not fresh and not await self._wait(seen):
-                    yield ": nothing has changed\n\n"
-        finally:
-            self._listeners -= 1
-            if self._listeners == 0 and self._poller is not None:
-                self._poller.cancel()
-                self._poller = None
+    async def listen(
+        self, last_id: str | None, may_listen: Callable[[], bool] = lambda: True
+    ) -> AsyncGenerator[str, None]:
+        """Yield server-sent events in a place that is kept, and a comment if nothing changes for a while."""
+        async with self._starting:
+            if self._poller is None:
+                await self._poll()
+                self._poller = asyncio.create_task(self._go_on())
+        seen, told_at = self._known(last_id), time.monotonic()
+        if seen is None:
+            seen = self._number
+            yield self._event(seen, "standing", {"tables": self._standing()})
+        while not self._is_over and may_listen():
+            for one in [one for one in self._changes if one.number > seen]:
+                stamp = {"generation": one.generation, "version": one.version}
+                yield self._event(one.number, "changed", {"table": one.table, **stamp})
+                seen, told_at = one.number, time.monotonic()
+            if not await self._wait(seen) and time.monotonic() - told_at >= self._heartbeat_s:
+                yield ": nothing has changed\n\n"
+                told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
         """Return the number of a listener's last change, null if what followed is unknown."""
@@ -99,12 +114,12 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after that number; tell whether one came before the next heartbeat."""
+        """Wait for a change after that number; tell whether one came before it is time to look around."""
         async with self._changed:
             try:
                 await asyncio.wait_for(
                     self._changed.wait_for(lambda: self._number > seen or self._is_over),
-                    timeout=self._heartbeat_s,
+                    timeout=min(self._heartbeat_s, _LOOK_AROUND_S),
                 )
             except TimeoutError:
                 return False

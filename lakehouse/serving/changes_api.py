@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from lakehouse.serving.access import caller_of, is_still_admitted
 from lakehouse.serving.changes import Changes
 
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
@@ -18,15 +21,26 @@ def router(changes: Changes) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["events"])
 
     @routes.get("/events", response_class=StreamingResponse)
-    async def events(last_event_id: LastId = None) -> StreamingResponse:
+    async def events(request: Request, last_event_id: LastId = None) -> StreamingResponse:
         """Send an event for every new version of a table, after those since Last-Event-ID.
 
         `standing` has the versions of all tables, `changed` the new one of a table; a comment is the
         heartbeat.
         """
-        changes.admit()
-        return StreamingResponse(
-            changes.listen(last_event_id), media_type="text/event-stream", headers=_HEADERS
-        )
+        return _Events(changes, request, last_event_id)
 
     return routes
+
+
+class _Events(StreamingResponse):
+    """The events for a request, in a place that is given back however the response ends."""
+
+    def __init__(self, changes: Changes, request: Request, last_id: str | None) -> None:
+        said = changes.listen(last_id, partial(is_still_admitted, request))
+        super().__init__(said, media_type="text/event-stream", headers=_HEADERS)
+        self._place = changes.place(caller_of(request).name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them; raises Problem 429 before the first if there is no place."""
+        with self._place:
+            await super().__call__(scope, receive, send)

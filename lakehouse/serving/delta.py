@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
@@ -24,9 +25,12 @@ from lakehouse.errors import first_line
 from lakehouse.messages.layout import Row
 from lakehouse.paths import is_local, location
 
+MOST_BYTES = 8 * 1024 * 1024
+"""How large the rows of a page are at most, unless it has just one."""
 _REOPENED_AFTER_S = 30.0
 _LOOKED_AFTER_S = 0.1
 _T = TypeVar("_T")
+_BUFFER, _ROWS = 1024 * 1024, 16  # that rows with large values are read by
 _MICROS = pa.timestamp("us", tz="UTC")
 
 
@@ -57,6 +61,23 @@ class Snapshot:
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
             raise TableAwayError(first_line(error)) from error
+
+    def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
+        """Return the row that has a value, null for none; its columns may be large.
+
+        They are read only in the row group that has the row, a few rows at a time.
+        """
+        try:
+            for fragment in self.dataset.get_fragments(equals(column, value)):
+                with fragment.open() as source:
+                    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
+                    for group in range(file.num_row_groups):
+                        at = pc.index(file.read_row_group(group, [column])[column], value).as_py()
+                        if at >= 0:
+                            return _row(file, group, at, columns)
+        except (OSError, pa.ArrowException) as error:
+            raise TableAwayError(first_line(error)) from error
+        return None
 
 
 @dataclass(frozen=True)
@@ -143,6 +164,14 @@ class Order:
         return [cast("ds.Expression", beyond)]
 
 
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of an order, and whether others come after them."""
+
+    rows: list[Row]
+    has_more: bool = False
+
+
 def first_rows(
     snapshot: Snapshot,
     columns: Sequence[str],
@@ -151,15 +180,22 @@ def first_rows(
     order: Order,
     most: int,
     keep: Callable[[pa.Table], pa.Table] = lambda part: part,
-) -> list[Row]:
-    """Return the first rows of an order, at most `most`; rows that `keep` drops do not count."""
+) -> FirstRows:
+    """Return the first rows of an order, at most `most`; rows that `keep` drops do not count.
+
+    Large rows are fewer.
+    """
     conditions = [*where, *order.beyond(snapshot.dataset.schema)]
     best: pa.Table | None = None
+    has_more = False
     for part in snapshot.rows(columns, everything(conditions)):
         kept = keep(part)
         both = kept if best is None else pa.concat_tables([best, kept])
-        best = both.take(pc.sort_indices(both, list(order.columns.items()))[:most]) if both.num_rows else both
-    return [] if best is None else as_rows(best, columns)
+        if both.num_rows:
+            indices = pc.sort_indices(both, list(order.columns.items()))[:most]
+            best = _not_too_large(both.take(indices))
+            has_more = has_more or best.num_rows < both.num_rows
+    return FirstRows([] if best is None else as_rows(best, columns), has_more)
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
@@ -221,6 +257,25 @@ def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
     for one in conditions:
         both = one if both is None else both & one
     return both
+
+
+def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> Row:
+    names = [name for name in columns if name in file.schema_arrow.names]
+    for rows in file.iter_batches(_ROWS, row_groups=[group], columns=names, use_threads=False):
+        if at < rows.num_rows:
+            return as_rows(pa.Table.from_batches([rows.slice(at, 1)]), columns)[0]
+        at -= rows.num_rows
+    raise TableAwayError(f"a row group has no row {at:,} more")
+
+
+def _not_too_large(rows: pa.Table) -> pa.Table:
+    """Return the first rows, up to so many bytes; what comes after them does so in any larger table, too."""
+    left, number = MOST_BYTES, 0
+    if rows.nbytes <= left:
+        return rows
+    while number < rows.num_rows and (left := left - rows.slice(number, 1).nbytes) >= 0:
+        number += 1
+    return rows.slice(0, max(1, number))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import TimestampType
 
 from lakehouse.messages.layout import Equals, OfColumns, Row
 from lakehouse.serving import delta
-from lakehouse.serving.delta import Order, Snapshot, Table
+from lakehouse.serving.delta import FirstRows, Order, Snapshot, Table
 from lakehouse.stream import MergedTable
 from lakehouse.tables.specs import path_of
 
@@ -37,11 +37,12 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class GoldRows:
-    """Rows of one version of a table."""
+    """Rows of one version of a table; `has_more`: others come after them."""
 
     generation: int
     version: int
     rows: list[Row]
+    has_more: bool = False
 
 
 class Gold:
@@ -67,17 +68,24 @@ class Gold:
         """Return the row of the greatest order among the exported ones with these values."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
-    def latest_of_members(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return that row of every member among the exported ones with these values."""
-        return self._read(table, lambda snapshot: _latest_of_members(snapshot, table, keys))
+    def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
+        """Return that row of the first members after a name, among the exported ones with these values.
+
+        Members are values of one column.
+        """
+        return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 
     def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
         """Return the first rows of a span, at most `most`, in the order of `sorted_by`."""
-        return self._read(table, lambda snapshot: _page(snapshot, table, span, most))
+        return self._pages(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
+        return self._pages(table, lambda snapshot: FirstRows(read(snapshot)))
+
+    def _pages(self, table: MergedTable, read: Callable[[Snapshot], FirstRows]) -> GoldRows:
         def found(snapshot: Snapshot) -> GoldRows:
-            return GoldRows(snapshot.generation, snapshot.version, read(snapshot))
+            first = read(snapshot)
+            return GoldRows(snapshot.generation, snapshot.version, first.rows, first.has_more)
 
         return delta.read(self._tables[table.name], found)
 
@@ -125,17 +133,31 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
     return [max(best, key=order.of)] if best else []
 
 
-def _latest_of_members(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
+def _latest_of_members(
+    snapshot: Snapshot, table: MergedTable, keys: Row, after: str | None, most: int
+) -> FirstRows:
+    """Keep the newest rows of the first members alone, however many members there are."""
     columns, view = columns_of(table), table.export.redis
-    members, order = list(view.member.columns), view.order.columns
-    best = dict[str | None, Row]()
-    for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
-        newest = _greatest(part, members, order[0]) if order else part
-        for row in delta.as_rows(newest, columns):
-            member = view.member.of(row)
-            if member not in best or view.order.of(best[member]) < view.order.of(row):
-                best[member] = row
-    return list(best.values())
+    (column,), order = view.member.columns, view.order.columns
+    conditions = _matches(table, keys) + _left(table)
+    conditions += (
+        [] if after is None else Order({column: "ascending"}, (after,)).beyond(snapshot.dataset.schema)
+    )
+    first: pa.Table | None = None
+    has_more = False
+    for part in snapshot.rows(columns, delta.everything(conditions)):
+        both = part if first is None else pa.concat_tables([first, part])
+        newest = _greatest(both, [column], order[0]) if order else both
+        names = pc.drop_null(pc.unique(newest[column]))
+        names = names.take(pc.sort_indices(names))
+        has_more = has_more or len(names) > most
+        first = newest.filter(pc.is_in(newest[column], value_set=names[:most])).combine_chunks()
+    best = dict[str, Row]()
+    for row in [] if first is None else delta.as_rows(first, columns):
+        member = str(view.member.of(row))
+        if member not in best or view.order.of(best[member]) < view.order.of(row):
+            best[member] = row
+    return FirstRows([best[member] for member in sorted(best)], has_more)
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
@@ -144,7 +166,7 @@ def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
     return part.join(most, [*members, order], join_type="left semi")
 
 
-def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int) -> list[Row]:
+def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int) -> FirstRows:
     conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
     direction: Literal["ascending", "descending"] = "descending" if span.newest_first else "ascending"
     order = Order(dict.fromkeys(sorted_by(table), direction), span.after)

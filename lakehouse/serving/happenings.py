@@ -25,12 +25,23 @@ class Happenings:
         self._table = Table(path_of(lake, EVENTS.layer, EVENTS.name))
 
     def newest(
-        self, *, limit: int, since: datetime | None, kinds: Collection[Kind], streams: Collection[str]
+        self,
+        *,
+        limit: int,
+        since: datetime | None,
+        before: tuple[datetime, str] | None,
+        kinds: Collection[Kind],
+        streams: Collection[str],
     ) -> Found[list[Event]]:
-        """Return the newest events of these kinds and streams (none: all), the newest of them first."""
+        """Return the newest events of these kinds and streams (none: all), the newest of them first.
+
+        `before`: only those that come after an event of this time and id.
+        """
 
         def read(_snapshot: object) -> list[Event]:
-            found = event_table.newest(self._lake, limit=limit, since=since, kinds=kinds, streams=streams)
+            found = event_table.newest(
+                self._lake, limit=limit, since=since, before=before, kinds=kinds, streams=streams
+            )
             return found[::-1]
 
         return delta.read_or(self._table, read, [])

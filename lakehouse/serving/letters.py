@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from lakehouse.messages.layout import Row
 from lakehouse.records.dead_letters import DEAD_LETTERS, SCHEMA
 from lakehouse.serving import delta
-from lakehouse.serving.delta import Found, Order, Snapshot, Table
+from lakehouse.serving.delta import FirstRows, Found, Order, Snapshot, Table
 from lakehouse.tables.specs import path_of
 
 RAW = ("key", "value", "headers")
@@ -71,7 +71,7 @@ class Letters:
 
         return delta.read_or(self._table, read, [])
 
-    def newest(self, wanted: WantedLetters, most: int) -> Found[list[Row]]:
+    def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
         """Return letters without their raw bytes, the newest first."""
         order = Order(_NEWEST, wanted.after)
         return delta.read_or(
@@ -79,19 +79,24 @@ class Letters:
             lambda snapshot: delta.first_rows(
                 snapshot, LISTED, wanted.conditions(), order=order, most=most, keep=wanted.keep
             ),
-            [],
+            FirstRows([]),
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter with everything, null if there is none."""
+        """Return one letter without its raw bytes, null if there is none."""
 
         def read(snapshot: Snapshot) -> Row | None:
-            for part in snapshot.rows(SCHEMA.names, delta.equals("id", id_)):
-                for row in delta.as_rows(part, SCHEMA.names):
+            for part in snapshot.rows(LISTED, delta.equals("id", id_)):
+                for row in delta.as_rows(part, LISTED):
                     return row
             return None
 
         return delta.read_or(self._table, read, None)
+
+    def record(self, id_: str) -> Found[Row | None]:
+        """Return the raw bytes of one letter's record, and its status; null if there is no letter."""
+        columns = ("status", *RAW)
+        return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:

@@ -1,7 +1,9 @@
-"""Rate limits: how many requests a second a client may send, after a burst."""
+"""Limits of requests: how many a second, after a burst, and how large their bodies are."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,9 +11,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 
-from lakehouse.serving.problems import Problem
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lakehouse.serving.problems import Problem, response
+
+MOST_BODY = 64 * 1024
+_BODY_S = 10.0
 _CLIENTS = 10_000
+_IPV6_NETWORK = 64
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,8 @@ class Rate:
 
 
 RATE = Rate()
+REFUSALS = Rate(per_second=1.0, burst=60.0)
+"""How many requests without a valid token an address may make: each is a guess."""
 
 
 class Limiter:
@@ -49,3 +59,63 @@ class Limiter:
             wait = ceil((1 - left) / self._rate.per_second)
             detail = f"more than {self._rate.per_second:g} requests a second; try again in {wait} s"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": str(wait)})
+
+
+class Bodies:
+    """Reads a request's body before it is passed on; answers larger ones with 413, slow ones with 408."""
+
+    def __init__(self, app: ASGIApp, most: int = MOST_BODY, within_s: float = _BODY_S) -> None:
+        self._app = app
+        self._most = most
+        self._within_s = within_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request, with its whole body."""
+        if scope["type"] == "http":
+            try:
+                receive = await self._whole(Headers(scope=scope), receive)
+            except Problem as problem:
+                await response(problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _whole(self, headers: Headers, receive: Receive) -> Receive:
+        """Return what gives the body at once, and then what `receive` gives."""
+        if "content-length" not in headers and "transfer-encoding" not in headers:
+            return receive
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._most:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._within_s):
+                last: Message = {"type": "http.request", "more_body": True}
+                while last.get("more_body"):
+                    last = await receive()
+                    body += last.get("body", b"")
+                    if len(body) > self._most:
+                        raise self._too_large()
+        except TimeoutError:
+            why = f"the request's body did not arrive within {self._within_s:g} s"
+            raise Problem(HTTPStatus.REQUEST_TIMEOUT, why, headers={"Connection": "close"}) from None
+        waiting = [{**last, "body": bytes(body)} if last["type"] == "http.request" else last]
+
+        async def replayed() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        return replayed
+
+    def _too_large(self) -> Problem:
+        why = f"a request's body has at most {self._most:,} bytes"
+        return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why, headers={"Connection": "close"})
+
+
+def network_of(address: str) -> str:
+    """Return whom an address counts as: a host has a whole IPv6 network to choose addresses from."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:  # noqa: PLR2004 - of IP
+        return address
+    return str(ipaddress.ip_network((found, _IPV6_NETWORK), strict=False))

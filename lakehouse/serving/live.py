@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 import time
 from collections.abc import Awaitable, Sequence
@@ -45,6 +46,15 @@ class StoredRows:
     holds_all: bool
 
 
+@dataclass(frozen=True)
+class StoredMembers:
+    """Latest rows of members, by their names; `has_more`: others come after; `holds_all`: none is lost."""
+
+    rows: dict[str, Stored]
+    has_more: bool
+    holds_all: bool
+
+
 class Live:
     """Reads gold rows from Redis, in the layout of `lakehouse.stream.RedisView`."""
 
@@ -76,14 +86,19 @@ class Live:
         """Return the latest row of a group's member."""
         return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
 
-    async def members(self, table: str, group: str) -> tuple[dict[str, Stored], bool]:
-        """Return the latest row of every member of a group, and whether Redis has lost none."""
+    async def members(self, table: str, group: str, after: str | None, most: int) -> StoredMembers:
+        """Return the latest rows of a group's first members after a name; only those rows are fetched."""
+        key, beyond = latest_key(table, group), None if after is None else after.encode()
         async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.hgetall(latest_key(table, group))
+            pipeline.hkeys(key)
             _ask_whether_filled(pipeline, table)
-            values, filled, server = await self._answer(_executed(pipeline))
-        found = {member.decode(): stored(value) for member, value in values.items()}
-        return {name: one for name, one in found.items() if one is not None}, is_place_of(filled, server)
+            names, filled, server = await self._answer(_executed(pipeline))
+        first = heapq.nsmallest(most + 1, (one for one in names if beyond is None or one > beyond))
+        wanted = first[:most]
+        values = await self._answer(self._client.hmget(key, wanted)) if wanted else []
+        found = {name.decode(): stored(value) for name, value in zip(wanted, values, strict=True)}
+        rows = {name: one for name, one in found.items() if one is not None}
+        return StoredMembers(rows, len(first) > most, is_place_of(filled, server))
 
     async def close(self) -> None:
         """Close the connections."""

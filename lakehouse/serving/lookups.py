@@ -46,12 +46,13 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and their source."""
+    """Rows and their source; `has_more`: others come after them."""
 
     source: str
     generation: int
     version: int
     rows: tuple[Said, ...]
+    has_more: bool = False
 
     @property
     def is_final(self) -> bool | None:
@@ -76,7 +77,7 @@ class Lookups:
         self.tables = {table.name: table for table in tables}
         self._gold = gold
         self._live = live
-        self._scans = Scans()
+        self._scans, self._large = Scans(), Scans(at_once=1)
 
     async def row(self, table: MergedTable, key: Row) -> Answer:
         """Return the row of a key."""
@@ -103,17 +104,22 @@ class Lookups:
         what = ", ".join(map(str, keys.values()))
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
-    async def members(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of every member of a group; `keys` are the columns of the group."""
-        why, found, holds_all = None, dict[str, Stored](), False
+    async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
+        """Return the latest rows of a group's first members after a name, in order of their names.
+
+        `keys` are the columns of the group.
+        """
+        why, found = None, None
         try:
-            found, holds_all = await self._live.members(table.name, group_of(table, keys))
+            found = await self._live.members(table.name, group_of(table, keys), after, most)
         except RedisAwayError as error:
             why = error
-        if found and holds_all:
-            return _of_redis(table, [found[name] for name in sorted(found)])
+        if found is not None and found.rows and found.holds_all:
+            return _of_redis(table, list(found.rows.values()), has_more=found.has_more)
         what = ", ".join(map(str, keys.values()))
-        return await self._from_gold(table, why, lambda: self._gold.latest_of_members(table, keys), what)
+        return await self._from_gold(
+            table, why, lambda: self._gold.latest_of_members(table, keys, after, most), what
+        )
 
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
         """Return the last windows of a series up to its newest one, newest first; `keys` identify it.
@@ -150,6 +156,10 @@ class Lookups:
         """Read tables in a thread, in turn; raises Problem if the wait would be long."""
         return await self._scan(read)
 
+    async def scan_large(self, read: Callable[[], _T]) -> _T:
+        """Do the same for rows that may be large, one after the other."""
+        return await self._scan(read, self._large)
+
     async def _from_gold(
         self, table: MergedTable, why: RedisAwayError | None, read: Callable[[], GoldRows], what: str
     ) -> Answer:
@@ -163,9 +173,9 @@ class Lookups:
             raise Problem(HTTPStatus.NOT_FOUND, f"{table.name} has no row of {what}")
         return answer
 
-    async def _scan(self, read: Callable[[], _T]) -> _T:
+    async def _scan(self, read: Callable[[], _T], scans: Scans | None = None) -> _T:
         try:
-            return await self._scans.run(read)
+            return await (scans or self._scans).run(read)
         except NoTableError as error:
             raise Problem(HTTPStatus.NOT_FOUND, f"{error}: nothing has been written to it yet") from error
         except (TableAwayError, LakehouseError) as error:
@@ -204,16 +214,16 @@ def _name_of(table: MergedTable, column: str) -> str:
     return next(name for name, value in named.items() if value.columns == (column,))
 
 
-def _of_redis(table: MergedTable, found: Sequence[Stored]) -> Answer:
+def _of_redis(table: MergedTable, found: Sequence[Stored], *, has_more: bool = False) -> Answer:
     newest = max((one.generation, one.version) for one in found)
     rows = (Said(one.message, _is_final_message(table, one.message)) for one in found)
-    return Answer(REDIS, *newest, tuple(rows))
+    return Answer(REDIS, *newest, tuple(rows), has_more)
 
 
 def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
     message, final = table.export.value, table.final
     rows = (Said(message.text(row), None if final is None else final.of(row), row) for row in found.rows)
-    return Answer(GOLD, found.generation, found.version, tuple(rows))
+    return Answer(GOLD, found.generation, found.version, tuple(rows), found.has_more)
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:

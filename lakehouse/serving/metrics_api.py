@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered
 from lakehouse.serving.lookups import Lookups
+from lakehouse.serving.paging import Page
 from lakehouse.serving.parameters import iso
 from lakehouse.stream import MergedTable
 
@@ -53,15 +55,19 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
         return answered(request, answer.origin, body)
 
     @routes.get("/compare")
-    async def compare(request: Request, metric: Metric) -> Response:
-        """Return the newest window of the metric of every service."""
-        answer = await lookups.members(table, {"metric_name": metric})
+    async def compare(request: Request, metric: Metric, page: Page) -> Response:
+        """Return the newest window of the metric of every service, by the services' names."""
+        pages = f"services of {metric}"
+        (after,) = page.after(pages, [str]) or (None,)
+        answer = await lookups.members(table, {"metric_name": metric}, after, page.limit)
         messages = [json.loads(one.message) for one in answer.rows]
         services = {
             message["serviceId"]: _statistics(message) | {"isFinal": message["isFinal"]}
             for message in messages
         }
-        return answered(request, answer.origin, {"metric": metric, "services": services})
+        following = parameters.cursor(pages, [messages[-1]["serviceId"]]) if answer.has_more else None
+        body = {"metric": metric, "services": services, "next": following}
+        return answered(request, answer.origin, body)
 
     return routes
 

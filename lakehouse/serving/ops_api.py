@@ -13,6 +13,7 @@ from lakehouse.serving.answers import Origin, answered
 from lakehouse.serving.delta import Found
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
+from lakehouse.serving.paging import Page
 from lakehouse.serving.parameters import iso
 
 TableName = Annotated[
@@ -25,17 +26,18 @@ def router(lookups: Lookups, ops: Ops) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
-    async def gates(request: Request) -> Response:
+    async def gates(request: Request, page: Page) -> Response:
         """Return the last state of each stream's gate that has ever been checked; times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
-        return answered(request, _origin(found), {"gates": [_gate(row) for row in found.value]})
+        shown, following = page.of("gates", found.value)
+        return answered(request, _origin(found), {"gates": [_gate(row) for row in shown], **following})
 
     @routes.get("/expectations")
-    async def expectations(request: Request, table: TableName = None) -> Response:
+    async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
         """Return the findings of each table's last run."""
         found = await lookups.scan(ops.results)
-        results = [_result(row) for row in found.value if table in (None, row["table"])]
-        return answered(request, _origin(found), {"expectations": results})
+        rows, following = page.of("findings", [row for row in found.value if table in (None, row["table"])])
+        return answered(request, _origin(found), {"expectations": list(map(_result, rows)), **following})
 
     return routes
 

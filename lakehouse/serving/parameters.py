@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import base64
-import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
-from lakehouse.serving.problems import unprocessable
+from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.tables.specs import EPOCH
 
 _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000
-_CHECKED = 8
+_SIGNED = 16
+_KEY = secrets.token_bytes(32)
+"""Signs cursors. It is this process's own, so they hold as long as the server runs."""
 
 
 def micros(parameter: str, text: str) -> int:
@@ -55,21 +59,26 @@ def cursor(table: str, values: Sequence[Any]) -> str:
     It names no version, so the next page is of the newest one and repeats no row.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-    return base64.urlsafe_b64encode(_check(text) + text).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(_signature(text) + text).rstrip(b"=").decode()
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return those values; raises Problem if the text is not one of this table's cursors."""
+    """Return those values; raises Problem 400 unless this server has made the text for the table."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
-        check, content = packed[:_CHECKED], packed[_CHECKED:]
-        name, *values = json.loads(content) if check == _check(content) else [None]
+        signature, content = packed[:_SIGNED], packed[_SIGNED:]
+        is_own = hmac.compare_digest(signature, _signature(content))
+        name, *values = json.loads(content) if is_own else [None]
     except (ValueError, TypeError, RecursionError):
         name, values = None, []
     if name != table or list(map(type, values)) != list(types):
-        raise unprocessable("cursor", f"it is none of {table}; leave it out to begin again")
+        detail = (
+            f"it is none that this server has made for {table} since it started; leave it out to begin again"
+        )
+        found = [{"parameter": "cursor", "detail": detail}]
+        raise Problem(HTTPStatus.BAD_REQUEST, f"cursor: {detail}", errors=found)
     return tuple(values)
 
 
-def _check(content: bytes) -> bytes:
-    return hashlib.sha256(b"lakehouse cursor\n" + content).digest()[:_CHECKED]
+def _signature(content: bytes) -> bytes:
+    return hmac.digest(_KEY, content, "sha256")[:_SIGNED]

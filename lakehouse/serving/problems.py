@@ -14,6 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 MEDIA_TYPE = "application/problem+json"
+UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Headers of answers that nobody keeps, and whose media type nobody guesses."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ def response(problem: Problem) -> Response:
     status = HTTPStatus(problem.status)
     body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem.detail}
     text = json.dumps(body | problem.members, ensure_ascii=False).encode(errors="replace")
-    return Response(text, status.value, problem.headers, MEDIA_TYPE)
+    return Response(text, status.value, UNKEPT | problem.headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from lakehouse.serving.access import SESSION_PATH, bearer_of, caller_of
+from lakehouse.serving.access import SESSION_PATH, Access, bearer_of, caller_of
 from lakehouse.serving.answers import plain
 from lakehouse.serving.problems import Problem
-from lakehouse.serving.sessions import COOKIE, LASTS_S, Sessions
+from lakehouse.serving.sessions import LASTS_S, Sessions
 
 
-def router(sessions: Sessions | None) -> APIRouter:
-    """Return the routes; `sessions` are null if no token is needed, and then there is no cookie."""
-    routes = APIRouter(tags=["session"])
+def router(access: Access) -> APIRouter:
+    """Return the routes; if no token is needed, there is no cookie."""
+    routes, sessions = APIRouter(tags=["session"]), access.sessions
+    cookie: Any = {"key": access.cookie, "httponly": True, "samesite": "strict", "secure": access.is_https}
 
     @routes.get(SESSION_PATH)
     async def who(request: Request) -> Response:
@@ -29,8 +31,7 @@ def router(sessions: Sessions | None) -> APIRouter:
             secret = bearer_of(request.headers)
             if secret is None:
                 raise Problem(HTTPStatus.UNAUTHORIZED, "a session begins with Authorization: Bearer …")
-            id_, is_https = sessions.begin(secret), request.url.scheme == "https"
-            answer.set_cookie(COOKIE, id_, max_age=LASTS_S, httponly=True, samesite="strict", secure=is_https)
+            answer.set_cookie(value=sessions.begin(secret), max_age=LASTS_S, **cookie)
         return answer
 
     @routes.delete(SESSION_PATH, status_code=HTTPStatus.NO_CONTENT)
@@ -38,10 +39,8 @@ def router(sessions: Sessions | None) -> APIRouter:
         """End the cookie's session, and delete the cookie."""
         answer = Response(status_code=HTTPStatus.NO_CONTENT)
         if sessions is not None:
-            sessions.end(request.cookies.get(COOKIE, ""))
-            answer.delete_cookie(
-                COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-            )
+            sessions.end(request.cookies.get(access.cookie, ""))
+            answer.delete_cookie(**cookie)
         return answer
 
     return routes

@@ -13,10 +13,14 @@ from collections.abc import Callable
 
 from lakehouse.serving.tokens import Caller, Tokens, hashed
 
-COOKIE = "lakehouse_session"
 LASTS_S = 12 * 3600
 _MOST = 10_000
 _ID_BYTES = 32
+
+
+def cookie_of(*, is_https: bool) -> str:
+    """Return the cookie's name; a browser takes one of `__Host-` only from this very host, by HTTPS."""
+    return "__Host-lakehouse_session" if is_https else "lakehouse_session"
 
 
 class Sessions:

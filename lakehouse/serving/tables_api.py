@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
@@ -20,9 +19,9 @@ from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.gold import RowSelection, is_time, sorted_by
 from lakehouse.serving.lookups import Lookups, Said
+from lakehouse.serving.paging import Cursor, Limit
 from lakehouse.stream import MergedTable, Stream
 
-MOST_ROWS = 1_000
 _LONG = 2**63 - 1
 _INTEGER = 2**31 - 1
 _MOST_TEXT = 1_000
@@ -30,12 +29,7 @@ _TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
 
 Start = Annotated[str | None, Query(max_length=64, description=f"Rows of then or later: {_TIME_IS}.")]
 End = Annotated[str | None, Query(max_length=64, description=f"Rows of before then: {_TIME_IS}.")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="How many rows at most.")]
 Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows come first.")]
-Cursor = Annotated[
-    str | None,
-    Query(max_length=20_000, description="`next` of the page before; the other parameters as there."),
-]
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
@@ -114,10 +108,8 @@ async def _answer_page(
         after=_after(table, pages, asked["cursor"]),
         newest_first=newest_first,
     )
-    limit = asked["limit"]
-    answer = await lookups.page(table, span, limit + 1)
-    is_last, answer = len(answer.rows) <= limit, replace(answer, rows=answer.rows[:limit])
-    last = None if is_last else answer.rows[-1].row
+    answer = await lookups.page(table, span, asked["limit"])
+    last = answer.rows[-1].row if answer.has_more else None
     following = None if last is None else parameters.cursor(pages, [last[name] for name in sorted_by(table)])
     rows = ",".join(_row(table, said) for said in answer.rows)
     after = {"count": len(answer.rows), "next": following}

@@ -1,4 +1,4 @@
-"""API tokens: a name, its scopes and the SHA-256 of the secret, in a file that only its owner can read.
+"""API tokens: name, scopes, expiry and the SHA-256 of the secret, in a file that only its owner can read.
 
 A secret is 256 random bits, so a plain hash is as good as a slow one: there is no list of likely secrets to
 try. Reading the file does not allow anybody to call the API.
@@ -11,9 +11,10 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from lakehouse.files import OWNER_ONLY, make_home, write_whole
 
 _PREFIX = "lakehouse_"
 _SECRET_BYTES = 32
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Scope(StrEnum):
@@ -42,30 +47,42 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class _Token:
+class Token:
+    """A token as it is kept; `expires_at` is null if it never expires."""
+
     name: str
     sha256: str
     scopes: tuple[Scope, ...]
+    expires_at: datetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        """Tell whether it has not expired."""
+        return self.expires_at is None or now < self.expires_at
 
 
 class Tokens:
-    """The tokens in a file; added and removed ones take effect at once."""
+    """The tokens in a file; added and removed ones take effect at once, and so does the end of one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, clock: Callable[[], datetime] = _now) -> None:
         self.path = home / "tokens.json"
+        self._clock = clock
         self._read_at: tuple[int, int, int] | None = None
-        self._tokens: tuple[_Token, ...] = ()
+        self._tokens: tuple[Token, ...] = ()
 
-    def add(self, name: str, scopes: Sequence[Scope]) -> str:
-        """Add a token and return its secret, kept nowhere; raises SettingsError if the name is in use."""
+    def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
+        """Add a token and return its secret, kept nowhere; raises SettingsError if the name is in use.
+
+        It is valid for as long as it `lasts`, by default until it is removed.
+        """
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+        ends = None if lasts is None else self._clock() + lasts
         with self._changing():
             standing = self.read()
             if any(one.name == name for one in standing):
                 raise SettingsError(
                     f"there is a token {name} already; `lakehouse tokens remove {name}` first"
                 )
-            self._write((*standing, _Token(name, hashed(secret), tuple(dict.fromkeys(scopes)))))
+            self._write((*standing, Token(name, hashed(secret), tuple(dict.fromkeys(scopes)), ends)))
         return secret
 
     def remove(self, name: str) -> None:
@@ -76,7 +93,7 @@ class Tokens:
                 raise SettingsError(f"there is no token {name}; `lakehouse tokens list` shows them")
             self._write(tuple(one for one in standing if one.name != name))
 
-    def read(self) -> tuple[_Token, ...]:
+    def read(self) -> tuple[Token, ...]:
         """Return the tokens, none if there is no file; raises SettingsError if it cannot be read."""
         try:
             state = self.path.stat()
@@ -86,7 +103,7 @@ class Tokens:
                 self._read_at = stamp
         except FileNotFoundError:
             self._tokens, self._read_at = (), None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingsError(
                 f"{self.path} cannot be read, so nobody is let in: {error}. Put a copy of it back, or delete "
                 "it and add every token again by `lakehouse tokens add`"
@@ -99,9 +116,9 @@ class Tokens:
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
         """Return whose secret has this hash, as `caller` does."""
-        found = None
+        found, now = None, self._clock()
         for one in self.read():
-            if hmac.compare_digest(one.sha256, sha256):
+            if hmac.compare_digest(one.sha256, sha256) and one.is_valid(now):
                 found = Caller(one.name, frozenset(one.scopes))
         return found
 
@@ -112,9 +129,9 @@ class Tokens:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _write(self, tokens: Sequence[_Token]) -> None:
+    def _write(self, tokens: Sequence[Token]) -> None:
         """Replace the file; nothing else has what it says, so it must outlive a power failure."""
-        text = json.dumps([vars(one) for one in tokens], indent=1)
+        text = json.dumps([vars(one) for one in tokens], indent=1, default=datetime.isoformat)
         write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
 
 
@@ -123,5 +140,7 @@ def hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
-def _token(entry: Any) -> _Token:
-    return _Token(str(entry["name"]), str(entry["sha256"]), tuple(map(Scope, entry["scopes"])))
+def _token(entry: Any) -> Token:
+    ends = entry.get("expires_at")  # which files of earlier versions lack
+    moment = None if ends is None else datetime.fromisoformat(ends).astimezone(UTC)
+    return Token(str(entry["name"]), str(entry["sha256"]), tuple(map(Scope, entry["scopes"])), moment)

@@ -20,17 +20,16 @@ from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
 from lakehouse.serving.delta import Found
 from lakehouse.serving.happenings import Happenings, audit_of, told
 from lakehouse.serving.lookups import Lookups, away
+from lakehouse.serving.paging import Cursor, Limit, Page
 from lakehouse.serving.sharing import Shared
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables.specs import EPOCH
 from lakehouse.telemetry import Observation, Observer
 
-_MOST_EVENTS = 1_000
 _TOLD = 100
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
-Limit = Annotated[int, Query(ge=1, le=_MOST_EVENTS, description="How many events at most.")]
 Kinds = Annotated[list[Kind], Query(max_length=50, description="Only of this kind; may be given again.")]
 StreamName = Annotated[str, Query(min_length=1, max_length=200)]
 Streams = Annotated[
@@ -44,7 +43,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
     names, happened = [stream.name for stream in streams], Happenings(settings.lake)
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
-    alerting = Shared[Mapping[str, Any]](partial(_alerts, settings, names))
+    alerting = Shared[Sequence[Mapping[str, Any]]](partial(_alerts, settings, names))
 
     @routes.get("/status")
     async def status() -> Response:
@@ -57,31 +56,43 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         request: Request,
         *,
         limit: Limit = 100,
+        cursor: Cursor = None,
         kind: Kinds = [],  # noqa: B006 - the framework copies it
         stream: Streams = [],  # noqa: B006 - the same
         since: Since = None,
     ) -> Response:
         """Return events, the newest first: starts, stops, failures, refusals and others."""
         moment = None if since is None else _moment(parameters.micros("since", since))
+        after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
+        before = None if after is None else (_moment(after[0]), after[1])
         found = await lookups.scan(
-            lambda: happened.newest(limit=limit, since=moment, kinds=kind, streams=stream)
+            lambda: happened.newest(limit=limit + 1, since=moment, before=before, kinds=kind, streams=stream)
         )
-        return answered(request, _origin(found), {"happenings": [told(event) for event in found.value]})
+        shown, following = found.value[:limit], None
+        if len(found.value) > limit:
+            place = (shown[-1].at - EPOCH) // timedelta(microseconds=1), shown[-1].id
+            following = parameters.cursor("happenings", place)
+        body = {"happenings": [told(event) for event in shown], "next": following}
+        return answered(request, _origin(found), body)
 
     @routes.get("/audit")
-    async def audit(request: Request) -> Response:
+    async def audit(request: Request, page: Page) -> Response:
         """Return the checks of each stream's last audit, null without one.
 
         `at` and `actor` are those of the newest audit; each check has its own time.
         """
         found = await lookups.scan(lambda: happened.audits(names))
-        return answered(request, _origin(found), {"audit": audit_of(found.value)})
+        audit = audit_of(found.value)
+        checks, following = page.of("checks", [] if audit is None else audit["checks"])
+        body = {"audit": None if audit is None else {**audit, "checks": checks}, **following}
+        return answered(request, _origin(found), body)
 
     @routes.get("/alerts")
-    async def alerts() -> Response:
+    async def alerts(page: Page) -> Response:
         """Return firing alerts, the longest first, then recently resolved ones, the newest first."""
         try:
-            return plain(await alerting.seen())
+            shown, following = page.of("alerts", await alerting.seen())
+            return plain({"alerts": shown, **following})
         except LakehouseError as error:
             raise away(str(error)) from error
 
@@ -100,13 +111,13 @@ def _moment(micros: int) -> datetime:
         return _FIRST
 
 
-def _alerts(settings: Settings, streams: Sequence[str]) -> Mapping[str, Any]:
+def _alerts(settings: Settings, streams: Sequence[str]) -> Sequence[Mapping[str, Any]]:
     rules = load_rules(settings.alerts, streams).rules
     thresholds = {rule.name: threshold_of(rule) for rule in rules}
     found = standing(settings.kafka, settings.alert_topic, _TOLD)
     resolved = [one for one in found.told if one["status"] == AlertStatus.RESOLVED.value]
     messages = [*(_message(one, found) for one in found.firing), *resolved]
-    return {"alerts": [_alert(one, thresholds.get(one["rule"])) for one in messages]}
+    return [_alert(one, thresholds.get(one["rule"])) for one in messages]
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:

@@ -47,12 +47,18 @@ def make_client(lake: ServedLake) -> Iterator[MakeClient]:
     """Make clients of a server on this machine; keywords go over the lake's settings."""
     made: list[TestClient] = []
 
-    def make(access: Access | None = None, *, produces: bool = False, **changes: object) -> TestClient:
+    def make(
+        access: Access | None = None,
+        url: str = "http://localhost:8080",
+        *,
+        produces: bool = False,
+        **changes: object,
+    ) -> TestClient:
         settings = lake.settings.model_copy(update=changes)
         app = make_app(
             settings, load(settings), access or Access(None), produces=produces, redis_timeout_s=PATIENCE_S
         )
-        client = TestClient(app, base_url="http://localhost:8080", raise_server_exceptions=False)
+        client = TestClient(app, base_url=url, raise_server_exceptions=False)
         made.append(client.__enter__())
         return client
 

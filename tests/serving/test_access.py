@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lakehouse.commands.tokens import app as tokens_command
 from lakehouse.errors import SettingsError
 from lakehouse.serving.access import Access, is_loopback
-from lakehouse.serving.limits import Rate
+from lakehouse.serving.limits import Bodies, Rate, network_of
 from lakehouse.serving.problems import Problem
 from lakehouse.serving.sessions import Sessions
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.serving.tokens import Caller, Scope, Tokens
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import ServedLake
 
@@ -119,17 +125,64 @@ def test_a_session_ends_after_half_a_day_and_its_cookie_is_secure_under_https(
     make_client: MakeClient, lake: ServedLake
 ) -> None:
     tokens, now = Tokens(lake.settings.home), [0.0]
-    secret = tokens.add("ada", [Scope.PAYLOAD])
+    secret = tokens.add("ada", [Scope.READ])
     sessions = Sessions(tokens, lambda: now[0])
     id_ = sessions.begin(secret)
     now[0] = 43_199.0
     assert sessions.caller(id_) == tokens.caller(secret)
     now[0] = 43_200.0
     assert sessions.caller(id_) is None
-    client = make_client(Access(tokens))
-    bearer = {"Authorization": f"Bearer {secret}"}
-    begun = client.post(f"https://localhost:8080{SESSION}", headers=bearer)
-    assert "; Secure" in begun.headers["set-cookie"]
+    client = make_client(Access(tokens, is_https=True), "https://localhost:8080")
+    begun = client.post(SESSION, headers={"Authorization": f"Bearer {secret}"})
+    name, _, cookie = begun.headers["set-cookie"].partition("=")
+    assert (name, set(cookie.split("; ")[1:])) == (
+        "__Host-lakehouse_session",
+        {"HttpOnly", "Max-Age=43200", "Path=/", "SameSite=strict", "Secure"},
+    )
+    assert client.get(PATH).status_code == 200
+    plain = {"Cookie": f"lakehouse_session={client.cookies[name]}"}
+    client.cookies.clear()
+    assert client.get(PATH, headers=plain).status_code == 401
+
+
+def test_a_token_expires_and_its_sessions_with_it(tmp_path: Path) -> None:
+    now = [datetime(2026, 3, 1, tzinfo=UTC)]
+    tokens = Tokens(tmp_path, lambda: now[0])
+    brief, lasting = (
+        tokens.add("brief", [Scope.READ], lasts=timedelta(days=2)),
+        tokens.add("ada", [Scope.READ]),
+    )
+    sessions = Sessions(tokens, lambda: 0.0)
+    id_ = sessions.begin(brief)
+    now[0] = datetime(2026, 3, 2, 23, 59, 59, tzinfo=UTC)
+    assert tokens.caller(brief) == sessions.caller(id_) == Caller("brief", frozenset({Scope.READ}))
+    now[0] = datetime(2026, 3, 3, tzinfo=UTC)
+    assert (tokens.caller(brief), sessions.caller(id_)) == (None, None)
+    assert tokens.caller(lasting) is not None
+
+
+def test_a_file_of_tokens_from_before_they_could_expire_is_read(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path)
+    secret = tokens.add("ada", [Scope.READ])
+    entries = json.loads(tokens.path.read_text(encoding="utf-8"))
+    assert [entry.pop("expires_at") for entry in entries] == [None]
+    tokens.path.write_text(json.dumps(entries))
+    assert tokens.caller(secret) == Caller("ada", frozenset({Scope.READ}))
+
+
+def test_the_list_of_tokens_says_until_when_they_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
+    for arguments in (["add", "ada"], ["add", "bob", "--days", "30", "--scope", "operate"]):
+        assert CliRunner().invoke(tokens_command, arguments).exit_code == 0
+    Tokens(tmp_path, lambda: datetime(2026, 3, 1, 12, 30, tzinfo=UTC)).add(
+        "eve", [Scope.READ], lasts=timedelta(days=1)
+    )
+    ada, bob, eve = CliRunner().invoke(tokens_command, ["list"]).stdout.splitlines()
+    assert (ada, eve) == ("ada: read", "eve: read; expired since 2026-03-02 12:30 UTC")
+    assert re.fullmatch(r"bob: operate; until \d{4}-\d\d-\d\d \d\d:\d\d UTC", bob)
+    assert CliRunner().invoke(tokens_command, ["add", "dan", "--days", "0"]).exit_code == 2
 
 
 def test_where_no_token_is_needed_a_session_says_so_and_sets_no_cookie(make_client: MakeClient) -> None:
@@ -186,6 +239,94 @@ def test_a_client_that_asks_too_much_is_told_when_to_come_again(make_client: Mak
     found = [client.get(PATH) for _ in range(3)]
     assert [one.status_code for one in found] == [200, 200, 429]
     assert 0 < int(found[2].headers["retry-after"]) <= 100
+
+
+def test_who_guesses_tokens_is_told_to_wait_and_holders_at_the_address_are_not(
+    make_client: MakeClient, lake: ServedLake
+) -> None:
+    tokens = Tokens(lake.settings.home)
+    holder = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ])}"}
+    client = make_client(Access(tokens, refusals=Rate(per_second=0.001, burst=2)))
+    guesses: list[dict[str, str]] = [{}, {"Authorization": "Bearer x"}, {"Cookie": "lakehouse_session=x"}]
+    found = [client.get(PATH, headers=guess) for guess in guesses]
+    assert [one.status_code for one in found] == [401, 401, 429]
+    assert 0 < int(found[2].headers["retry-after"]) <= 1000
+    assert client.get(PATH, headers=holder).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_an_address_of_ipv6_counts_as_its_network(address: str, counted: str) -> None:
+    assert network_of(address) == counted
+
+
+def test_every_request_names_this_server_whoever_makes_it(make_client: MakeClient, lake: ServedLake) -> None:
+    tokens = Tokens(lake.settings.home)
+    holder = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ])}"}
+    client = make_client(Access(tokens, frozenset({"lake.example"})))
+    for path in (PATH, "/", "/page/app.js", "/health/live"):
+        for host, status in (
+            ("lake.example:8000", 200),
+            ("evil.example", 403),
+            ("localhost", 403),
+            ("[", 403),
+        ):
+            assert client.get(path, headers=holder | {"Host": host}).status_code == status, (path, host)
+
+
+def test_nothing_is_kept_or_guessed_that_does_not_say_so(make_client: MakeClient) -> None:
+    client = make_client()
+    for path in (PATH, SESSION, "/api/v1/actions", "/health/live", "/docs", "/nothing", "/openapi.json"):
+        headers = client.get(path).headers
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff"), path
+    gates = client.get("/api/v1/gates").headers
+    assert (gates["cache-control"], gates["x-content-type-options"]) == ("private, no-cache", "nosniff")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"), [("https://localhost:8080", 422), ("http://localhost:8080", 403), ("null", 403)]
+)
+def test_behind_https_a_page_without_it_may_not_write(
+    make_client: MakeClient, origin: str, status: int
+) -> None:
+    client = make_client(Access(None, is_https=True), produces=True)
+    assert client.post("/produce?events=0", headers={"Origin": origin}).status_code == status
+
+
+def test_a_body_of_more_than_64_kib_is_refused_before_it_is_read(make_client: MakeClient) -> None:
+    client = make_client()
+
+    def post(content: bytes | Iterator[bytes]) -> Any:
+        return client.post("/api/v1/actions", content=content, headers={"Content-Type": "application/json"})
+
+    assert post(b'{"action": "party"}'.ljust(65_536)).status_code == 422
+    declared, streamed = post(b" " * 65_537), post(iter([b" " * 40_000] * 2))
+    for found in (declared, streamed):
+        assert (found.status_code, found.headers["connection"]) == (413, "close")
+        assert found.json()["detail"] == "a request's body has at most 65,536 bytes"
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    async def scenario() -> list[Any]:
+        async def never(*_: Any) -> Any:
+            await asyncio.Event().wait()
+
+        sent = list[Any]()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "headers": [(b"content-length", b"9")]}
+        await Bodies(never, within_s=0.01)(scope, never, send)
+        return sent
+
+    assert asyncio.run(scenario())[0]["status"] == 408
 
 
 def test_what_a_client_may_ask_grows_with_time() -> None:

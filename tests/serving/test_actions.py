@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+import lakehouse
 from lakehouse.serving.access import Access
-from lakehouse.serving.actions import Actions, ActionStatus
+from lakehouse.serving.actions import Action, Actions, ActionStatus
 from lakehouse.serving.actions_api import WantedAction
 from lakehouse.serving.app import make_app
 from lakehouse.serving.problems import Problem
+from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.lakes import ServedLake
 from tests.streams import STREAMS
 
 ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
+STUBBORN = (
+    sys.executable,
+    "-u",
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('began'); time.sleep(600)",
+)
 SLOW = (sys.executable, "-u", "-c", "import time; print('began'); time.sleep(600)")
 
 
@@ -59,8 +68,9 @@ def test_what_no_command_has_is_refused(client: TestClient, body: Any, parameter
     found = client.post("/api/v1/actions", json=body)
     assert found.status_code == 422
     assert [one["parameter"] for one in found.json()["errors"]] == [parameter]
-    assert client.get("/api/v1/actions").json() == {"actions": []}
+    assert client.get("/api/v1/actions").json() == {"actions": [], "next": None}
     assert client.get("/api/v1/actions/nothing").status_code == 404
+    assert client.delete("/api/v1/actions/nothing").status_code == 404
 
 
 def test_an_action_ends_as_its_command_does() -> None:
@@ -110,3 +120,73 @@ def test_one_action_runs_at_a_time_and_leaves_with_the_server() -> None:
         assert (action.exit_code, action.status) == (-15, ActionStatus.FAILED)
 
     asyncio.run(scenario())
+
+
+def ended(client: TestClient, action: Any) -> Any:
+    while action["status"] == "running":
+        action = client.get(f"/api/v1/actions/{action['id']}").json()
+    return action
+
+
+def test_an_action_is_cancelled_by_who_may_operate_and_the_next_one_runs(
+    lake: ServedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse.serving.actions._PATIENCE_S", 0.1)
+    tokens = Tokens(lake.settings.home)
+    may = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ, Scope.OPERATE])}"}
+    reads = {"Authorization": f"Bearer {tokens.add('bob', [Scope.READ])}"}
+    app = make_app(lake.settings, STREAMS, Access(tokens), actions=Actions(STUBBORN))
+    with TestClient(app, base_url="http://localhost:8080", headers=may) as client:
+        action = client.post("/api/v1/actions", json={"action": "audit"}).json()
+        path = f"/api/v1/actions/{action['id']}"
+        while not client.get(path).json()["lines"]:
+            pass
+        assert client.delete(path, headers=reads).status_code == 403
+        found = client.delete(path)
+        assert (found.status_code, found.json()["cancelledBy"]) == (202, "ada")
+        action = ended(client, action)
+        assert (action["status"], action["exitCode"]) == ("cancelled", -9)  # it did not listen to SIGTERM
+        assert client.delete(path).json()["status"] == "cancelled"
+        assert client.post("/api/v1/actions", json={"action": "audit"}).status_code == 202
+
+
+def test_an_action_that_takes_too_long_is_ended_and_says_so() -> None:
+    async def scenario() -> Action:
+        actions = Actions(SLOW, deadline_s=0.01)
+        action = await actions.start(["audit"], "ada")
+        while action.status is ActionStatus.RUNNING:
+            await asyncio.sleep(0.01)
+        return action
+
+    action = asyncio.run(scenario())
+    assert (action.status, action.exit_code) == (ActionStatus.FAILED, -15)
+    assert action.lines[-1] == "it was ended after 0.01 s: --action-hours allows no more"
+
+
+def test_an_action_is_this_installations_command_whatever_lies_where_the_server_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lakehouse.py").write_text("print('another lakehouse')")
+    (tmp_path / "json.py").write_text("print('another json')")
+    monkeypatch.setenv("PYTHONPATH", str(Path(lakehouse.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> Action:
+        actions = Actions()
+        action = await actions.start(["tokens", "list"], "ada")
+        while action.status is ActionStatus.RUNNING:
+            await asyncio.sleep(0.01)
+        return action
+
+    action = asyncio.run(scenario())
+    assert (action.exit_code, list(action.lines)) == (0, [])
+
+
+def test_long_lines_of_an_action_are_cut() -> None:
+    async def scenario() -> Action:
+        action = await Actions((sys.executable, "-c", "print('x' * 10**7)")).start([], "ada")
+        while action.status is ActionStatus.RUNNING:
+            await asyncio.sleep(0.01)
+        return action
+
+    assert list(asyncio.run(scenario()).lines) == ["x" * 2_000 + " …"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 import pytest
 
@@ -36,7 +36,8 @@ def test_one_look_serves_all_who_listen_and_each_is_told_once() -> None:
     async def scenario() -> None:
         tables = Tables()
         changes = Changes(tables.look, every_s=0.01)
-        async with aclosing(changes.listen(None)) as one, aclosing(changes.listen(None)) as other:
+        with changes.place("ada"), changes.place("bob"):
+            one, other = changes.listen(None), changes.listen(None)
             for events in (one, other):
                 _, name, body = await told(events)
                 assert (name, body) == (
@@ -89,17 +90,32 @@ def test_a_heartbeat_comes_where_nothing_does() -> None:
     asyncio.run(scenario())
 
 
-def test_more_than_two_hundred_may_not_listen() -> None:
-    async def scenario() -> None:
-        changes = Changes(Tables().look, every_s=60)
-        listeners = [changes.listen(None) for _ in range(200)]
-        for one in listeners:
-            changes.admit()
-            await anext(one)
-        with pytest.raises(Problem):
-            changes.admit()
-        for one in listeners:
-            await one.aclose()
-        changes.admit()
+def test_more_than_two_hundred_may_not_listen_and_twenty_of_a_caller() -> None:
+    changes = Changes(Tables().look)
+    with ExitStack() as places:
+        for number in range(200):
+            places.enter_context(changes.place(f"caller {number // 20}"))
+        with pytest.raises(Problem, match="200 of 200 in all"), changes.place("another"):
+            pass
+    with ExitStack() as places:
+        for _ in range(20):
+            places.enter_context(changes.place("ada"))
+        with pytest.raises(Problem, match="20 of 20 listen for ada") as refused, changes.place("ada"):
+            pass
+        assert refused.value.status == 429
+        with changes.place("bob"):
+            pass
+    with changes.place("ada"):
+        pass
 
-    asyncio.run(scenario())
+
+def test_who_may_listen_no_longer_is_let_go_though_nothing_changes() -> None:
+    async def scenario() -> list[str]:
+        tokens = [True]
+        events = Changes(Tables().look, every_s=60).listen(None, lambda: tokens[0])
+        found = [await anext(events)]
+        tokens.clear()
+        tokens.append(False)
+        return found + [one async for one in events]
+
+    assert len(asyncio.run(scenario())) == 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.serving.access import Access
+from lakehouse.serving.letters import Letters
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import NOON_MS, Row, ServedLake, at
@@ -87,27 +89,79 @@ def test_a_record_is_shown_as_hex_text_and_json(client: TestClient, lake: Served
         letter(6, "nan", value=b"NaN"),
     ]
     lake.write_spec(DEAD_LETTERS, rows)
-    found = client.get(f"{PATH}/{rows[0]['id']}")
+    paths = [f"{PATH}/{row['id']}/record" for row in rows]
+    found = client.get(paths[0])
     assert '"json":{"a": 1.50, "b": 1e999, "big": 123456789012345678901234567890}}' in found.text
-    records = [client.get(f"{PATH}/{row['id']}").json()["record"] for row in rows]
-    assert records[1]["value"] == {"length": 3, "hex": "c3bc7b", "text": "ü{", "json": None}
-    assert records[2]["value"] == {"length": 2, "hex": "ff00", "text": None, "json": None}
-    assert records[2]["key"] == {"length": 1, "hex": "ff", "text": None, "json": None}
-    assert records[3]["value"] is None
-    assert [one["value"]["json"] for one in records[4:]] == [None, None]
-    assert [one["key"] for one in records[1]["headers"]] == ["h", "n"]
-    assert client.get(f"{PATH}/nothing").status_code == 404
+    records = [client.get(path).json() for path in paths]
+    one = {"offset": 0, "next": None}
+    assert records[1]["bytes"] == {"length": 3, "hex": "c3bc7b", "text": "ü{", "json": None} | one
+    assert records[2]["bytes"] == {"length": 2, "hex": "ff00", "text": None, "json": None} | one
+    assert records[3]["bytes"] is None
+    assert [found["bytes"]["json"] for found in records[4:]] == [None, None]
+    key = client.get(f"{paths[0]}?part=key").json()
+    assert key["bytes"] == {"length": 1, "hex": "ff", "text": None, "json": None} | one
+    outline = ("id", "part", "valueLength", "keyLength", "headers", "headerCount")
+    assert {name: key[name] for name in outline} == {
+        "id": rows[0]["id"],
+        "part": "key",
+        "valueLength": 62,
+        "keyLength": 1,
+        "headers": [{"key": "h", "length": 1}, {"key": "n", "length": None}],
+        "headerCount": 2,
+    }
+    headers = [client.get(f"{paths[0]}?part=header&header={n}") for n in range(3)]
+    assert [one.json()["bytes"] and one.json()["bytes"]["text"] for one in headers[:2]] == ["v", None]
+    assert (headers[2].status_code, headers[2].json()["detail"]) == (422, "header: the record has 2 headers")
+    for path in (f"{PATH}/nothing", f"{PATH}/nothing/record"):
+        assert client.get(path).status_code == 404
 
 
-def test_raw_bytes_are_only_for_who_may_see_payloads(make_client: MakeClient, lake: ServedLake) -> None:
+def test_a_large_record_comes_in_pieces_between_two_characters(client: TestClient, lake: ServedLake) -> None:
+    text = "x" + "ü" * 200_000 + "€"  # the 256th KiB ends within a character
+    row = letter(1, "late", value=text.encode())
+    lake.write_spec(DEAD_LETTERS, [letter(0, "late"), row, letter(2, "late")])
+    path, found = f"{PATH}/{row['id']}/record", list[Any]()
+    while not found or found[-1]["next"] is not None:
+        found.append(client.get(f"{path}?offset={found[-1]['next'] if found else 0}").json()["bytes"])
+    assert [(one["offset"], one["next"], len(one["hex"]) // 2) for one in found] == [
+        (0, 262_143, 262_143),
+        (262_143, None, 137_861),
+    ]
+    assert "".join(one["text"] for one in found) == text
+    assert client.get(f"{path}?offset=999999").json()["bytes"]["hex"] == ""
+
+
+def test_raw_bytes_are_only_for_who_may_see_payloads_and_nobody_keeps_them(
+    make_client: MakeClient,
+    lake: ServedLake,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
-    tokens = Tokens(lake.settings.home)
-    secrets = {one: tokens.add(one.value, [Scope.READ, one]) for one in (Scope.READ, Scope.PAYLOAD)}
-    client = make_client(Access(tokens))
-    for scope, secret in secrets.items():
-        found = client.get(f"{PATH}/{1:064x}", headers={"Authorization": f"Bearer {secret}"}).json()
-        assert (found["record"] is not None) == (scope is Scope.PAYLOAD)
-        assert found["reasons"]
+    tokens, read = Tokens(lake.settings.home), list[str]()
+    headers = [
+        {"Authorization": f"Bearer {tokens.add(one.value, [Scope.READ, one])}"}
+        for one in (Scope.READ, Scope.PAYLOAD)
+    ]
+    client, path = make_client(Access(tokens)), f"{PATH}/{1:064x}"
+    record = Letters.record
+
+    def noted(letters: Letters, id_: str) -> Any:
+        read.append(id_)
+        return record(letters, id_)
+
+    monkeypatch.setattr(Letters, "record", noted)
+    for one in headers:
+        assert "record" not in client.get(path, headers=one).json()
+    assert client.get(f"{path}/record", headers=headers[0]).status_code == 403
+    assert read == []
+    with caplog.at_level("INFO", logger="lakehouse"):
+        found = client.get(f"{path}/record", headers=headers[1])
+    assert (found.status_code, found.json()["bytes"]["text"], read) == (200, "{}", [f"{1:064x}"])
+    kept = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    assert {name: found.headers[name] for name in kept} == kept
+    assert "etag" not in found.headers
+    assert f"payload reads the value of the dead letter {1:064x}" in caplog.text
 
 
 def test_nothing_was_ever_refused_or_checked(client: TestClient) -> None:

@@ -144,6 +144,26 @@ def test_services_are_compared_by_their_newest_windows(
     assert [found[name] for name in ("metric", "source", "isFinal")] == ["cpu", source, False]
 
 
+@pytest.mark.parametrize("source", ["redis", "gold"])
+def test_services_are_compared_page_by_page_in_order_of_their_names(
+    make_client: MakeClient, lake: ServedLake, source: str
+) -> None:
+    names = ["Z", "a", "b", "ü", "€"]
+    rows = [minute(name, start_ms=NOON_MS - age * MINUTE_MS, avg=age) for age in (1, 0) for name in names]
+    lake.write(METRICS_1M, rows[5:8] + rows[:2])
+    lake.write(METRICS_1M, rows[8:] + rows[2:5] + [minute("a", "memory")])
+    lake.export(METRICS_1M, rows)
+    client = make_client(redis_url=lake.settings.redis_url if source == "redis" else NOWHERE)
+    path, pages = "/api/metrics/compare?metric=cpu&limit=2", list[Any]()
+    while not pages or pages[-1]["next"] is not None:
+        pages.append(get(client, f"{path}&cursor={pages[-1]['next']}" if pages else path))
+    assert [list(page["services"]) for page in pages] == [["Z", "a"], ["b", "ü"], ["€"]]
+    assert {one["avg"] for page in pages for one in page["services"].values()} == {0.0}
+    assert {page["source"] for page in pages} == {source}
+    other = f"/api/metrics/compare?metric=memory&cursor={pages[0]['next']}"
+    assert client.get(other).status_code == 400
+
+
 def test_a_redis_that_has_lost_rows_is_not_believed_of_all_services(
     client: TestClient, lake: ServedLake
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,21 @@ def test_pages_follow_each_other_without_a_gap_while_rows_come(client: TestClien
     assert seen == list(range(1, 12))
 
 
+def test_a_page_of_large_rows_has_fewer_of_them_and_leads_to_the_others(
+    client: TestClient, lake: ServedLake
+) -> None:
+    large = '"' + "x" * 3_000_000 + '"'
+    times = [NOON_MS + n * MINUTE_MS for n in range(5)]
+    lake.write(CALL_RECORDS, [call("a", "b", one, metrics=large) for one in times[::2]])
+    lake.write(CALL_RECORDS, [call("a", "b", one, metrics=large) for one in times[1::2]])
+    first = get(client, "call_records/rows")
+    assert [row["key"]["ts"] for row in first["rows"]] == times[:2]
+    second = get(client, "call_records/rows", cursor=first["next"])
+    third = get(client, "call_records/rows", cursor=second["next"])
+    assert [row["key"]["ts"] for row in second["rows"] + third["rows"]] == times[2:]
+    assert third["next"] is None
+
+
 def test_a_range_has_its_start_and_not_its_end(client: TestClient, lake: ServedLake) -> None:
     lake.write(
         USER_TRANSACTIONS_5M, [transactions("u", NOON_MS + n * 5 * MINUTE_MS, "1", n) for n in range(4)]
@@ -220,8 +237,6 @@ def test_a_reader_that_has_a_version_is_not_sent_it_again(client: TestClient, la
         ("start=2026-05-04T12:00:00", "start"),
         ("end=99999999999999999999", "end"),
         ("end=0000-01-01T00:00:00Z", "end"),
-        ("cursor=abc", "cursor"),
-        ("cursor=%F0%9F%98%80", "cursor"),
         ("user_id=", "user_id"),
     ],
 )
@@ -235,15 +250,21 @@ def test_a_cursor_of_another_table_is_refused(client: TestClient, lake: ServedLa
     lake.write(PRODUCT_SALES, [product(name, "1") for name in "abc"])
     cursor = get(client, "product_sales/rows", limit=1)["next"]
     assert get(client, "product_sales/rows", cursor=cursor, limit=5)["count"] == 2
-    forged = cursor[:-2] + ("AA" if cursor[-2:] != "AA" else "BB")
-    for table, text in (("user_transactions_5m", cursor), ("product_sales", forged)):
-        assert client.get(f"/api/v1/tables/{table}/rows", params={"cursor": text}).status_code == 422
+    content = b'["product_sales","b"]'
+    checked = hashlib.sha256(b"lakehouse cursor\n" + content).digest()[:8] + content  # as once, by anybody
+    guessed = bytes(16) + content
+    forged = [base64.urlsafe_b64encode(one).rstrip(b"=").decode() for one in (checked, guessed)]
+    forged += [cursor[:-2] + ("AA" if cursor[-2:] != "AA" else "BB"), "abc", "\N{GRINNING FACE}"]
+    for table, text in (("user_transactions_5m", cursor), *(("product_sales", one) for one in forged)):
+        found = client.get(f"/api/v1/tables/{table}/rows", params={"cursor": text})
+        assert (found.status_code, found.json()["errors"][0]["parameter"]) == (400, "cursor")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
         ("GET", "/nothing", 404),
+        ("GET", "/api/v1/streams/", 404),
         ("GET", "/api/v1/tables/nothing/rows", 404),
         ("DELETE", "/api/v1/streams", 405),
         ("POST", "/produce", 404),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
 from lakehouse.events import Event
 from lakehouse.ops.event_table import append
-from lakehouse.quality.results import GATES
+from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.serving.sharing import Shared
@@ -126,6 +126,7 @@ def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient
     nothing = client.get("/api/v1/happenings")
     assert nothing.json() == {
         "happenings": [],
+        "next": None,
         "source": "ops",
         "generation": None,
         "version": None,
@@ -162,6 +163,40 @@ def test_events_are_told_newest_first_by_kind_stream_and_time(client: TestClient
     ]
     assert (found.json()["source"], found.json()["version"]) == ("ops", 2)
     assert client.get("/api/v1/happenings?kind=party").status_code == 422
+
+
+def test_pages_of_events_go_back_in_time_though_new_ones_come(client: TestClient, lake: ServedLake) -> None:
+    path = "/api/v1/happenings?limit=2"
+    append(lake.settings.lake, [event(second, "start", "sales") for second in range(1, 5)])
+    first = client.get(path).json()
+    append(lake.settings.lake, [event(0, "stop", "sales"), event(9, "stop", None)])
+    second = client.get(f"{path}&cursor={first['next']}").json()
+    third = client.get(f"{path}&cursor={second['next']}").json()
+    found = [[one["id"] for one in page["happenings"]] for page in (first, second, third)]
+    assert found == [["id-4", "id-3"], ["id-2", "id-1"], ["id-0"]]
+    assert third["next"] is None
+
+
+@pytest.mark.parametrize("name", ["audit", "gates", "expectations", "dead-letters/counts"])
+def test_every_list_has_pages(client: TestClient, lake: ServedLake, name: str) -> None:
+    append(lake.settings.lake, [event(1, "audit", "sales", checks(5, 6, 7))])
+    gate = {"changed_at": at(NOON_MS), "is_open": True, "reasons": []}
+    lake.write_spec(GATES, [gate | {"stream": stream} for stream in "abc"])
+    result = {"checked_at": at(NOON_MS), "table": "gold.a", "run_id": "1", "examples": "[]"}
+    lake.write_spec(RESULTS, [result | {"expectation": one} for one in "abc"])
+    lake.write_spec(DEAD_LETTERS, [letter(n, rule) for n, rule in enumerate("abc")])
+    lists: dict[str, Callable[[Any], list[str]]] = {
+        "audit": lambda page: [check["name"] for check in page["audit"]["checks"]],
+        "gates": lambda page: [gate["stream"] for gate in page["gates"]],
+        "expectations": lambda page: [one["expectation"] for one in page["expectations"]],
+        "dead-letters/counts": lambda page: [one["rule"] for one in page["counts"]],
+    }
+    named = lists[name]
+    whole = client.get(f"/api/v1/{name}").json()
+    first = client.get(f"/api/v1/{name}?limit=2").json()
+    rest = client.get(f"/api/v1/{name}?limit=2&cursor={first['next']}").json()
+    assert (len(named(first)), named(first) + named(rest)) == (2, named(whole))
+    assert (len(named(whole)), whole["next"], rest["next"]) == (3, None, None)
 
 
 def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: ServedLake) -> None:
@@ -245,7 +280,7 @@ def test_alerts_are_what_the_process_has_told(
         alerts=file,
         redis_url=SecretStr("redis://127.0.0.1:1/0"),
     )
-    assert client.get("/api/v1/alerts").json() == {"alerts": []}
+    assert client.get("/api/v1/alerts").json() == {"alerts": [], "next": None}
     rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
     with closing(Publisher(services.access, topic)) as publisher:
         state = publisher.start()

@@ -18,6 +18,8 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
     const said = el("div", { class: "said", "aria-live": "polite" });
     const lines = el("pre", { class: "lines", tabindex: "0", "aria-label": "What it prints", hidden: true });
     const go = el("button", { type: "button", class: isDangerous ? "main danger" : "main", key: "go" }, verb);
+    let running = null;
+    const stop = el("button", { type: "button", key: "stop", class: "danger", hidden: true }, "Stop");
     const leave = el("button", { type: "button", key: "leave", on: { click: () => dialog.close() } }, "Cancel");
     const dialog = el(
       "dialog",
@@ -26,20 +28,36 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
       ...[text].flat().map((one) => el("p", {}, one)),
       said,
       lines,
-      el("div", { class: "buttons" }, leave, go),
+      el("div", { class: "buttons" }, leave, stop, go),
     );
     go.addEventListener("click", async () => {
       go.disabled = true;
       leave.textContent = "Close";
       leave.focus();
       try {
-        ended = await followed(body, (action) => isOpen && tell(said, lines, action));
+        ended = await followed(body, (action) => {
+          running = action;
+          stop.hidden = false;
+          isOpen && tell(said, lines, action);
+        });
+        stop.hidden = true;
         isOpen && tell(said, lines, ended);
       } catch (problem) {
         swap(said, el("p", { class: "trouble" }, problem.message));
+        stop.hidden = true;
         go.disabled = false;
       }
       isOpen || resolve(ended);
+    });
+    stop.addEventListener("click", async () => {
+      stop.disabled = true;
+      leave.focus();
+      try {
+        await ask(`/api/v1/actions/${encodeURIComponent(running.id)}`, { method: "DELETE" });
+      } catch (problem) {
+        swap(said, el("p", { class: "trouble" }, problem.message));
+        stop.disabled = false;
+      }
     });
     dialog.addEventListener("close", () => {
       isOpen = false;
@@ -72,8 +90,14 @@ function tell(said, lines, action) {
     lines.textContent = text;
     lines.scrollTop = lines.scrollHeight;
   }
-  const word = { running: "It runs …", succeeded: "Done.", failed: `It failed, with exit code ${action.exitCode}.` };
-  const node = el("p", { class: action.status === "failed" ? "trouble" : null }, word[action.status] ?? action.status);
+  const word = {
+    running: action.cancelledBy === null ? "It runs …" : "It is being stopped …",
+    succeeded: "Done.",
+    failed: `It failed, with exit code ${action.exitCode}.`,
+    cancelled: `${action.cancelledBy} stopped it.`,
+  };
+  const isTrouble = action.status === "failed" || action.status === "cancelled";
+  const node = el("p", { class: isTrouble ? "trouble" : null }, word[action.status] ?? action.status);
   swap(said, node, ...result(action.result));
 }
 

@@ -14,12 +14,13 @@ const TRIED = new Set(["replay", "discard"]);
 export function open(root, _parameters, id) {
   const body = el("div", {});
   root.append(el("p", { class: "crumb" }, el("a", { href: "#/letters" }, "Dead letters")), el("h1", {}, "Dead letter"), body);
+  const bytes = record(id); // once: they do not change
   const again = async () => {
     try {
       const letter = await ask(`/api/v1/dead-letters/${encodeURIComponent(id)}`);
       const tried = await tries(letter);
       await calm();
-      swap(body, ...content(letter, tried, again));
+      swap(body, ...content(letter, await bytes, tried, again));
     } catch (problem) {
       swap(body, el("p", { class: "trouble", role: "alert" }, problem.message));
     }
@@ -28,7 +29,7 @@ export function open(root, _parameters, id) {
   return { close: on("table", (name) => name === "silver.dead_letters" && again()) };
 }
 
-function content(letter, tried, again) {
+function content(letter, bytes, tried, again) {
   const facts = FACTS.map((name) => [words(name), TIMES.has(name) ? moment(letter[name]) : count(letter[name])]);
   const reasons = letter.reasons.map((one) => [one.rule, one.column ?? "", one.message]);
   return [
@@ -37,7 +38,7 @@ function content(letter, tried, again) {
     el("h2", {}, "Reasons"),
     table("Reasons", ["rule", "column", "message"], reasons),
     el("h2", {}, "Record"),
-    record(letter.record),
+    bytes,
     el("h2", {}, "Attempts"),
     el("dl", { class: "facts-list" }, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     tried,

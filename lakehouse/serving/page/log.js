@@ -67,7 +67,7 @@ function happenings(found) {
 }
 
 function actionTable(actions) {
-  const kinds = { running: "behind", succeeded: "well", failed: "blocked" };
+  const kinds = { running: "behind", succeeded: "well", failed: "blocked", cancelled: "blocked" };
   const rows = actions.map((one) => [moment(one.startedAt), one.actor, el("code", {}, one.command), badge(one.status, kinds[one.status]), one.endedAt === null ? "" : moment(one.endedAt)]);
   return table("Actions", ["started", "by", "command", "status", "ended"], rows, { empty: "None." });
 }

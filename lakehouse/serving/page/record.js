@@ -1,33 +1,63 @@
-// A record's bytes as text, hex and JSON; JSON is laid out as text, so that no number changes.
+// A record's bytes as text, hex and JSON, 256 KiB at a time; JSON is laid out as text, so that no number changes.
 
+import { ask, query } from "./api.js";
 import { el, swap } from "./dom.js";
-import { cut } from "./format.js";
+import { count, cut } from "./format.js";
 
-const MOST = 200_000;
+const MOST = 2_000_000;
 const ROW = 16;
+const HIDDEN = "The raw bytes may be personal data: they need a token with the scope payload.";
 
-/** The key, the value and the headers of a letter's record; null where the caller may not see them. */
-export function record(found) {
-  if (found === null) {
-    return el("p", { class: "muted" }, "The raw bytes may be personal data: they need a token with the scope payload.");
+/** The value of a letter's record, and its key and headers on request; what the caller may not see is not shown. */
+export async function record(id) {
+  const path = `/api/v1/dead-letters/${encodeURIComponent(id)}/record`;
+  let found;
+  try {
+    found = await ask(path);
+  } catch (problem) {
+    return problem.status === 403 ? el("p", { class: "muted" }, HIDDEN) : el("p", { class: "trouble", role: "alert" }, problem.message);
   }
+  const { keyLength, headers, headerCount } = found;
+  const others = [
+    ["Key", keyLength, { part: "key" }],
+    ...headers.map((one, index) => [`Header ${cut(one.key, 60)}`, one.length, { part: "header", header: index }]),
+  ];
   return el(
     "div",
     { class: "record" },
-    part("Value", found.value),
-    part("Key", found.key),
-    ...found.headers.map((one) => part(`Header ${cut(one.key, 60)}`, one.value)),
+    part("Value", found.bytes, (offset) => query(path, { offset })),
+    ...others.map(([title, length, which]) => onRequest(title, length, (offset) => query(path, { ...which, offset }))),
+    headerCount > headers.length ? el("p", { class: "muted" }, `${count(headerCount - headers.length)} more headers`) : null,
   );
 }
 
-function part(title, data) {
+/** A part that is read once somebody wants to see it. */
+function onRequest(title, length, pathAt) {
+  if (length === null) {
+    return part(title, null, pathAt);
+  }
+  const show = async () => node.replaceWith(await read(title, 0, pathAt));
+  const button = el("button", { type: "button", class: "quiet", key: `s:${title}`, on: { click: show } }, "Show");
+  const node = el("section", {}, el("header", {}, el("h3", {}, title), el("span", { class: "muted" }, `${count(length)} bytes`), button));
+  return node;
+}
+
+async function read(title, offset, pathAt) {
+  try {
+    return part(title, (await ask(pathAt(offset))).bytes, pathAt);
+  } catch (problem) {
+    return el("section", {}, el("h3", {}, title), el("p", { class: "trouble", role: "alert" }, problem.message));
+  }
+}
+
+function part(title, data, pathAt) {
   if (data === null) {
     return el("section", {}, el("h3", {}, title), el("p", { class: "muted" }, "null"));
   }
   const ways = {
     JSON: data.text !== null && (data.json !== null || data.text.trim() === "null") ? () => laidOut(data.text) : null,
     Text: data.text === null ? null : () => data.text,
-    Hex: () => dumped(data.hex),
+    Hex: () => dumped(data.hex, data.offset),
   };
   const shown = el("pre", { class: "lines", tabindex: "0", "aria-label": `${title} of the record` });
   const buttons = Object.keys(ways)
@@ -39,8 +69,16 @@ function part(title, data) {
     swap(shown, text.length > MOST ? `${text.slice(0, MOST)}\n… ${text.length - MOST} more characters` : text);
   };
   show(buttons[0].dataset.way);
-  const head = el("header", {}, el("h3", {}, title), el("span", { class: "muted" }, `${data.length} bytes`), ...buttons);
-  return el("section", {}, head, shown);
+  const isWhole = data.offset === 0 && data.next === null;
+  const size = isWhole ? `${count(data.length)} bytes` : `bytes ${count(data.offset)} to ${count(data.next ?? data.length)} of ${count(data.length)}`;
+  const move = (verb, offset) => {
+    const go = async () => node.replaceWith(await read(title, offset, pathAt));
+    return el("button", { type: "button", class: "quiet", key: `${verb}:${title}`, on: { click: go } }, verb);
+  };
+  const moves = [data.offset > 0 ? move("First", 0) : null, data.next === null ? null : move("Next", data.next)];
+  const head = el("header", {}, el("h3", {}, title), el("span", { class: "muted" }, size), ...buttons, ...moves);
+  const node = el("section", {}, head, shown);
+  return node;
 }
 
 /** JSON with a line for each member; its tokens stay as they are. */
@@ -67,16 +105,16 @@ export function laidOut(text) {
   return out;
 }
 
-/** "0000  7b 22 …  {"…" with sixteen bytes a line. */
-function dumped(hex) {
+/** "0000  7b 22 …  {"…" with sixteen bytes a line; the first is at `offset` of the part. */
+function dumped(hex, offset) {
   const lines = [];
-  for (let at = 0; at < hex.length && lines.length * 70 < MOST; at += ROW * 2) {
+  for (let at = 0; at < hex.length; at += ROW * 2) {
     const bytes = hex.slice(at, at + ROW * 2).match(/../g);
     const text = bytes.map((one) => {
       const code = Number.parseInt(one, 16);
       return code >= 32 && code < 127 ? String.fromCharCode(code) : ".";
     });
-    lines.push(`${(at / 2).toString(16).padStart(4, "0")}  ${bytes.join(" ").padEnd(ROW * 3 - 1)}  ${text.join("")}`);
+    lines.push(`${(offset + at / 2).toString(16).padStart(4, "0")}  ${bytes.join(" ").padEnd(ROW * 3 - 1)}  ${text.join("")}`);
   }
   return lines.join("\n");
 }

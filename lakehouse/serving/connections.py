@@ -1,0 +1,76 @@
+"""HTTP/1.1 connections with deadlines: nobody holds one without a request, or without reading the answer.
+
+uvicorn limits only the pause between two requests. This adds the time for a request's head, from the first
+byte or the connection on, and the time for which an answer may wait for its reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S = 10.0
+STALLED_S = 30.0
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's protocol, with deadlines that cut the connection."""
+
+    head_s = HEAD_S
+    stalled_s = STALLED_S
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._head: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; those of an unfinished head do not extend its deadline."""
+        super().data_received(data)
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        """Give the reader a while."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """Let the answer go on."""
+        _cancel(self._stalled)
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadlines."""
+        _cancel(self._head)
+        _cancel(self._stalled)
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        """Set or end the deadline; a body that comes after its answer counts as an unfinished head."""
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        if theirs is not h11.IDLE and not (theirs is h11.SEND_BODY and ours is h11.DONE):
+            _cancel(self._head)
+            self._head = None
+        elif self._head is None:
+            self._head = self.loop.call_later(self.head_s, self.transport.abort)
+
+    def _watch_reader(self, before: int | None = None) -> None:
+        """Cut a connection whose reader has taken nothing since the last look."""
+        left = self.transport.get_write_buffer_size()
+        if before is not None and left >= before:
+            self.transport.abort()
+        else:
+            self._stalled = self.loop.call_later(self.stalled_s, self._watch_reader, left)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
