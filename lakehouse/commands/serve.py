@@ -88,7 +88,7 @@ def serve(
     log_to_standard_error()
     logging.getLogger("lakehouse").setLevel(logging.INFO)  # names the user
     settings, tokens = read_settings(), None
-    certificate, proxies = _certificate(tls_cert, tls_key), _networks(forwarded_by or ())
+    certificate, proxies = _certificate(tls_cert, tls_key), networks(forwarded_by or ())
     is_https = behind_https or certificate is not None
     if require_token or not is_loopback(host):
         tokens = Tokens(settings.home)
@@ -148,7 +148,7 @@ def _certificate(certificate: Path | None, key: Path | None) -> Certificate | No
     return Certificate(certificate, key)
 
 
-def _networks(given: Sequence[str]) -> list[str]:
+def networks(given: Sequence[str]) -> list[str]:
     """Return addresses and networks in uvicorn's form; it would take a misspelt one as a name of no proxy."""
     try:
         return [str(ipaddress.ip_network(one)) for one in given]

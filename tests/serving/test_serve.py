@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -16,11 +17,16 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
+from typer.testing import CliRunner
 
+from lakehouse.commands.serve import app as serve_command
+from lakehouse.errors import SettingsError
 from lakehouse.events import EventLog, Kind, note, noting
 from lakehouse.ops.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
 from tests.serving.lakes import ServedLake, minute
+from tests.serving.test_connections import certified
 from tests.streams import METRICS_1M
 
 LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
@@ -43,10 +49,10 @@ def serving(lake: ServedLake, log: Path, *options: str) -> Iterator[tuple[subpro
         command = [LAKEHOUSE, "serve", "--port", "0", *options]
         server = subprocess.Popen(command, env=environment(lake), stderr=file, cwd=log.parent)
     try:
-        while not (found := re.search(r"running on http://\S+:(\d+)", log.read_text(encoding="utf-8"))):
+        while not (found := re.search(r"running on (https?)://\S+:(\d+)", log.read_text(encoding="utf-8"))):
             assert server.poll() is None, log.read_text(encoding="utf-8")
             time.sleep(0.05)
-        yield server, f"http://127.0.0.1:{found[1]}"
+        yield server, f"{found[1]}://127.0.0.1:{found[2]}"
     finally:
         server.kill()
         server.wait()
@@ -82,14 +88,50 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
     assert refused.returncode == 2
     assert "there is no token; make one with `lakehouse tokens add NAME" in refused.stderr
 
-    secret = Tokens(lake.settings.home).add("ada", [Scope.READ])
-    options = "--require-token", "--telemetry-port", "0"
-    with serving(lake, tmp_path / "log", *options) as (_, url):
-        assert httpx.get(f"{url}/api/v1/streams", timeout=60).status_code == 401
+    tokens, pair = Tokens(lake.settings.home), certified(tmp_path)
+    bearer = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ])}"}
+    tls = "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)
+    options = "--require-token", "--telemetry-port", "0", "--forwarded-by", "192.0.2.0/24", *tls
+    trusted = ssl.create_default_context(cafile=str(pair.authority))
+    with (
+        serving(lake, tmp_path / "log", *options) as (_, url),
+        httpx.Client(base_url=url, timeout=60, verify=trusted) as client,
+    ):
+        guesses = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(70)]  # all of one address
+        found = {client.get("/api/v1/streams", headers=one).status_code for one in guesses}
+        assert found == {401, 429}
         said = re.search(r"telemetry at (http://\S+)/metrics", (tmp_path / "log").read_text(encoding="utf-8"))
         assert said is not None
         assert httpx.get(f"{said[1]}/health/ready", timeout=60).json()["status"] == "ready"
-        counted = 'lakehouse_http_requests_total{method="GET",route="other",status="401"} 1.0'
+        counted = 'lakehouse_http_requests_total{method="GET",route="other",status="401"} '
         assert counted in httpx.get(f"{said[1]}/metrics", timeout=60).text
-        headers = {"Authorization": f"Bearer {secret}"}
-        assert httpx.get(f"{url}/api/v1/streams", headers=headers, timeout=60).status_code == 200
+        assert client.post("/api/v1/session", headers=bearer).status_code == 200
+        assert list(client.cookies) == ["__Host-lakehouse_session"]
+        assert client.get("/api/v1/streams").status_code == 200
+        with client.stream("GET", "/api/v1/events") as events:
+            lines = events.iter_lines()
+            assert next(lines).startswith("id: ")
+            tokens.remove("ada")
+            assert [line for line in lines if line.startswith("id: ")] == []  # it has ended
+        assert client.get("/api/v1/streams").status_code in {401, 429}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--tls-cert", "x.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "x.pem", "--tls-key", "y.pem"], "HTTPS cannot be served with --tls-cert x.pem"),
+        (
+            ["--forwarded-by", "10.0.0.1/8"],
+            "--forwarded-by takes an address or a network such as 10.0.0.0/24",
+        ),
+    ],
+)
+def test_options_that_would_not_protect_are_refused(
+    lake: ServedLake, monkeypatch: pytest.MonkeyPatch, options: list[str], why: str
+) -> None:
+    for name, value in environment(lake).items():
+        monkeypatch.setenv(name, value)
+    found = CliRunner().invoke(serve_command, options)
+    assert isinstance(found.exception, SettingsError)
+    assert why in str(found.exception)
