@@ -14,7 +14,7 @@ import re
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,12 @@ def packages(lock: str) -> Iterator[tuple[Component, str]]:
         yield component, marker.strip()
 
 
-def runtime_jars() -> Iterator[Component]:
-    """Yield the jars that `lakehouse setup` fetches."""
+def runtime_jars(configurations: Sequence[str] = ("spark", "kafka")) -> Iterator[Component]:
+    """Yield the jars of these configurations, all of which `lakehouse setup` fetches."""
     lock = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
     for digest, path, group in map(str.split, lock.splitlines()):
+        if Path(path).parts[0] not in configurations:
+            continue
         name, version = _name_and_version(Path(path))
         yield _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest) | {"group": group}
 
@@ -87,34 +89,31 @@ def base_image() -> Iterator[Component]:
     """Yield the image's base, by digest, and Debian's packages, which have no versions before a build."""
     text = DOCKERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
     final = text[text.rindex("\nFROM ") :]
-    name, version, digest = re.findall(r"^FROM ([\w/.-]+):(\S+)@sha256:([0-9a-f]{64})", final, re.MULTILINE)[
-        0
-    ]
+    name, version, digest = re.findall(r"\nFROM ([\w/.-]+):(\S+)@sha256:([0-9a-f]{64})", final)[0]
     base = _library(f"pkg:docker/{name}@{version}?digest=sha256:{digest}", name, version, digest)
     yield base | {"type": "container"}
     for installed in re.findall(r"--no-install-recommends ([a-z0-9 -]+?) +&&", final):
         for package in installed.split():
-            yield {
-                "type": "library",
-                "name": package,
-                "purl": f"pkg:deb/debian/{package}",
-                "scope": "required",
-            }
+            yield {"type": "library", "name": package, "purl": f"pkg:deb/debian/{package}"}
 
 
 def wheel() -> dict[str, Any]:
-    """Return the bill of the wheel: every package that may be installed with it, and what these bring."""
-    return _bill("library", [component for component, _ in _python()])
+    """Return the bill of the wheel: what may be installed with it, and what this brings."""
+    extras = {name for names in _project().get("optional-dependencies", {}).values() for name in names}
+    lock = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    optional = [one | {"scope": "optional"} for one, _ in packages(lock) if one["name"] in extras]
+    return _bill("library", [*(component for component, _ in _python()), *optional, *runtime_jars()])
 
 
 def image() -> dict[str, Any]:
     """Return the bill of the image: the packages whose markers hold there, and what is below them."""
-    version = re.findall(
-        r"FROM python:([\d.]+)", (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
-    )[0]
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    version = re.findall(r"FROM python:([\d.]+)", text)[0]
+    fetched = re.findall(r"-m lakehouse\.spark\.installing ([a-z ]*)&&", text)[0].split()
+    jars = runtime_jars(fetched) if fetched else runtime_jars()
     there = IMAGE | {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
     kept = [component for component, marker in _python() if not marker or Marker(marker).evaluate(there)]
-    return _bill("container", [*base_image(), *kept])
+    return _bill("container", [*base_image(), *kept, *jars])
 
 
 def _python() -> Iterator[tuple[Component, str]]:
@@ -124,9 +123,13 @@ def _python() -> Iterator[tuple[Component, str]]:
         yield component | bundled, marker
 
 
+def _project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
 def _bill(kind: str, parts: list[Component]) -> dict[str, Any]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    name, version = project["name"], project["version"]
+    name, version = _project()["name"], _project()["version"]
     purl = f"pkg:pypi/{name}@{version}"
     return {
         "bomFormat": "CycloneDX",
@@ -135,7 +138,7 @@ def _bill(kind: str, parts: list[Component]) -> dict[str, Any]:
         "metadata": {
             "component": {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
         },
-        "components": [*parts, *runtime_jars(), *vendored()],
+        "components": [*parts, *vendored()],
     }
 
 
