@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from lakehouse.files import OWNER_ONLY, write_whole
 from lakehouse.sandbox.processes import LOOPBACK
 
 _LIFE = timedelta(days=3_650)
@@ -76,19 +77,12 @@ def make_security(directory: Path, users: Iterable[str]) -> None:
     authority = Authority()
     for user in users:
         certificate, key = authority.issue(user)
-        write_private(directory / f"{user}.pem", certificate)
-        write_private(directory / f"{user}-key.pem", key)
-        write_private(directory / f"{user}.password", secrets.token_urlsafe(24))
+        write_whole(directory / f"{user}.pem", certificate, mode=OWNER_ONLY)
+        write_whole(directory / f"{user}-key.pem", key, mode=OWNER_ONLY)
+        write_whole(directory / f"{user}.password", secrets.token_urlsafe(24), mode=OWNER_ONLY)
     certificate, key = authority.issue("broker")
-    write_private(directory / "broker.pem", key + certificate + authority.pem)
-    write_private(directory / "ca.pem", authority.pem)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that its user alone can read."""
-    path.unlink(missing_ok=True)
-    path.touch(0o600)
-    path.write_text(text, encoding="utf-8")
+    write_whole(directory / "broker.pem", key + certificate + authority.pem, mode=OWNER_ONLY)
+    write_whole(directory / "ca.pem", authority.pem, mode=OWNER_ONLY)
 
 
 def _name(common: str) -> x509.Name:
