@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import BY_DEFAULT
-from tests.processes import LAKEHOUSE, Process, finish, running
+from tests.processes import LAKEHOUSE, Process, finish, running, unused_port
 
 STREAMS = ("metrics", "calls", "sales", "transactions")
 TWO = ["--stream", "calls", "--stream", "sales"]
@@ -36,6 +37,7 @@ class Secured:
     admin: KafkaAccess
     user: dict[str, str]
     producer: dict[str, str]
+    spark_ui: str
 
     def produce(self, stream: str, seed: int) -> None:
         command = [LAKEHOUSE, "produce", stream, "--events", str(EVENTS), "--seed", str(seed)]
@@ -56,13 +58,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         rights = [one for one in rights_of_pipeline(BY_DEFAULT, settings) if one.is_required]
         grant(admin, "lakehouse", rights)
         grant(admin, "producer", rights_of_producer(BY_DEFAULT, settings))
-        conf = home.parent / "conf"
+        conf, port = home.parent / "conf", unused_port()
         conf.mkdir()
         events = home.parent / "events"
         events.mkdir()
         (conf / "spark-defaults.conf").write_text(
             f"spark.eventLog.enabled true\nspark.eventLog.compress false\n"
-            f"spark.eventLog.dir {events.as_uri()}\n"
+            f"spark.eventLog.dir {events.as_uri()}\nspark.ui.enabled true\nspark.ui.port {port}\n"
         )
         user = {
             **os.environ,
@@ -77,7 +79,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "LAKEHOUSE_KAFKA_SASL_USERNAME": "producer",
             "LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE": str(password),
         }
-        yield Secured(home, settings, admin, user, producer)
+        yield Secured(home, settings, admin, user, producer, f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.soak
@@ -122,7 +124,7 @@ def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest
             before = run.output.count(f"{step} works again")
             grant(secured.admin, "lakehouse", [right])
             run.await_(partial(is_more_often, run, f"{step} works again", before))
-        assert found(secured, run.everything()) == []
+        assert found(secured, run.everything(), *pages(secured)) == []
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait() == 0, run.everything()
     caught_up = finish([LAKEHOUSE, "run", "all", "--trigger", "available-now", *TWO], secured.user)
@@ -139,6 +141,22 @@ def failing(secured: Secured) -> dict[str, str | None]:
     status = finish([LAKEHOUSE, "status", "--format", "json"], secured.user)
     runs = [run for stream in json.loads(status.stdout)["streams"] for run in stream["runs"]]
     return {query["name"]: query["error"] for run in runs for query in run["queries"]}
+
+
+def pages(secured: Secured) -> list[str]:
+    """What Spark's own pages and its API show of the run."""
+    api = f"{secured.spark_ui}/api/v1/applications"
+    app = json.loads(fetched(api))[0]["id"]
+    listed = fetched(f"{api}/{app}/sql?details=true&planDescription=true&length=500")
+    assert "KafkaRelation" in listed
+    paths = ("environment", "jobs", "stages", "executors")
+    shown = [fetched(f"{secured.spark_ui}/{path}/") for path in ("environment", "SQL", "jobs")]
+    return [listed, *(fetched(f"{api}/{app}/{path}") for path in paths), *shown]
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - of this machine
+        return str(answer.read().decode())
 
 
 def found(secured: Secured, *texts: str) -> list[str]:
