@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 OWNER_ONLY = 0o600
@@ -42,12 +43,16 @@ def make_home(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory in a home, and the home; one of ours that others could look into is closed to them."""
+    """Make a directory in a home, and the home; one of ours that others could look into is closed to them.
+
+    It stays open on a file system that knows no such thing.
+    """
     make_home(path.parent)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
     state = path.stat()
     if state.st_uid == os.geteuid() and state.st_mode & OTHERS:
-        path.chmod(_OWNER_ALONE)
+        with suppress(OSError):
+            path.chmod(_OWNER_ALONE)
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.files import drafts_of, write_whole
+from lakehouse.files import drafts_of, make_home, make_private, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -67,3 +67,23 @@ def test_one_that_lasts_is_on_the_disk_before_it_has_its_name_and_so_is_the_name
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     write_whole(file, "secret")
     assert len(done) == 2
+
+
+def mode_of(path: Path) -> str:
+    return f"{stat.S_IMODE(path.stat().st_mode):o}"
+
+
+def test_a_home_and_what_is_made_in_it_is_the_owners_alone(tmp_path: Path) -> None:
+    make_private(tmp_path / "parent" / "home" / "logs")
+    assert [mode_of(tmp_path / "parent" / "home" / name) for name in ("", "logs")] == ["700", "700"]
+
+
+def test_a_home_that_is_there_stays_as_it_is_and_what_is_made_in_it_is_closed(tmp_path: Path) -> None:
+    """It may be a directory of the user's that has more in it."""
+    home, logs = tmp_path / "home", tmp_path / "home" / "logs"
+    for place in (home, logs):
+        place.mkdir()
+        place.chmod(0o755)
+    make_home(home)
+    make_private(logs)
+    assert (mode_of(home), mode_of(logs)) == ("755", "700")
