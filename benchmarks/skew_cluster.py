@@ -57,7 +57,8 @@ def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: s
     here = Path(sys.executable).parent
     command = [str(here / "spark-submit"), *where, *conf, *job]
     with logged(heaps["driver"]):
-        own = os.environ | environment(settings) | {"LAKEHOUSE_TOPICS": json.dumps(settings.topics)}
+        own = os.environ | cluster.environment | environment(settings)
+        own |= {"LAKEHOUSE_TOPICS": json.dumps(settings.topics)}
         # spark-submit looks for a Python that has pyspark.
         own |= {"PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "PYSPARK_PYTHON": sys.executable}
     errors = heaps["driver"] / "errors.txt"

@@ -4,6 +4,12 @@
 # Spark puts what belongs to the two into the pod's environment, and mounts spark.properties for the driver.
 set -euo pipefail
 
+# A standalone cluster's master and workers look for its secret here.
+if [ -n "${LAKEHOUSE_SPARK_SECRET_FILE:-}" ]; then
+  _SPARK_AUTH_SECRET=$(cat "$LAKEHOUSE_SPARK_SECRET_FILE")
+  export _SPARK_AUTH_SECRET
+fi
+
 case "${1:-}" in
   driver)
     shift

@@ -3,6 +3,8 @@
     with Cluster(directory, workers=2) as cluster:
         spark-submit --master {cluster.master} --conf spark.driver.host={cluster.driver_host} ...
 
+with {cluster.environment}, the cluster's secret.
+
 They come from pyspark's own jars. Master, workers and drivers have loopback addresses of their own, none of
 which is 127.0.0.1, and the processes see neither the checkout nor its virtual environment, so what runs here
 does not depend on either. All of them die with this process.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 import urllib.request
 from collections.abc import Callable
@@ -23,13 +26,16 @@ import psutil
 import pyspark
 
 from lakehouse.errors import ServiceError
+from lakehouse.files import write_whole
 from lakehouse.sandbox.processes import Child, free_port
+from lakehouse.spark import properties
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.1
 _MASTER, _WORKERS, _DRIVERS = "127.0.0.2", "127.0.0.{}", "127.0.0.9"
 _FIRST_WORKER = 10
+_WITH_ITS_TEXT = '_SPARK_AUTH_SECRET=$(cat "$0") exec "$@"'
 
 
 class Cluster:
@@ -37,11 +43,16 @@ class Cluster:
 
     def __init__(self, directory: Path, *, workers: int = 2, cores: int = 4, memory: str = "4g") -> None:
         self.driver_host = _DRIVERS
-        self._directory = directory
+        self._directory, self._secret = directory, directory / "secret"
         self._room = ["--cores", str(cores), "--memory", memory]
         self._port, self._web_port = free_port(), free_port()
         self._master: Child | None = None
         self._workers: dict[int, Child | None] = dict.fromkeys(range(workers))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a job of lakehouse has in its environment to be let in."""
+        return {"LAKEHOUSE_SPARK_SECRET_FILE": str(self._secret)}
 
     @property
     def master(self) -> str:
@@ -50,6 +61,8 @@ class Cluster:
 
     def __enter__(self) -> Self:
         """Start everything; raises ServiceError if it does not come up within a minute."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        write_whole(self._secret, secrets.token_hex(32), mode=0o600)
         try:
             ports = ["--port", str(self._port), "--webui-port", str(self._web_port)]
             self._master = self._started("master", "master.Master", _MASTER, ports)
@@ -119,10 +132,14 @@ class Cluster:
             **({"JAVA_HOME": java} if java else {}),
         }
         cleared = ["/usr/bin/env", "-i", *(f"{key}={value}" for key, value in environment.items())]
+        told = ["/bin/sh", "-c", _WITH_ITS_TEXT, str(self._secret)]
         program = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]
-        command = [*program, "--host", host, *arguments]
+        command = [*program, "--host", host, "--properties-file", str(properties.CLUSTER), *arguments]
         return Child(
-            [*cleared, *command], directory=directory, console=directory / "console.log", with_parent=True
+            [*cleared, *told, *command],
+            directory=directory,
+            console=directory / "console.log",
+            with_parent=True,
         )
 
     def _await(self, what: str, holds: Callable[[], bool]) -> None:

@@ -239,8 +239,43 @@ def gigabytes(size: str) -> int:
 
 
 def test_everything_that_touches_the_lake_mounts_it_in_one_place() -> None:
-    for service in (one for one in SERVICES.values() if "build" in one):
-        assert service["volumes"] == [f"lake:{service['environment']['LAKEHOUSE_LAKE']}", "/tmp"]
+    for name, service in SERVICES.items():
+        if "build" in service and name != "secret":
+            assert service["volumes"][0] == f"lake:{service['environment']['LAKEHOUSE_LAKE']}"
+
+
+def test_spark_alone_knows_its_secret_and_the_server_alone_its_tokens() -> None:
+    sparks = {"spark-master", "spark-worker", *LAYERS}
+    own = {name: set(one["volumes"][1:]) - {"/tmp"} for name, one in SERVICES.items() if "build" in one}
+    assert {name: volumes for name, volumes in own.items() if volumes} == {
+        **{name: {"secrets:/secrets:ro"} for name in sparks},
+        "server": {"server:/server"},
+    }
+    assert SERVICES["secret"]["volumes"] == ["secrets:/secrets", "/tmp"]
+    files = {
+        name: one["environment"].get("LAKEHOUSE_SPARK_SECRET_FILE")
+        for name, one in SERVICES.items()
+        if "build" in one
+    }
+    assert {name for name, file in files.items() if file == "/secrets/spark"} == sparks
+    assert SERVICES["server"]["environment"]["LAKEHOUSE_SERVER_HOME"] == "/server"
+    for name in ("spark-master", "spark-worker"):
+        assert option(name, "--properties-file") == ".venv/share/lakehouse/cluster.properties"
+        assert "entrypoint" not in SERVICES[name], "the image's gives them the secret"
+    made = SERVICES["spark-master"]["depends_on"]["secret"]
+    assert made == {"condition": "service_completed_successfully"}
+
+
+def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    command = words("secret")
+    command[-1] = command[-1].replace("/secrets", str(tmp_path))
+    subprocess.run(command, check=True)
+    file = tmp_path / "spark"
+    first = file.read_text()
+    assert re.fullmatch(r"[0-9a-f]{64}\n", first)
+    assert file.stat().st_mode & 0o777 == 0o600
+    subprocess.run(command, check=True)
+    assert file.read_text() == first
 
 
 def test_the_image_has_the_version_of_the_project() -> None:

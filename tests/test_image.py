@@ -149,6 +149,23 @@ def test_a_command_runs_as_it_is_under_an_init() -> None:
     ]
 
 
+def test_a_standalone_cluster_gets_its_secret_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("hush\n")
+    script = f'exec() {{ printf "%s" "$_SPARK_AUTH_SECRET"; }}; . "{ENTRYPOINT}"'
+    done = subprocess.run(
+        ["bash", "-c", script, "entrypoint", "spark-class"],  # noqa: S607
+        env={"PATH": os.environ["PATH"], "LAKEHOUSE_SPARK_SECRET_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "hush"
+    (jar,) = (SPARK_HOME / "jars").glob("spark-core_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        assert b"_SPARK_AUTH_SECRET" in classes.read("org/apache/spark/SecurityManager$.class")
+
+
 def test_a_driver_is_spark_submit_that_listens_at_its_pods_address() -> None:
     given = (
         "--properties-file",
@@ -201,7 +218,7 @@ def test_spark_has_the_variables_and_options_that_the_entrypoint_uses() -> None:
     with zipfile.ZipFile(jar) as classes:
         constants = classes.read("org/apache/spark/deploy/k8s/Constants$.class")
         backend = classes.read("org/apache/spark/scheduler/cluster/k8s/KubernetesExecutorBackend$.class")
-    used = set(re.findall(r"SPARK_[A-Z_]+", ENTRYPOINT.read_text(encoding="utf-8"))) - {"SPARK_HOME"}
+    used = set(re.findall(r"\bSPARK_[A-Z_]+", ENTRYPOINT.read_text(encoding="utf-8"))) - {"SPARK_HOME"}
     assert used == (EXECUTOR.keys() - OPTIONS) | {"SPARK_JAVA_OPT_", "SPARK_DRIVER_BIND_ADDRESS"}
     assert sorted(name for name in used if name.encode() not in constants) == []
     options = {word for word in run_by_the_entrypoint("executor", **EXECUTOR) if re.match("--[a-z]", word)}

@@ -10,10 +10,13 @@ import copy
 import re
 import sys
 import tomllib
+import zipfile
 from collections import Counter
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import typer
 import yaml
@@ -33,6 +36,7 @@ APPLICATIONS = {name: one for name, one in OBJECTS.items() if one["kind"] == APP
 PODS = {name: pod for one in OBJECTS.values() for name, pod in pods(one).items()}
 SPARK_PODS = {name: pod for name, pod in PODS.items() if name.startswith(APPLICATION)}
 OTHER_PODS = {name: pod for name, pod in PODS.items() if name not in SPARK_PODS}
+SERVER = "Deployment lakehouse-server"
 SETTINGS: dict[str, str] = OBJECTS["ConfigMap/lakehouse"]["data"]
 
 # What a size is may differ between applications and from lakehouse/spark.properties.
@@ -49,6 +53,13 @@ SIZES = {
     "spark.driver.memoryOverhead",
     "spark.kubernetes.driver.request.cores",
     "spark.kubernetes.driver.limit.cores",
+}
+# What a standalone master alone reads.
+STANDALONE = {"spark.master.rest.enabled", "spark.ui.killEnabled"}
+POLICIES = {
+    name.removeprefix("NetworkPolicy/lakehouse-"): one["spec"]
+    for name, one in OBJECTS.items()
+    if one["kind"] == "NetworkPolicy"
 }
 
 
@@ -67,7 +78,7 @@ def images_conf() -> dict[str, str]:
         "spark.executor.extraClassPath": jars,
         "spark.sql.warehouse.dir": "/tmp/spark-warehouse",
         "spark.log.level": "WARN",
-        "spark.ui.enabled": "false",
+        "spark.blockManager.port": "7079",
     }
 
 
@@ -95,6 +106,10 @@ def test_an_object_keeps_the_schema_of_its_kind(name: str) -> None:
         ("Deployment", ("spec", "replica"), 1),
         ("Service", ("spec", "ports"), [{"port": "eighty"}]),
         ("CronJob", ("spec", "concurrencyPolicy"), ["Forbid"]),
+        ("NetworkPolicy", ("spec", "policyType"), ["Ingress"]),
+        ("NetworkPolicy", ("spec", "podSelector"), {"matchLabel": {}}),
+        ("PersistentVolumeClaim", ("spec", "accessMode"), ["ReadWriteOnce"]),
+        ("Role", ("rules",), [{"apiGroups": [""], "resource": ["pods"], "verbs": ["get"]}]),
     ],
 )
 def test_the_schemas_refuse_what_they_do_not_know(kind: str, path: tuple[str, ...], value: object) -> None:
@@ -177,8 +192,10 @@ def test_a_job_runs_until_it_is_stopped_and_is_started_again(name: str) -> None:
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_an_application_has_the_properties_that_every_cluster_needs(name: str) -> None:
     conf: dict[str, str] = APPLICATIONS[name]["spec"]["sparkConf"]
-    needed = {key: value for key, value in properties.read(properties.CLUSTER).items() if key not in SIZES}
-    assert {key: value for key, value in conf.items() if key not in SIZES} == needed | images_conf()
+    needed = properties.read(properties.CLUSTER) | images_conf()
+    assert {key: value for key, value in conf.items() if key not in SIZES} == {
+        key: value for key, value in needed.items() if key not in SIZES | STANDALONE
+    }
     assert conf.keys() >= SIZES
 
 
@@ -231,6 +248,7 @@ def test_the_only_secret_is_documented_and_has_what_is_asked_of_it() -> None:
         for pod in PODS.values()
         for container in containers(pod)
         for variable in container.get("env", ())
+        if "valueFrom" in variable
         for secret in [variable["valueFrom"]["secretKeyRef"]]
     }
     assert asked == {("lakehouse", "redis-url", "LAKEHOUSE_REDIS_URL")}
@@ -241,7 +259,9 @@ def test_the_only_secret_is_documented_and_has_what_is_asked_of_it() -> None:
 
 
 def test_who_talks_to_redis_gets_its_address() -> None:
-    with_secret = {name for name, pod in PODS.items() if any("env" in one for one in containers(pod))}
+    with_secret = {
+        name for name, pod in PODS.items() if "LAKEHOUSE_REDIS_URL" in map(itemgetter("name"), variables(pod))
+    }
     assert with_secret == {
         "Deployment lakehouse-server",
         "SparkApplication lakehouse-export, driver",
@@ -283,7 +303,110 @@ def test_a_pod_keeps_the_restricted_standard(name: str) -> None:
         }
         assert not any("hostPort" in port for port in container.get("ports", ()))
         where = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        assert where == {"lake": SETTINGS["LAKEHOUSE_LAKE"], "tmp": "/tmp"}
+        own = {"server": "/server"} if name == SERVER else {}
+        assert where == {"lake": SETTINGS["LAKEHOUSE_LAKE"], "tmp": "/tmp", **own}
+
+
+def test_tokens_lie_where_the_server_alone_writes() -> None:
+    spec = PODS[SERVER]["spec"]
+    assert [one for one in variables(PODS[SERVER]) if one["name"] == "LAKEHOUSE_SERVER_HOME"] == [
+        {"name": "LAKEHOUSE_SERVER_HOME", "value": "/server"}
+    ] * len(containers(PODS[SERVER]))
+    claims = {
+        name: {
+            one["persistentVolumeClaim"]["claimName"]
+            for one in pod["spec"]["volumes"]
+            if len(one) == 2 and "persistentVolumeClaim" in one
+        }
+        for name, pod in PODS.items()
+    }
+    assert {name for name, of_pod in claims.items() if "lakehouse-server" in of_pod} == {SERVER}
+    assert OBJECTS["Deployment/lakehouse-server"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert 'until [ -s "$LAKEHOUSE_SERVER_HOME/tokens.json" ]' in spec["initContainers"][0]["command"][-1]
+
+
+def variables(pod: Object) -> list[Object]:
+    return [one for container in containers(pod) for one in container.get("env", ())]
+
+
+def selected(selector: Object, labels: dict[str, str]) -> bool:
+    """Tell whether a selector takes labels; it has no other operator than In."""
+    equal = selector.get("matchLabels", {})
+    within = selector.get("matchExpressions", [])
+    assert selector.keys() <= {"matchLabels", "matchExpressions"}
+    assert {one["operator"] for one in within} <= {"In"}
+    return equal.items() <= labels.items() and all(labels.get(one["key"]) in one["values"] for one in within)
+
+
+def labels_of(name: str) -> dict[str, str]:
+    """Return the labels that a pod has once Spark has added its own."""
+    role = {"spark-role": name.rpartition(" ")[2]} if name in SPARK_PODS else {}
+    own: dict[str, str] = PODS[name]["metadata"]["labels"]
+    return own | role
+
+
+def allowed(name: str, direction: str) -> set[tuple[str, str]]:
+    """Return what policies allow a pod as (peers, ports): names of pods here, a namespace, or anybody."""
+    found = set()
+    for policy in POLICIES.values():
+        if selected(policy["podSelector"], labels_of(name)):
+            for rule in policy.get(direction, ()):
+                ports = " ".join(f"{one['protocol']}/{one['port']}" for one in rule["ports"])
+                for peer in rule.get("from" if direction == "ingress" else "to", [None]):
+                    found |= {(who, ports) for who in peers(peer)}
+    return found
+
+
+def peers(peer: Object | None) -> set[str]:
+    if peer is None:
+        return {"anybody"}
+    if "namespaceSelector" in peer:
+        return {"namespace " + peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]}
+    return {one.rpartition(" ")[2] for one in PODS if selected(peer["podSelector"], labels_of(one))}
+
+
+EVERYWHERE = {("namespace kube-system", "UDP/53 TCP/53"), ("namespace kafka", "TCP/9092")}
+
+
+def test_nothing_is_allowed_that_no_policy_names() -> None:
+    nothing = POLICIES["nothing"]
+    assert nothing == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_kafka_and_redis_are_reached_where_the_settings_look_for_them() -> None:
+    host, _, port = SETTINGS["LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"].rpartition(":")
+    assert (f"namespace {host.split('.')[1]}", f"TCP/{port}") in EVERYWHERE
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_reaches_and_is_reached_by_what_it_needs(name: str) -> None:
+    kind = name.rpartition(" ")[2]
+    scraped = {("namespace monitoring", f"TCP/{SETTINGS['LAKEHOUSE_TELEMETRY_PORT']}")}
+    redis = {("namespace redis", "TCP/6379")}
+    blocks = {("driver", "TCP/7079"), ("executor", "TCP/7079")}
+    reached_by: dict[str, set[tuple[str, str]]] = {
+        "driver": scraped | {("executor", "TCP/7078 TCP/7079")},
+        "executor": blocks,
+        "lakehouse-server": scraped | {("namespace ingress-nginx", "TCP/8000")},
+        "lakehouse-maintenance": set(),
+    }
+    reaches: dict[str, set[tuple[str, str]]] = {
+        "driver": redis | {("executor", "TCP/7079"), ("anybody", "TCP/443 TCP/6443")},
+        "executor": blocks | {("driver", "TCP/7078")},
+        "lakehouse-server": redis,
+        "lakehouse-maintenance": set(),
+    }
+    assert allowed(name, "ingress") == reached_by[kind]
+    assert allowed(name, "egress") == EVERYWHERE | reaches[kind]
+
+
+def test_sparks_ports_and_labels_are_those_of_the_policies() -> None:
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        constants = classes.read("org/apache/spark/deploy/k8s/Constants$.class")
+    assert [name for name in (b"spark-role", b"driver", b"executor") if name not in constants] == []
+    # sipush is how bytecode has a short number.
+    assert [port for port in (7078, 7079) if b"\x11" + port.to_bytes(2, "big") not in constants] == []
 
 
 def test_only_drivers_get_a_token_for_the_api_server() -> None:

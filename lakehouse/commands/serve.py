@@ -81,7 +81,7 @@ def serve(
     from lakehouse.serving.actions import Actions
     from lakehouse.serving.app import make_app
     from lakehouse.serving.connections import DeadlineProtocol
-    from lakehouse.serving.tokens import Tokens
+    from lakehouse.serving.tokens import tokens_of
     from lakehouse.telemetry.server import serving
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
@@ -91,7 +91,7 @@ def serve(
     certificate, proxies = _certificate(tls_cert, tls_key), networks(forwarded_by or ())
     is_https = behind_https or certificate is not None
     if require_token or not is_loopback(host):
-        tokens = Tokens(settings.home)
+        tokens = tokens_of(settings)
         if not tokens.read():
             raise SettingsError(
                 f"{host} can be reached from other machines, and there is no token; make one with "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.serving.tokens import Scope, tokens_of
 from lakehouse.streams import read_settings
 from lakehouse.terminal import echo
 
@@ -32,14 +32,14 @@ def add(
 ) -> None:
     """Add a token and print its secret, once: only its hash is kept."""
     lasts = None if days is None else timedelta(days=days)
-    echo(Tokens(read_settings().home).add(name, scope or [Scope.READ], lasts=lasts))
+    echo(tokens_of(read_settings()).add(name, scope or [Scope.READ], lasts=lasts))
 
 
 @app.command("list")
 def list_() -> None:
     """Show the tokens' names and scopes, and when they expire."""
     now = datetime.now(UTC)
-    for one in Tokens(read_settings().home).read():
+    for one in tokens_of(read_settings()).read():
         ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
         until = "" if not ends else f"; until {ends}" if one.is_valid(now) else f"; expired since {ends}"
         echo(f"{one.name}: {', '.join(one.scopes)}{until}")
@@ -48,4 +48,4 @@ def list_() -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Remove a token; a running server refuses it at once."""
-    Tokens(read_settings().home).remove(name)
+    tokens_of(read_settings()).remove(name)

@@ -53,6 +53,6 @@ def stopping_here() -> Iterator[Stop]:
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
     """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
-    with stopping_here() as stop:
-        internals.on_signals(spark, ("TERM", "INT"), stop.request)  # under spark-submit the JVM gets them
+    # Under spark-submit the JVM gets them.
+    with stopping_here() as stop, internals.on_signals(spark, ("TERM", "INT"), stop.request):
         yield stop

@@ -21,6 +21,7 @@ from typing import Any
 
 from lakehouse.errors import SettingsError
 from lakehouse.files import OWNER_ONLY, make_home, write_whole
+from lakehouse.settings import Settings
 
 _PREFIX = "lakehouse_"
 _SECRET_BYTES = 32
@@ -133,6 +134,11 @@ class Tokens:
         """Replace the file; nothing else has what it says, so it must outlive a power failure."""
         text = json.dumps([vars(one) for one in tokens], indent=1, default=datetime.isoformat)
         write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
+
+
+def tokens_of(settings: Settings) -> Tokens:
+    """Return the server's tokens: in its own home if it has one, else in that of all."""
+    return Tokens(settings.server_home or settings.home)
 
 
 def hashed(secret: str) -> str:

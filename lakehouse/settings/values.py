@@ -81,6 +81,9 @@ class Settings(KafkaSettings, BaseSettings):
         validate_default=True,
         description="Data, logs and pid files of the local services, and the lake by default.",
     )
+    server_home: Path | None = Field(
+        default=None, description="Directory that the server alone writes, with its tokens. Default: HOME."
+    )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
         description="Root of the Delta tables, any Hadoop path or a directory. Default: HOME/lake.",
@@ -286,6 +289,9 @@ class Settings(KafkaSettings, BaseSettings):
 
     spark_master: str = Field(
         default="local[*]", description="Where `lakehouse run` executes; spark-submit has --master."
+    )
+    spark_secret_file: Path | None = Field(
+        default=None, description="File with the secret of a standalone cluster, which its processes share."
     )
     driver_memory: str = Field(default="3g", pattern=r"^[0-9]+[mg]$", description="Heap of the Spark driver.")
     shuffle_partitions: int = Field(

@@ -8,6 +8,7 @@ Delta's members are in `lakehouse.tables.delta_internals`.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +18,8 @@ from itertools import groupby
 from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, is_instance_of
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_active_spark_context
 
@@ -32,7 +32,8 @@ _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
 _SQL = "org.apache.spark.sql"
 _PLANS = f"{_SQL}.catalyst.plans.logical"
 _FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
-_SIGNAL = "sun.misc.Signal"
+_SIGNAL, _HANDLER = "sun.misc.Signal", "sun.misc.SignalHandler"
+_LATCH = "java.util.concurrent.CountDownLatch"
 _USER = "org.apache.hadoop.security.UserGroupInformation"
 _SNAPPY, _ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
 
@@ -89,8 +90,8 @@ MEMBERS = (
     *members("scala.Console$", "out()", "setOutDirect(java.io.PrintStream)"),
     *members("scala.jdk.javaapi.CollectionConverters", "asJava(scala.collection.Map)"),
     *members("scala.jdk.javaapi.OptionConverters", "toScala(java.util.Optional)"),
-    *members(_SIGNAL, "new(java.lang.String)", f"handle({_SIGNAL},sun.misc.SignalHandler)"),
-    *members("sun.misc.SignalHandler", f"handle({_SIGNAL})"),
+    *members(_SIGNAL, "new(java.lang.String)", f"handle({_SIGNAL},{_HANDLER})"),
+    *members(_HANDLER, f"handle({_SIGNAL})"),
     *members(_SNAPPY, "getNativeLibraryVersion()"),
     *members(_ZSTD, "load()"),
 )
@@ -343,17 +344,18 @@ def is_stopped(spark: SparkSession) -> bool:
     return context is None or bool(context.sc().isStopped())
 
 
-def launch_as(user: str, options: Mapping[str, str]) -> None:
-    """Start Spark's JVM for a user that the system has no name for, with the options of a session.
+def launch(options: Mapping[str, str], user: str | None) -> None:
+    """Start Spark's JVM with a session's options; `user` is who runs it if the system has no name for it.
 
     Hadoop asks the system for a name before it opens a file, and fails without one, unless it has been told.
     So Spark gets its jars only afterwards.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     SparkContext._ensure_initialized(conf=conf)
-    jvm: Any = SparkContext._jvm
-    users = getattr(jvm, _USER)
-    users.setLoginUser(users.createRemoteUser(user))
+    if user is not None:
+        jvm: Any = SparkContext._jvm
+        users = getattr(jvm, _USER)
+        users.setLoginUser(users.createRemoteUser(user))
 
 
 def speak_english(spark: SparkSession) -> None:
@@ -386,23 +388,32 @@ def stop_with_jvm(spark: SparkSession) -> None:
     gateway.proc.wait()
 
 
-def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> None:
-    """Call `handle` whenever the JVM gets one of the signals, such as `TERM`, instead of what it would do."""
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-    signals, handler = static(spark, "sun.misc.Signal"), _SignalHandler(handle)
+@contextmanager
+def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
+    """Call `handle` if the JVM gets one of the signals, such as `TERM`; it never does again what it would do.
+
+    A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port, on which it asks
+    nobody for the gateway's token.
+    """
+    signals, told, over = static(spark, _SIGNAL), static(spark, _LATCH)(1), threading.Event()
+    interface = static(spark, "java.lang.Class").forName(_HANDLER)
+    handler = static(spark, "java.beans.EventHandler").create(interface, told, "countDown")
     for name in names:
         signals.handle(signals(name), handler)
 
+    def wait() -> None:
+        with suppress(Py4JError, OSError):  # the JVM has ended
+            getattr(told, "await")()
+            if not over.is_set():
+                handle()
 
-class _SignalHandler:
-    def __init__(self, handle: Callable[[], None]) -> None:
-        self._handle = handle
-
-    def handle(self, _signal: object) -> None:
-        self._handle()
-
-    class Java:
-        implements = ("sun.misc.SignalHandler",)
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        with suppress(Py4JError, OSError):
+            told.countDown()
 
 
 @contextmanager

@@ -31,8 +31,10 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     `archive`: the driver maps Spark's classes from the archive that `make setup` makes, if it is there.
     Raises ServiceError if the jars are missing.
     """
-    options = for_cluster() | read(LAPTOP)
-    # From the driver's start, as the archive has them; as a wildcard, because it depends on their order.
+    require_jars("spark")
+    options = read(CLUSTER) | read(LAPTOP)
+    # From the driver's start, as the archive has them; as a wildcard, because it depends on their order. What
+    # spark.jars lists, a driver would send to itself, encrypted.
     options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 from py4j.protocol import Py4JError
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -25,13 +26,14 @@ from lakehouse.paths import local_path
 from lakehouse.settings import Settings
 from lakehouse.spark import internals, java
 from lakehouse.spark.jars import class_archive
-from lakehouse.spark.properties import for_laptop
+from lakehouse.spark.properties import for_cluster, for_laptop
 
 _JVM_TIMEOUT_S = 120.0
 _KILL_AGAIN_S = 0.1
 _SMALL_LAKE_BYTES = 64 << 20
 _BRIEFLY = "-XX:TieredStopAtLevel=1"
 _LOOPBACK = "127.0.0.1"
+_SECRET = "spark.authenticate.secret"  # noqa: S105 - a property's name
 _OF_HOST = {"SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"}
 
 
@@ -55,9 +57,10 @@ def build_session(
         for key, value in launched.items():
             builder = builder.config(key, value)
     with _impatient(), _environment(_variables(settings)):
-        if launched and java.user() is None and not internals.is_started():
-            internals.launch_as(f"uid-{os.getuid()}", launched)
-        spark = builder.getOrCreate()
+        if not internals.is_started():
+            internals.launch(launched, f"uid-{os.getuid()}" if launched and java.user() is None else None)
+        secret = _secret(settings)
+        spark = (builder if secret is None else builder.config(_SECRET, secret)).getOrCreate()
     internals.speak_english(spark)
     _require_names(spark, settings)
     try:
@@ -170,8 +173,31 @@ def _variables(settings: Settings) -> dict[str, str]:
 
     Spark asks for the address of the host's name, which need not have one, unless it is told an address.
     """
-    is_alone = settings.spark_master.startswith("local") and not _OF_HOST & os.environ.keys()
+    is_alone = _is_local(settings) and not _OF_HOST & os.environ.keys()
     return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {})
+
+
+def _is_local(settings: Settings) -> bool:
+    return settings.spark_master.startswith("local")
+
+
+def _secret(settings: Settings) -> str | None:
+    """Return the secret of a standalone cluster, null for another master; asked for when the JVM has started.
+
+    Raises ServiceError if there is none: Spark would end with a stack trace. It is no option for `launch`,
+    because `ps` shows those.
+    """
+    master = SparkConf().get("spark.master", "") or ""
+    if not master.startswith("spark://"):
+        return None
+    if settings.spark_secret_file is None:
+        raise ServiceError(
+            f"{master} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"
+        )
+    try:
+        return settings.spark_secret_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE cannot be read: {error}") from error
 
 
 def _quoted(option: str) -> str:
@@ -193,6 +219,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     if settings.kafka_oauth_token_url:  # newer clients of Kafka ask no other address
         added.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}")
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
+    if not _is_local(settings):
+        options["spark.jars"] = for_cluster()["spark.jars"]
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,

@@ -57,7 +57,6 @@ _ON_CLUSTER = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",  # it would listen on every network of the machine
     "spark.log.level": "ERROR",
 }
 
@@ -122,7 +121,7 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
             Cluster(home / "cluster", cores=6) if plan.way == "cluster" else nullcontext() as cluster,
-            Supervisor(plan.shifts(cluster), environment) as supervisor,
+            Supervisor(plan.shifts(cluster), environment | _secret_of(cluster)) as supervisor,
         ):
             rng = Random(plan.seed)
             scene = Scene(settings, services, supervisor, rng, plan.outage, cluster)
@@ -149,6 +148,10 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         outcome.differences += found
         outcome.differences += audit_differences(environment, home / "audit")
     return outcome
+
+
+def _secret_of(cluster: Cluster | None) -> dict[str, str]:
+    return {} if cluster is None else cluster.environment
 
 
 def _submitted(layer: str, cluster: Cluster) -> list[str]:

@@ -40,14 +40,14 @@ class Installed:
     def share(self) -> Path:
         return self.prefix / "share" / "lakehouse"
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         inherited = {key: os.environ[key] for key in ("HOME", "JAVA_HOME", "LANG") if key in os.environ}
         ours = {key: value for key, value in self.place.environment.items() if key.startswith("LAKEHOUSE_")}
         path = f"{self.prefix}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
         return subprocess.run(
             command,
             cwd=self.place.home,
-            env={**inherited, **ours, "PATH": path},
+            env={**inherited, **ours, "PATH": path, **more},
             capture_output=True,
             text=True,
             timeout=500,
@@ -114,7 +114,6 @@ def test_its_jobs_run_on_a_cluster_whose_workers_know_nothing_of_it(
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
-            "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         }
         conf = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")]
@@ -129,7 +128,8 @@ def test_its_jobs_run_on_a_cluster_whose_workers_know_nothing_of_it(
             "audit": ["--stream", "metrics"],
             "expect": ["gold"],
         }.items():
-            done = installed.run("spark-submit", *where, *conf, str(jobs / f"{job}.py"), *arguments)
+            command = ["spark-submit", *where, *conf, str(jobs / f"{job}.py"), *arguments]
+            done = installed.run(*command, **cluster.environment)
             assert done.returncode == 0, f"{job}: {done.stdout[-1500:]}{done.stderr[-3000:]}"
         executors = {path.parent.parent.name for path in tmp_path.glob("work-*/app-*/*")}
         assert len(executors) == 2

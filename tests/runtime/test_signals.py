@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -35,3 +37,19 @@ def test_a_signal_asks_to_leave_and_is_handled_as_before_afterwards(
         os.kill(os.getpid(), number)
         await_(lambda: stop.requested, timeout_s=60)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_to_the_jvm_asks_to_leave_too_and_nobody_is_listened_to(spark: SparkSession) -> None:
+    """Py4j would call back through a port of this process, and take calls from any user of the machine."""
+    jvm: Any = spark._jvm
+    assert jvm is not None
+    before = listening()
+    with stopping_on_signals(spark) as stop:
+        assert listening() == before
+        os.kill(jvm.java.lang.ProcessHandle.current().pid(), signal.SIGTERM)
+        await_(lambda: stop.requested, timeout_s=60)
+
+
+def listening() -> set[int]:
+    found = psutil.Process().net_connections("tcp")
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
