@@ -195,9 +195,12 @@ def _secret(settings: Settings) -> str | None:
             f"{master} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"
         )
     try:
-        return settings.spark_secret_file.read_text(encoding="utf-8").strip()
+        secret = settings.spark_secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE cannot be read: {error}") from error
+    if not secret:
+        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE names {settings.spark_secret_file}, which is empty")
+    return secret
 
 
 def _quoted(option: str) -> str:

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import StorageLevel
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse.spark import properties
 
 _ROOT = Path(__file__).parents[2]
 _RPC_REQUEST = 3
+_MASTER = "spark://127.0.0.1:1"
 _OPEN = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
 _DRIVER = """
 import json, sys
@@ -54,6 +57,21 @@ def test_a_message_without_the_secret_is_refused_before_it_is_read(spark: SparkS
     said = answer(ports(spark)[which], b"\xac\xed\x00\x05 an object")
     assert "java.lang.IllegalArgumentException: Unknown challenge message." in said
     assert "ObjectInputStream" not in said
+
+
+def test_files_of_blocks_are_encrypted(spark: SparkSession) -> None:
+    """In local mode they lie in the temporary directory, where everybody can read them."""
+    blocks: Any = spark._jvm.org.apache.spark.SparkEnv.get().blockManager()  # type: ignore[union-attr]
+    directories = [Path(one) for one in blocks.diskBlockManager().localDirsString()]
+    word = "not-for-everybody"
+    rows = spark.range(100).select(F.concat(F.lit(word), F.col("id")))
+    rows.persist(StorageLevel.DISK_ONLY).count()
+    try:
+        files = [file for directory in directories for file in directory.glob("*/rdd_*")]
+        assert files != []
+        assert [file for file in files if word.encode() in file.read_bytes()] == []
+    finally:
+        rows.unpersist(blocking=True)
 
 
 @contextmanager
@@ -99,3 +117,25 @@ def test_a_jvm_without_the_secret_is_let_in_only_where_authentication_is_off(tmp
         # By Spark's protocol, and by SASL, which it would fall back to.
         for options in (another, another | {"spark.network.crypto.enabled": "false"}):
             assert stranger(port, options).startswith("refused: ")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("", f"{_MASTER} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"),
+        ("/dev/null", "LAKEHOUSE_SPARK_SECRET_FILE names /dev/null, which is empty"),
+    ],
+)
+def test_a_standalone_master_without_its_secret_is_a_line(tmp_path: Path, file: str, said: str) -> None:
+    own = {"LAKEHOUSE_HOME": str(tmp_path), "LAKEHOUSE_SPARK_MASTER": _MASTER}
+    done = subprocess.run(
+        [sys.executable, "-m", "lakehouse", "sql", "SELECT 1"],
+        cwd=_ROOT,
+        env=os.environ | own | ({"LAKEHOUSE_SPARK_SECRET_FILE": file} if file else {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"error: {said}"
