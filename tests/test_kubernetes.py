@@ -24,6 +24,7 @@ import yaml
 from lakehouse.cli import app
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.triggers import check_trigger
+from lakehouse.sandbox.certificates import Authority
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
 from lakehouse.spark import properties
 from lakehouse.spark.jars import jars_directory
@@ -304,6 +305,7 @@ def test_a_pod_keeps_the_restricted_standard(name: str) -> None:
         assert not any("hostPort" in port for port in container.get("ports", ()))
         where = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         own = {"server": "/server"} if name == SERVER else {}
+        own["kafka"] = "/etc/lakehouse/kafka"
         assert where == {"lake": SETTINGS["LAKEHOUSE_LAKE"], "tmp": "/tmp", **own}
 
 
@@ -323,6 +325,34 @@ def test_tokens_lie_where_the_server_alone_writes() -> None:
     assert {name for name, of_pod in claims.items() if "lakehouse-server" in of_pod} == {SERVER}
     assert OBJECTS["Deployment/lakehouse-server"]["spec"]["strategy"] == {"type": "Recreate"}
     assert 'until [ -s "$LAKEHOUSE_SERVER_HOME/tokens.json" ]' in spec["initContainers"][0]["command"][-1]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_kafkas_secrets_are_files_for_the_pods_group_that_need_not_be_there(name: str) -> None:
+    spec = PODS[name]["spec"]
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "kafka")
+    assert volume["secret"] == {"secretName": "lakehouse-kafka", "optional": True, "defaultMode": 0o440}
+    assert spec["securityContext"]["fsGroup"] == 1000
+    (mount,) = {
+        str(one) for each in containers(PODS[name]) for one in each["volumeMounts"] if one["name"] == "kafka"
+    }
+    assert mount == str({"name": "kafka", "mountPath": "/etc/lakehouse/kafka", "readOnly": True})
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert "create secret generic lakehouse-kafka --from-file=password --from-file=ca.pem" in page
+
+
+def test_the_example_of_a_secured_kafka_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "kubernetes" / "base" / "configuration.yaml").read_text(encoding="utf-8")
+    example = dict(re.findall(r"^  # (LAKEHOUSE_KAFKA_\w+): (\S+)$", text, re.MULTILINE))
+    files = {"password": "secret", "ca.pem": Authority().pem}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    for name, value in {**SETTINGS, **example}.items():
+        monkeypatch.setenv(name, value.replace("/etc/lakehouse/kafka", str(tmp_path)))
+    access = load_settings().kafka
+    assert (access.protocol, access.mechanism, access.username) == ("SASL_SSL", "SCRAM-SHA-512", "lakehouse")
+    assert access.for_librdkafka()["sasl.password"] == "secret"
+    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA_FILE"}
 
 
 def variables(pod: Object) -> list[Object]:
