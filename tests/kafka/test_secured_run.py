@@ -21,7 +21,7 @@ from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams import BY_DEFAULT
-from tests.processes import LAKEHOUSE, Process, finish, running, unused_port
+from tests.processes import BIN, LAKEHOUSE, Process, finish, running, submit, unused_port
 
 STREAMS = ("metrics", "calls", "sales", "transactions")
 TWO = ["--stream", "calls", "--stream", "sales"]
@@ -37,7 +37,6 @@ class Secured:
     admin: KafkaAccess
     user: dict[str, str]
     producer: dict[str, str]
-    spark_ui: str
 
     def produce(self, stream: str, seed: int) -> None:
         command = [LAKEHOUSE, "produce", stream, "--events", str(EVENTS), "--seed", str(seed)]
@@ -58,16 +57,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         rights = [one for one in rights_of_pipeline(BY_DEFAULT, settings) if one.is_required]
         grant(admin, "lakehouse", rights)
         grant(admin, "producer", rights_of_producer(BY_DEFAULT, settings))
-        conf, port = home.parent / "conf", unused_port()
+        conf = home.parent / "conf"
         conf.mkdir()
         events = home.parent / "events"
         events.mkdir()
         (conf / "spark-defaults.conf").write_text(
             f"spark.eventLog.enabled true\nspark.eventLog.compress false\n"
-            f"spark.eventLog.dir {events.as_uri()}\nspark.ui.enabled true\nspark.ui.port {port}\n"
+            f"spark.eventLog.dir {events.as_uri()}\n"
         )
         user = {
             **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
             "COLUMNS": "300",
             "LAKEHOUSE_HOME": str(home),  # services.json has the rest
             "LAKEHOUSE_DRIVER_MEMORY": "1g",
@@ -79,7 +79,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "LAKEHOUSE_KAFKA_SASL_USERNAME": "producer",
             "LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE": str(password),
         }
-        yield Secured(home, settings, admin, user, producer, f"http://127.0.0.1:{port}")
+        yield Secured(home, settings, admin, user, producer)
 
 
 @pytest.mark.soak
@@ -108,7 +108,10 @@ RIGHTS = (
 def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest_goes_on(
     secured: Secured, tmp_path: Path
 ) -> None:
-    with running([LAKEHOUSE, "run", "all", *TWO], secured.user, tmp_path / "run") as run:
+    port = unused_port()
+    pages = ("--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={port}")
+    command, *arguments = submit("pipeline", *TWO)
+    with running([command, *pages, *arguments], secured.user, tmp_path / "run") as run:
         run.await_output("running")
         for number, (right, step, said) in enumerate(RIGHTS):
             text = f"User:lakehouse may not {said}, says the Kafka broker"
@@ -124,7 +127,7 @@ def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest
             before = run.output.count(f"{step} works again")
             grant(secured.admin, "lakehouse", [right])
             run.await_(partial(is_more_often, run, f"{step} works again", before))
-        assert found(secured, run.everything(), *pages(secured)) == []
+        assert found(secured, run.everything(), *shown(f"http://127.0.0.1:{port}")) == []
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait() == 0, run.everything()
     caught_up = finish([LAKEHOUSE, "run", "all", "--trigger", "available-now", *TWO], secured.user)
@@ -143,15 +146,15 @@ def failing(secured: Secured) -> dict[str, str | None]:
     return {query["name"]: query["error"] for run in runs for query in run["queries"]}
 
 
-def pages(secured: Secured) -> list[str]:
+def shown(spark_ui: str) -> list[str]:
     """What Spark's own pages and its API show of the run."""
-    api = f"{secured.spark_ui}/api/v1/applications"
+    api = f"{spark_ui}/api/v1/applications"
     app = json.loads(fetched(api))[0]["id"]
     listed = fetched(f"{api}/{app}/sql?details=true&planDescription=true&length=500")
     assert "KafkaRelation" in listed
     paths = ("environment", "jobs", "stages", "executors")
-    shown = [fetched(f"{secured.spark_ui}/{path}/") for path in ("environment", "SQL", "jobs")]
-    return [listed, *(fetched(f"{api}/{app}/{path}") for path in paths), *shown]
+    pages = [fetched(f"{spark_ui}/{path}/") for path in ("environment", "SQL", "jobs")]
+    return [listed, *(fetched(f"{api}/{app}/{path}") for path in paths), *pages]
 
 
 def fetched(url: str) -> str:
