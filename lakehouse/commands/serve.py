@@ -80,7 +80,7 @@ def serve(
     from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
     from lakehouse.serving.actions import Actions
     from lakehouse.serving.app import make_app
-    from lakehouse.serving.connections import DeadlineProtocol
+    from lakehouse.serving.connections import MOST_HEAD, DeadlineProtocol
     from lakehouse.serving.tokens import tokens_of
     from lakehouse.telemetry.server import serving
 
@@ -125,6 +125,7 @@ def serve(
         server_header=False,
         http=DeadlineProtocol,
         ws="none",
+        h11_max_incomplete_event_size=MOST_HEAD,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,

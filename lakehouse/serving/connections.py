@@ -12,6 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+MOST_HEAD = 64 * 1024
 HEAD_S = 10.0
 STALLED_S = 30.0
 

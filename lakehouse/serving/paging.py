@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 Limit = Annotated[int, Query(ge=1, le=MOST, description="How many at most.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=20_000, description="`next` of the page before; the other parameters as there."),
+    Query(max_length=60_000, description="`next` of the page before; the other parameters as there."),
 ]
 
 
