@@ -148,7 +148,7 @@ class RedisView:
 
     Every row has a key of its own, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. A hash per
     `group`, `lakehouse:<table>:latest:<group>`, holds for each `member` its row with the greatest `order`:
-    the latest row is one HGET, a comparison across members one HGETALL. Values are JSON: the exported
+    the latest row is one HGET, a comparison across members HKEYS and HMGET. Values are JSON: the exported
     message, with the table's generation and the row's version. `order` is a whole number. `rows_move`: a row
     may get another key and order, by a commit that deletes one row and puts the other, and no row of its
     member lies between them. The row key is made of the table's keys; group and member are made of some of

@@ -92,14 +92,14 @@ def serve(
     is_https = behind_https or certificate is not None
     if require_token or not is_loopback(host):
         tokens = tokens_of(settings)
-        if not tokens.read():
+        if not tokens.valid():
             raise SettingsError(
                 f"{host} can be reached from other machines, and there is no token; make one with "
                 "`lakehouse tokens add NAME --scope read`, or omit --host"
                 if not is_loopback(host)
                 else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
             )
-    hosts = LOOPBACK_NAMES | {host} | set(allow_host or [])
+    hosts = LOOPBACK_NAMES | {one.lower() for one in (host, *(allow_host or ()))}
     if not (is_https or is_loopback(host)):
         echo(_IN_THE_CLEAR, err=True)
     api = make_app(

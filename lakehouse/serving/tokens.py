@@ -111,15 +111,20 @@ class Tokens:
             ) from error
         return self._tokens
 
+    def valid(self) -> list[Token]:
+        """Return the tokens that have not expired."""
+        now = self._clock()
+        return [one for one in self.read() if one.is_valid(now)]
+
     def caller(self, secret: str) -> Caller | None:
         """Return whose secret it is, null for nobody's, in a time that does not depend on the secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
         """Return whose secret has this hash, as `caller` does."""
-        found, now = None, self._clock()
-        for one in self.read():
-            if hmac.compare_digest(one.sha256, sha256) and one.is_valid(now):
+        found = None
+        for one in self.valid():
+            if hmac.compare_digest(one.sha256, sha256):
                 found = Caller(one.name, frozenset(one.scopes))
         return found
 

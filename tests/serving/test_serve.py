@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: ServedLake, 
 
 
 def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: Path) -> None:
+    Tokens(lake.settings.home).add("bob", [Scope.READ], lasts=timedelta(0))  # which has expired
     command = [LAKEHOUSE, "serve", "--host", "0.0.0.0", "--port", "0"]
     refused = subprocess.run(
         command, env=environment(lake), capture_output=True, text=True, cwd=tmp_path, check=False
