@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis import Redis
 from redis.sentinel import Sentinel
 
 from tests import redis_servers
@@ -76,7 +77,8 @@ def watched(
             redis_servers.await_port(port, process)
             return port, process
 
-        access = ("--requirepass", PASSWORD, "--masterauth", PASSWORD, *redis_servers.QUIET)
+        quiet = (*redis_servers.QUIET, "--repl-diskless-sync-delay", "0")
+        access = ("--requirepass", PASSWORD, "--masterauth", PASSWORD, *quiet)
         replication = () if certificates is None else ("--tls-replication", "yes")
         first, primary = start("primary", *access, *replication)
         second, replica = start("replica", *access, *replication, "--replicaof", "127.0.0.1", str(first))
@@ -87,8 +89,15 @@ def watched(
             port, _ = start(file.stem, str(file), "--sentinel", *replication)
             watching.append(port)
         found = Watched({first: primary, second: replica}, tuple(watching), certificates)
-        await_(lambda: _know_each_other(found), 60)
+        await_(lambda: _know_each_other(found) and _follows(found.url_of(second)), 60)
         yield found
+
+
+def _follows(replica: str) -> bool:
+    """Tell whether it has what its primary has: until then Sentinels do not let it take over."""
+    with Redis.from_url(replica) as client:
+        state: dict[str, object] = client.info("replication")
+        return state["master_link_status"] == "up"
 
 
 def _know_each_other(found: Watched) -> bool:
