@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+
+from lakehouse.sandbox.certificates import Authority
 
 QUIET = ("--save", "", "--appendonly", "no")
 _START_TIMEOUT_S = 60.0
-_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def executable() -> str:
@@ -64,7 +66,7 @@ def _await(server: subprocess.Popen[bytes], family: socket.AddressFamily, addres
 
 @dataclass(frozen=True)
 class Certificates:
-    """The certificate of a server at 127.0.0.1, and that of the authority that has signed it."""
+    """The certificate of a server on this machine, and that of the authority that has signed it."""
 
     ca: Path
     certificate: Path
@@ -77,17 +79,14 @@ class Certificates:
         return (*listening, *files, "--tls-ca-cert-file", str(self.ca), "--tls-auth-clients", "no")
 
 
-def make_certificates(directory: Path) -> Certificates:
-    """Make both in a directory, for two days."""
-    made = Certificates(*(directory / name for name in ("ca.pem", "redis.pem", "redis.key")))
-    ca_key = directory / "ca.key"
-    _openssl("-subj", "/CN=authority", "-keyout", str(ca_key), "-out", str(made.ca))
-    signed = ("-CA", str(made.ca), "-CAkey", str(ca_key), "-addext", "subjectAltName=IP:127.0.0.1")
-    _openssl("-subj", "/CN=redis", *signed, "-keyout", str(made.key), "-out", str(made.certificate))
+def make_certificates(directory: Path, *, until: datetime | None = None) -> Certificates:
+    """Make both in a directory."""
+    authority, made = (
+        Authority(),
+        Certificates(*(directory / name for name in ("ca.pem", "redis.pem", "key.pem"))),
+    )
+    certificate, key = authority.issue("redis", until=until)
+    made.ca.write_text(authority.pem)
+    made.certificate.write_text(certificate)
+    made.key.write_text(key)
     return made
-
-
-def _openssl(*options: str) -> None:
-    openssl = shutil.which("openssl")
-    assert openssl is not None, "openssl is missing"
-    subprocess.run([openssl, "req", "-x509", "-days", "2", *_KEY, *options], check=True, capture_output=True)

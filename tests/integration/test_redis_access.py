@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -152,8 +153,7 @@ def test_a_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
     with redis_servers.at_socket(tmp_path, *options) as url, sink_of(url) as sink:
         with redis.Redis.from_url(url) as client:
             client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
-            while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-                pass
+            await_(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
         for refused in (lambda: require_redis(url), lambda: sink.write([window("a", 1), window("b", 1)])):
             with pytest.raises(
                 RedisTroubleError, match="Redis is a cluster, and the export needs one server"
@@ -183,7 +183,7 @@ def secured(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
     """Host and port of a server that takes TLS and one user alone."""
     port = unused_port()
     user = ("--user", "default", "off", "--user", "lakehouse", "on", ">secret", *documented_rights())
-    options = (*certificates.options(port), *user, *redis_servers.QUIET)
+    options = (*certificates.options(port), "--bind", "127.0.0.1", "127.0.0.2", *user, *redis_servers.QUIET)
     with redis_servers.process(tmp_path_factory.mktemp("secured"), *options) as server:
         redis_servers.await_port(port, server)
         yield f"127.0.0.1:{port}"
@@ -203,7 +203,7 @@ def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates
     ("url", "said"),
     [
         ("rediss://lakehouse:secret@{at}/0", "certificate verify failed: self-signed"),
-        ("rediss://lakehouse:secret@localhost:{port}/0?ssl_ca_certs={ca}", "not valid for 'localhost'"),
+        ("rediss://lakehouse:secret@127.0.0.2:{port}/0?ssl_ca_certs={ca}", "not valid for '127.0.0.2'"),
         ("rediss://lakehouse:secret@{at}/0?ssl_ca_certs=/none", "ssl_ca_certs names /none, which does not"),
         ("redis://lakehouse:secret@{at}/0", "Connection reset by peer"),
         ("rediss://lakehouse:secret2@{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials"),
@@ -218,6 +218,16 @@ def test_what_is_wrong_with_the_access_is_one_line_without_the_password(
         require_redis(url.format(**values))
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_an_expired_certificate_is_one_line(tmp_path: Path) -> None:
+    old = redis_servers.make_certificates(tmp_path, until=datetime.now(UTC) - timedelta(days=1))
+    port = unused_port()
+    with redis_servers.process(tmp_path, *old.options(port), *redis_servers.QUIET) as server:
+        redis_servers.await_port(port, server)
+        with pytest.raises(ServiceError, match=r"^no Redis at .* certificate has expired") as caught:
+            require_redis(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={old.ca}")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
