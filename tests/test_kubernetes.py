@@ -443,6 +443,13 @@ def test_only_drivers_get_a_token_for_the_api_server() -> None:
     without = {name for name, pod in PODS.items() if pod["spec"].get("automountServiceAccountToken") is False}
     assert PODS.keys() - without == {name for name in PODS if name.endswith(", driver")}
     assert OBJECTS["ServiceAccount/lakehouse"]["automountServiceAccountToken"] is False
+    rights = {
+        resource: set(rule["verbs"])
+        for rule in OBJECTS["Role/lakehouse-driver"]["rules"]
+        for resource in rule["resources"]
+    }
+    assert rights.keys() == {"pods", "services", "configmaps", "persistentvolumeclaims"}
+    assert rights["persistentvolumeclaims"] == {"get", "list", "watch"}
     binding = OBJECTS["RoleBinding/lakehouse-driver"]
     assert f"Role/{binding['roleRef']['name']}" in OBJECTS
     assert [f"ServiceAccount/{one['name']}" for one in binding["subjects"]] == [
