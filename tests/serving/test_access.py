@@ -20,7 +20,8 @@ from lakehouse.serving.access import Access, is_loopback
 from lakehouse.serving.limits import Bodies, Rate, network_of
 from lakehouse.serving.problems import Problem
 from lakehouse.serving.sessions import Sessions
-from lakehouse.serving.tokens import Caller, Scope, Tokens
+from lakehouse.serving.tokens import Caller, Scope, Tokens, tokens_of
+from lakehouse.settings import load_settings
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import ServedLake
 
@@ -44,6 +45,19 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
     assert tokens.caller(secret) is None
     with pytest.raises(SettingsError, match="there is no token ada"):
         tokens.remove("ada")
+
+
+def test_a_server_with_a_home_of_its_own_keeps_its_tokens_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors write HOME on a cluster, and whoever writes tokens may do everything."""
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "shared"))
+    monkeypatch.setenv("LAKEHOUSE_SERVER_HOME", str(tmp_path / "own"))
+    added = CliRunner().invoke(tokens_command, ["add", "ada"])
+    caller = tokens_of(load_settings()).caller(added.stdout.strip())
+    assert caller == Caller("ada", frozenset({Scope.READ}))
+    assert [path.name for path in tmp_path.glob("*/tokens.json")] == ["tokens.json"]
+    assert (tmp_path / "own" / "tokens.json").is_file()
 
 
 @pytest.mark.parametrize("content", ["", '[{"name": "ada", "sha'])
