@@ -188,6 +188,34 @@ def test_a_letter_is_reached_and_left_by_keys_alone(filled: ServedLake, page: Pa
 
 
 @pytest.mark.soak
+def test_a_large_record_is_shown_piece_by_piece(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late", value=b"x" * 300_000)])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/{LETTER}")
+        page.wait("document.querySelector('.record')?.innerText.includes('bytes 0 to 262,144 of 300,000')")
+        page.click(".record button", "Next")
+        page.wait(
+            "document.querySelector('.record').innerText.includes('bytes 262,144 to 300,000 of 300,000')"
+        )
+        page.click(".record button", "Hex")
+        page.wait("document.querySelector('pre.lines').textContent.startsWith('40000  78 78')")
+        page.click(".record button", "Show")  # the key
+        page.wait("document.querySelectorAll('pre.lines')[1]?.textContent.startsWith('0000  ff')")
+
+
+@pytest.mark.soak
+def test_an_action_is_stopped_from_its_dialog(lake: ServedLake, page: Page, tmp_path: Path) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "late")])
+    with serving(lake, tmp_path / "log") as (_, url):
+        page.go(f"{url}/{LETTER}")
+        page.click(".buttons button", "Dry run")
+        page.click("dialog button", "Dry run")
+        page.wait("document.querySelector('dialog .danger:not([hidden])')")
+        page.click("dialog button", "Stop")
+        page.wait("document.querySelector('dialog .said').innerText.includes('local stopped it.')")
+
+
+@pytest.mark.soak
 def test_a_server_that_wants_a_token_is_told_one_once(filled: ServedLake, page: Page, tmp_path: Path) -> None:
     secret = Tokens(filled.settings.home).add("ada", [Scope.READ])
     with serving(filled, tmp_path / "log", "--require-token") as (_, url):
