@@ -8,7 +8,6 @@ severity is `fail`, which closes a gate and makes the command exit with 1, or `w
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -120,15 +119,15 @@ def _counts(rows: int, unexpected: int) -> dict[str, Any]:
 
 
 def _examples(rows: DataFrame) -> list[str]:
-    """Return the first rows as JSON in HTML: Great Expectations' pages print them without escaping."""
+    """Return the first rows as JSON."""
     found = QueryResult(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
     examples = (dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found))
-    return [html.escape(json.dumps(one, ensure_ascii=False)) for one in examples]
+    return [json.dumps(one, ensure_ascii=False) for one in examples]
 
 
 def read_example(text: str) -> dict[str, Any]:
     """Return the columns of a row that breaks an expectation, from its result."""
-    example: dict[str, Any] = json.loads(html.unescape(text))
+    example: dict[str, Any] = json.loads(text)
     return example
 
 
