@@ -127,6 +127,9 @@ def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest
             before = run.output.count(f"{step} works again")
             grant(secured.admin, "lakehouse", [right])
             run.await_(partial(is_more_often, run, f"{step} works again", before))
+        before = run.output.count("bronze.call_metrics batch")
+        secured.produce("calls", 300)
+        run.await_(partial(is_more_often, run, "bronze.call_metrics batch", before))
         assert found(secured, run.everything(), *shown(f"http://127.0.0.1:{port}")) == []
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait() == 0, run.everything()
