@@ -193,7 +193,7 @@ def first_rows(
         both = kept if best is None else pa.concat_tables([best, kept])
         if both.num_rows:
             indices = pc.sort_indices(both, list(order.columns.items()))[:most]
-            best = _not_too_large(both.take(indices))
+            best = both.take(indices[: _fitting(both, indices)])
             has_more = has_more or best.num_rows < both.num_rows
     return FirstRows([] if best is None else as_rows(best, columns), has_more)
 
@@ -268,14 +268,14 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
     raise TableAwayError(f"a row group has no row {at:,} more")
 
 
-def _not_too_large(rows: pa.Table) -> pa.Table:
-    """Return the first rows, up to so many bytes; what comes after them does so in any larger table, too."""
+def _fitting(rows: pa.Table, indices: pa.Array) -> int:
+    """Return how many of these rows fit into a page, at least one; what comes after them never will."""
+    if rows.nbytes <= MOST_BYTES:
+        return len(indices)
     left, number = MOST_BYTES, 0
-    if rows.nbytes <= left:
-        return rows
-    while number < rows.num_rows and (left := left - rows.slice(number, 1).nbytes) >= 0:
+    while number < len(indices) and (left := left - rows.slice(indices[number].as_py(), 1).nbytes) >= 0:
         number += 1
-    return rows.slice(0, max(1, number))
+    return max(1, number)
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
