@@ -88,8 +88,10 @@ def test_what_the_services_keep_is_for_their_owner_alone(
     session_settings: Settings, services: Endpoints
 ) -> None:
     home = session_settings.home
-    places = [home / "redis", home / "kafka", home / "logs"]
-    found = [*places, *(path for place in places for path in place.rglob("*")), services_file(home)]
+    places, logs = [home / "redis", home / "kafka"], home / "logs"
+    own = (path for name in ("redis*", "kafka*") for path in logs.glob(name))
+    kept = (path for place in places for path in place.rglob("*"))
+    found = [*places, *kept, logs, *own, services_file(home)]
     assert len(found) > 20
     assert [path for path in found if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
     assert services.redis
