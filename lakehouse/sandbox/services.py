@@ -282,6 +282,7 @@ def _await_answer(
                 f"within {_START_TIMEOUT_S:.0f} s; see {service.log}, and run `lakehouse services down`"
             )
         time.sleep(_POLL_S)
+    interrupts.check()  # one may have come while the service was asked
 
 
 def _bring_down(
