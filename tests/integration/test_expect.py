@@ -217,8 +217,10 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     assert "✓✗✗✓✓" in line
     assert "3 of 5" in line
 
-    events = newest(lake.lake, limit=10)
-    assert [(event.kind, event.actor) for event in events] == [("expect", "lakehouse expect")] * 5
+    events = [
+        one for one in newest(lake.lake, limit=20) if one.kind == "expect"
+    ]  # others fill this lake, too
+    assert [event.actor for event in events] == ["lakehouse expect"] * 5
     assert [event.message for event in events] == [
         "expectations of 2 tables: all hold",
         "expectations of 2 tables: 1 do NOT hold",
