@@ -53,10 +53,10 @@ _RENEWED_AT = 0.8  # of its life
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A consumer of kafka-python; `options` are its own."""
+    """A consumer of kafka-python; `options` are its own, and go over the access's properties."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
-        super().__init__(**_arguments(access), **options)
+        super().__init__(**_arguments(access) | options)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]

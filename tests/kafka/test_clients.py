@@ -1,0 +1,47 @@
+"""Clients with every property that the settings allow: those that a client sets itself are its own."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from dataclasses import replace
+
+from lakehouse.kafka.access import CLIENT_PROPERTIES
+from lakehouse.kafka.offsets import OffsetLooker
+from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.topics import create_topics
+from lakehouse.sandbox.services import Endpoints
+from lakehouse.sinks.kafka import read_group
+from lakehouse.sinks.transactional import Reached, Record, Transactions
+from lakehouse.telemetry.broker import Broker
+
+PROPERTIES = {
+    "client.dns.lookup": "use_all_dns_ips",
+    "client.id": "tests",
+    "client.rack": "here",
+    "connections.max.idle.ms": "180000",
+    "metadata.max.age.ms": "180000",
+    "reconnect.backoff.max.ms": "2000",
+    "reconnect.backoff.ms": "50",
+    "request.timeout.ms": "20000",
+    "retry.backoff.ms": "100",
+    "sasl.oauthbearer.extensions": "",
+    "ssl.endpoint.identification.algorithm": "https",
+}
+
+
+def test_every_client_takes_every_property(services: Endpoints) -> None:
+    topic, group = f"properties-{uuid.uuid4().hex[:8]}", "lakehouse-properties"
+    assert set(PROPERTIES) == set(CLIENT_PROPERTIES)
+    access = replace(services.access, properties=PROPERTIES)
+
+    require_broker(access)
+    assert create_topics(access, {topic: 1}) == [topic]
+    with closing(Transactions(access, group, timeout_s=30)) as producer:
+        producer.commit([Record(topic, b"k", b"v")], (topic, Reached(3, "note")))
+
+    assert read_group(access, group, topic) == Reached(3, "note")
+    with closing(OffsetLooker(access, topic)) as looker:
+        ((first, end),) = looker.look().values()
+    with closing(Broker(access)) as broker:
+        assert broker.ends([topic])[topic][0].end == end > first
