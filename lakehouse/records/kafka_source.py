@@ -44,7 +44,6 @@ APART = 1_000
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
-_COMMITTED = {"isolation.level": "read_committed"}
 _FIRST_GREGORIAN_MS = -12_219_292_800_000  # 1582-10-15
 _LAST_OF_SPARK_MS = (2**63 - 1) // 1000
 _FOUND = StructType([*RECORDS.fields[:6], StructField("ms", LongType()), RECORDS["timestamp_type"]])
@@ -96,16 +95,17 @@ def read_between(
         json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
         for side in (0, 1)
     )
+    client = access.for_spark()
     options = {
-        **access.for_spark(),
-        **{f"kafka.{name}": value for name, value in _COMMITTED.items()},
+        **client,
+        "kafka.isolation.level": "read_committed",
         # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
         # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "1" if singly else "1000",
         # Executors keep consumers by the name of their group. By default each read has a group of its own,
         # and would connect anew. Nothing is committed to it, and it needs no right.
-        **({} if singly else {"kafka.group.id": _group(access)}),
+        **({} if singly else {"kafka.group.id": _group(client)}),
         "assign": json.dumps({topic: sorted(ranges)}),
         "startingOffsets": first,
         "endingOffsets": end,
@@ -133,7 +133,12 @@ def read_apart(
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(
-        spark, access.for_java() | _COMMITTED, first.topic, first.partition, span, most_bytes=most_bytes
+        spark,
+        access.for_java() | {"isolation.level": "read_committed"},
+        first.topic,
+        first.partition,
+        span,
+        most_bytes=most_bytes,
     )
     named = [dict(zip(_FOUND.names, one, strict=True)) for one in found]
     rows = spark.createDataFrame(pa.Table.from_pylist(named, _ARROW), _FOUND)
@@ -156,13 +161,13 @@ def invalid(error: BaseException) -> Place | None:
     return Place(topic, int(partition), int(offset))
 
 
-def _group(access: KafkaAccess) -> str:
-    """Return a name for what is read by this access with these secrets.
+def _group(client: Mapping[str, str]) -> str:
+    """Return a name for what is read with these properties of a client, and their secrets.
 
     Spark fails, and prints both, if a consumer that was kept under a name has other properties. The name
     gives no secret away: it is different in every process.
     """
-    said = json.dumps(access.for_java(), sort_keys=True).encode()
+    said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
 
 
