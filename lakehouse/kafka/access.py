@@ -60,6 +60,17 @@ _ALLOWED = {
     )
 }
 CLIENT_PROPERTIES = tuple(sorted(_ALLOWED))
+_SETTINGS = {
+    "protocol": "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL",
+    "mechanism": "LAKEHOUSE_KAFKA_SASL_MECHANISM",
+    "username": "LAKEHOUSE_KAFKA_SASL_USERNAME",
+    "password": "LAKEHOUSE_KAFKA_SASL_PASSWORD",
+    "token_url": "LAKEHOUSE_KAFKA_OAUTH_TOKEN_URL",
+    "scope": "LAKEHOUSE_KAFKA_OAUTH_SCOPE",
+    "ca": "LAKEHOUSE_KAFKA_SSL_CA",
+    "certificate": "LAKEHOUSE_KAFKA_SSL_CERTIFICATE",
+    "key": "LAKEHOUSE_KAFKA_SSL_KEY",
+}
 
 
 @dataclass(frozen=True)
@@ -90,9 +101,6 @@ class KafkaAccess:
     def __str__(self) -> str:
         return self.servers
 
-    def __hash__(self) -> int:
-        return hash((self.servers, self.protocol, self.mechanism, self.username))
-
     @property
     def is_sasl(self) -> bool:
         """Whether a name and a secret are asked for."""
@@ -121,20 +129,20 @@ class KafkaAccess:
         }
         is_oauth = self.mechanism == "OAUTHBEARER"
         if given and not self.is_sasl:
-            names = ", ".join(_setting(name) for name in sorted(given))
+            names = ", ".join(_SETTINGS[name] for name in sorted(given))
             raise SettingsError(
-                f"{names} set, which {_setting('protocol')}={self.protocol} does not use; "
+                f"{names} set, which {_SETTINGS['protocol']}={self.protocol} does not use; "
                 "use SASL_SSL, or SASL_PLAINTEXT without encryption"
             )
         if self.is_sasl:
             needed = ["mechanism", "username", "password", *(["token_url"] if is_oauth else [])]
-            missing = [_setting(name) for name in needed if name not in given]
+            missing = [_SETTINGS[name] for name in needed if name not in given]
             if missing:
                 raise SettingsError(
-                    f"{_setting('protocol')}={self.protocol} needs {', '.join(missing)} as well"
+                    f"{_SETTINGS['protocol']}={self.protocol} needs {', '.join(missing)} as well"
                 )
             if not is_oauth and given & {"token_url", "scope"}:
-                raise SettingsError(f"{_setting('token_url')} and _SCOPE are for the mechanism OAUTHBEARER")
+                raise SettingsError(f"{_SETTINGS['token_url']} and _SCOPE are for the mechanism OAUTHBEARER")
         self._check_certificates()
         unknown = sorted(set(self.properties) - set(_ALLOWED))
         if unknown:
@@ -145,17 +153,17 @@ class KafkaAccess:
 
     def _check_certificates(self) -> None:
         pem = {name: _text(getattr(self, name)) for name in ("ca", "certificate", "key")}
-        given = [_setting(name) for name, text in pem.items() if text]
+        given = [_SETTINGS[name] for name, text in pem.items() if text]
         if given and not self.is_tls:
             raise SettingsError(
-                f"{', '.join(given)} set, which {_setting('protocol')}={self.protocol} does not use; "
+                f"{', '.join(given)} set, which {_SETTINGS['protocol']}={self.protocol} does not use; "
                 "use SSL or SASL_SSL"
             )
         if bool(pem["certificate"]) != bool(pem["key"]):
-            raise SettingsError(f"{_setting('certificate')} and {_setting('key')} go together")
+            raise SettingsError(f"{_SETTINGS['certificate']} and {_SETTINGS['key']} go together")
         if pem["key"] and not any(one in pem["key"] for one in _PKCS8):
             raise SettingsError(
-                f"{_setting('key')} is no PKCS#8 key in PEM, which Java needs; "
+                f"{_SETTINGS['key']} is no PKCS#8 key in PEM, which Java needs; "
                 "`openssl pkcs8 -topk8 -nodes -in KEY` makes one"
             )
         if self.is_tls:
@@ -298,21 +306,3 @@ def _quoted(text: str) -> str:
     """Quote a value as java.io.StreamTokenizer reads it, by which JAAS options are parsed."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
-
-
-def _setting(name: str) -> str:
-    """Return the variable of a field."""
-    return _SETTINGS[name]
-
-
-_SETTINGS = {
-    "protocol": "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL",
-    "mechanism": "LAKEHOUSE_KAFKA_SASL_MECHANISM",
-    "username": "LAKEHOUSE_KAFKA_SASL_USERNAME",
-    "password": "LAKEHOUSE_KAFKA_SASL_PASSWORD",
-    "token_url": "LAKEHOUSE_KAFKA_OAUTH_TOKEN_URL",
-    "scope": "LAKEHOUSE_KAFKA_OAUTH_SCOPE",
-    "ca": "LAKEHOUSE_KAFKA_SSL_CA",
-    "certificate": "LAKEHOUSE_KAFKA_SSL_CERTIFICATE",
-    "key": "LAKEHOUSE_KAFKA_SSL_KEY",
-}
