@@ -53,7 +53,7 @@ def warn_of_services(
 def _warn_of_unlimited_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
-    """Tell of topics in whose records have no limit of size or of timestamp."""
+    """Tell of topics whose records have no limit of their size in memory, or of their timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     found = unlimited(settings.kafka, topics)
     if found.untold:

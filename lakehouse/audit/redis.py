@@ -116,8 +116,8 @@ class _Look:
         """Compare the latest row of every member of a group; `gold` are the rows as of the version.
 
         Members with changes since that version are in flight, and so is a call that was closed and is open
-        again. If gold has not changed the latest row within
-        the time to live, Redis may have none, or another one.
+        again. If gold has not changed the latest row within the time to live, Redis may have none, or another
+        one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
