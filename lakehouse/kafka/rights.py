@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
 from kafka.admin import (
     ACL,
-    ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
     ResourcePattern,
-    ResourcePatternFilter,
     ResourceType,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 
 from lakehouse.kafka.access import KafkaAccess
-from lakehouse.kafka.clients import Admin
-from lakehouse.kafka.refusals import asking
+from lakehouse.kafka.topics import administering
 
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]
 
-_TIMEOUT_S = 30.0
 _OPERATIONS = {
     "Read": ACLOperation.READ,
     "Write": ACLOperation.WRITE,
@@ -69,32 +64,18 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password.encode())
         for user, password in passwords.items()
     ]
-    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
+    with administering(admin, "Alter") as client:
         client.alter_user_scram_credentials(changes)
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
     """Grant rights to a user; those that are there already stay. Raises ServiceError."""
-    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
-        client.create_acls([_acl(user, right) for right in rights])
+    with administering(admin, "Alter") as client:
+        client.create_acls([as_acl(user, right) for right in rights])
 
 
-def revoke(admin: KafkaAccess, user: str, right: Right) -> None:
-    """Take a right away from a user. Raises ServiceError."""
-    one = _acl(user, right)
-    pattern = one.resource_pattern
-    gone = ACLFilter(
-        one.principal,
-        one.host,
-        one.operation,
-        one.permission_type,
-        ResourcePatternFilter(pattern.resource_type, pattern.resource_name, pattern.pattern_type),
-    )
-    with asking(admin, {"cluster": "Alter the cluster"}), closing(Admin(admin, _TIMEOUT_S)) as client:
-        client.delete_acls([gone])
-
-
-def _acl(user: str, right: Right) -> ACL:
+def as_acl(user: str, right: Right) -> ACL:
+    """Return the right as the client has it."""
     pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
     return ACL(
         f"User:{user}",

@@ -45,7 +45,7 @@ def create_topics(
     """
     if not partitions:
         return []
-    with _admin(access) as admin:
+    with administering(access) as admin:
         refused, missing = list[ServiceError](), dict[str, int]()
         for found in admin.describe_topics(list(partitions)):
             name, code = str(found["name"]), int(found["error_code"])
@@ -120,7 +120,7 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
     (packing,) = _UNPACKED
     names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic, names) for topic in topics]
-    with _admin(access) as admin:
+    with administering(access) as admin:
         answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL) if asked else {}
     found = {
         topic: {name: config["value"] for name, config in configs.items()}
@@ -156,7 +156,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
     Raises ServiceError if it does not answer: an AccessDeniedError if it denies to describe the topic.
     """
-    with _admin(access) as admin:
+    with administering(access) as admin:
         (found,) = admin.describe_topics([name])
         error = for_code(found["error_code"])
         if error is UnknownTopicOrPartitionError:
@@ -196,7 +196,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
     If the broker does not tell, because that needs a permission, Kafka's defaults apply. The brokers of a
     cluster are assumed to agree. Raises ServiceError if none answers.
     """
-    with _admin(access) as admin:
+    with administering(access) as admin:
         brokers = [one for one in admin.describe_cluster()["brokers"] if not one.get("is_fenced")]
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]
         if brokers:
@@ -219,10 +219,11 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
 
 
 @contextmanager
-def _admin(access: KafkaAccess) -> Iterator[Admin]:
+def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
+    """Yield an admin client, by which this is done to the cluster; raises ServiceError as `asking` does."""
     require_listening(access)
     with (
-        asking(access, {"cluster": "Describe the cluster"}),
+        asking(access, {"cluster": f"{what} the cluster"}),
         closing(Admin(access, _REQUEST_TIMEOUT_S)) as admin,
     ):
         yield admin

@@ -18,7 +18,7 @@ from lakehouse.errors import AccessDeniedError, ServiceError
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.rights import Right, grant, revoke, set_passwords
+from lakehouse.kafka.rights import Right, grant, set_passwords
 from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.sandbox import services
 from lakehouse.sandbox.broker import by_certificate
@@ -29,6 +29,7 @@ from lakehouse.settings import load_settings
 from lakehouse.sinks.kafka import read_group
 from lakehouse.sinks.transactional import Reached, Record, Transactions
 from lakehouse.telemetry.broker import Broker
+from tests.kafka.revoking import revoke
 
 GROUP = "lakehouse-export-a"
 PATIENCE_S = 10.0
