@@ -4,11 +4,6 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-fail() {
-  echo "setup: $*" >&2
-  exit 1
-}
-
 . scripts/packages.sh
 
 for name in chromium chromium-browser google-chrome; do

@@ -1,4 +1,9 @@
-# What takes root, by apt where that is possible, and else named in one line. To be sourced; needs `fail`.
+# What takes root, by apt where that is possible, and else named in one line. To be sourced.
+
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
 
 install_package() { # PACKAGE, WHAT FOR
   if ! command -v apt-get >/dev/null; then

@@ -5,11 +5,6 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-fail() {
-  echo "setup: $*" >&2
-  exit 1
-}
-
 . scripts/packages.sh
 
 if command -v promtool >/dev/null && command -v prometheus >/dev/null; then

@@ -4,11 +4,6 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-fail() {
-  echo "setup: $*" >&2
-  exit 1
-}
-
 . scripts/packages.sh
 
 # The server's own file, under the name of a tool: Debian's package of the tools starts no service.

@@ -9,11 +9,6 @@ venv=$1
 python=${PYTHON:-python3}
 cd "$(dirname "$0")/.."
 
-fail() {
-  echo "setup: $*" >&2
-  exit 1
-}
-
 . scripts/packages.sh
 
 java_version() {
