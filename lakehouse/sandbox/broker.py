@@ -13,7 +13,6 @@ from lakehouse.files import write_whole
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import accepts_connections, require_broker
 from lakehouse.kafka.rights import set_passwords
-from lakehouse.sandbox.certificates import make_security
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.spark import java
@@ -202,6 +201,8 @@ class KafkaServer(Service):
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
     def _secured(self, port: int, controller: str) -> dict[str, str]:
+        from lakehouse.sandbox.certificates import make_security  # noqa: PLC0415 - a tenth of a second
+
         make_security(self.security, (ADMIN, PIPELINE, PRODUCER))
         second = free_port(other_than=port)
         write_whole(self.directory / "second-port", str(second))
