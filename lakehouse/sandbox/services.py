@@ -66,14 +66,15 @@ class Endpoints:
     @property
     def access(self) -> KafkaAccess:
         """How the broker is reached."""
-        secured = from_files(dict(self.security))
-        return KafkaSettings.model_validate({"kafka_bootstrap_servers": self.kafka, **secured}).kafka
+        return KafkaSettings.model_validate(self._of_kafka()).kafka
 
     @property
     def update(self) -> dict[str, Any]:
         """The same as an update of Settings."""
-        secured = from_files(dict(self.security))
-        return {"kafka_bootstrap_servers": self.kafka, "redis_url": SecretStr(self.redis), **secured}
+        return {"redis_url": SecretStr(self.redis), **self._of_kafka()}
+
+    def _of_kafka(self) -> dict[str, Any]:
+        return {"kafka_bootstrap_servers": self.kafka, **from_files(dict(self.security))}
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,13 @@ def _bring_up(
     brief: bool = False,
     secure: bool = False,
 ) -> tuple[Endpoints, list[Service]]:
-    was_open = not _kafka(settings).is_secured
+    former = _kafka(settings)
     services = _services(settings, brief=brief, secure=secure)
     started: list[tuple[Service, Child]] = []
     with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
         try:
-            if secure and was_open:
-                _refuse_open_broker(services)
+            if secure and not former.secure:
+                _refuse_open_broker(former)
             records = _adopt(services, interrupts, on_progress)
             missing = [service for service in services if service.name not in records]
             # Foreseeable failures come here, before anything is started.
@@ -203,12 +204,11 @@ def _bring_up(
     return Endpoints(**endpoints, security=security), [service for service, _ in started]
 
 
-def _refuse_open_broker(services: Sequence[Service]) -> None:
-    for service in services:
-        if service.name == KafkaServer.name and find_process(service, read_record(service)) is not None:
-            raise ServiceError(
-                "kafka: it runs without security; stop it by `lakehouse services down` and start it again"
-            )
+def _refuse_open_broker(kafka: KafkaServer) -> None:
+    if find_process(kafka, read_record(kafka)) is not None:
+        raise ServiceError(
+            "kafka: it runs without security; stop it by `lakehouse services down` and start it again"
+        )
 
 
 def _adopt(
@@ -340,7 +340,7 @@ def _write_endpoints(settings: Settings) -> None:
                 "pid": record.pid,
                 "data": str(service.data),
                 "log": str(service.log),
-                **({"settings": service.settings()} if service.settings() else {}),
+                **({"settings": found} if (found := service.settings()) else {}),
             }
     path = services_file(settings.home)
     if entries:
