@@ -8,11 +8,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from lakehouse.sandbox.certificates import Authority
+from tests.certificates import Certified
 
 QUIET = ("--save", "", "--appendonly", "no")
 _START_TIMEOUT_S = 60.0
@@ -64,29 +62,8 @@ def _await(server: subprocess.Popen[bytes], family: socket.AddressFamily, addres
         time.sleep(0.02)
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """The certificate of a server on this machine, and that of the authority that has signed it."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-    def options(self, port: int) -> tuple[str, ...]:
-        """Return the options of a server that listens at the port by TLS alone."""
-        files = ("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key))
-        listening = ("--port", "0", "--tls-port", str(port))
-        return (*listening, *files, "--tls-ca-cert-file", str(self.ca), "--tls-auth-clients", "no")
-
-
-def make_certificates(directory: Path, *, until: datetime | None = None) -> Certificates:
-    """Make both in a directory."""
-    authority, made = (
-        Authority(),
-        Certificates(*(directory / name for name in ("ca.pem", "redis.pem", "key.pem"))),
-    )
-    certificate, key = authority.issue("redis", until=until)
-    made.ca.write_text(authority.pem)
-    made.certificate.write_text(certificate)
-    made.key.write_text(key)
-    return made
+def tls_options(files: Certified, port: int) -> tuple[str, ...]:
+    """Return the options of a server that listens at the port by TLS alone."""
+    own = ("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
+    listening = ("--port", "0", "--tls-port", str(port))
+    return (*listening, *own, "--tls-ca-cert-file", str(files.authority), "--tls-auth-clients", "no")

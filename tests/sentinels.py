@@ -12,9 +12,9 @@ from redis import Redis
 from redis.sentinel import Sentinel
 
 from tests import redis_servers
+from tests.certificates import Certified
 from tests.pipeline import await_
 from tests.processes import unused_port
-from tests.redis_servers import Certificates
 
 NAME, PASSWORD, SENTINELS_PASSWORD = "lakehouse-1", "of-the-servers", "of-the-sentinels"
 _CONFIGURATION = f"""\
@@ -33,14 +33,14 @@ class Watched:
 
     servers: dict[int, subprocess.Popen[bytes]]
     sentinels: tuple[int, ...]
-    certificates: Certificates | None
+    certificates: Certified | None
 
     @property
     def url(self) -> str:
         """What LAKEHOUSE_REDIS_URL is set to."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         scheme = "redis" if self.certificates is None else "rediss"
-        tls = "" if self.certificates is None else f"&ssl_ca_certs={self.certificates.ca}"
+        tls = "" if self.certificates is None else f"&ssl_ca_certs={self.certificates.authority}"
         place = f"{scheme}+sentinel://:{PASSWORD}@{hosts}/{NAME}/3"
         return f"{place}?sentinel_password={SENTINELS_PASSWORD}{tls}"
 
@@ -48,11 +48,15 @@ class Watched:
         """What leads to one of the servers, whatever it is."""
         if self.certificates is None:
             return f"redis://:{PASSWORD}@127.0.0.1:{port}/3"
-        return f"rediss://:{PASSWORD}@127.0.0.1:{port}/3?ssl_ca_certs={self.certificates.ca}"
+        return f"rediss://:{PASSWORD}@127.0.0.1:{port}/3?ssl_ca_certs={self.certificates.authority}"
 
     def asked(self) -> Sentinel:
         """A client of the Sentinels."""
-        tls = {} if self.certificates is None else {"ssl": True, "ssl_ca_certs": str(self.certificates.ca)}
+        tls = (
+            {}
+            if self.certificates is None
+            else {"ssl": True, "ssl_ca_certs": str(self.certificates.authority)}
+        )
         hosts = [("127.0.0.1", port) for port in self.sentinels]
         options = {"password": SENTINELS_PASSWORD, **tls}
         return Sentinel(hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
@@ -64,15 +68,17 @@ class Watched:
 
 
 @contextmanager
-def watched(
-    directory: Path, *, sentinels: int, certificates: Certificates | None = None
-) -> Iterator[Watched]:
+def watched(directory: Path, *, sentinels: int, certificates: Certified | None = None) -> Iterator[Watched]:
     """Run them until the end of the block, which begins once all know each other."""
     with ExitStack() as running:
 
         def start(name: str, *options: str) -> tuple[int, subprocess.Popen[bytes]]:
             port = unused_port()
-            at = ("--port", str(port)) if certificates is None else certificates.options(port)
+            at = (
+                ("--port", str(port))
+                if certificates is None
+                else redis_servers.tls_options(certificates, port)
+            )
             process = running.enter_context(redis_servers.process(directory / name, *options, *at))
             redis_servers.await_port(port, process)
             return port, process

@@ -6,15 +6,10 @@ import base64
 import re
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
@@ -24,6 +19,7 @@ from lakehouse.kafka.access import KafkaAccess
 from lakehouse.settings import load_settings
 from tests import processes
 from tests.alerts import receiver as servers
+from tests.certificates import Certified, certified
 
 BODY = '{"what": "größer"}'.encode()
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
@@ -37,28 +33,12 @@ def server() -> Iterator[servers.Receiver]:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1, signed by itself, and its key."""
-    key, name, now = ec.generate_private_key(ec.SECP256R1()), x509.Name([]), datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return files
+def own(tmp_path: Path) -> Certified:
+    return certified(tmp_path)
 
 
-def pem(certificate: tuple[Path, Path]) -> SecretStr:
-    return SecretStr(certificate[0].read_text(encoding="utf-8"))
+def authority_of(files: Certified) -> SecretStr:
+    return SecretStr(files.authority.read_text(encoding="utf-8"))
 
 
 def documented() -> Callable[[str, Any, bytes], bool]:
@@ -137,28 +117,26 @@ def test_no_redirect_is_followed(server: servers.Receiver, status: int) -> None:
     assert [got.method for got in server.requests] == ["POST"]
 
 
-def test_only_the_authorities_of_the_file_are_trusted(
-    server: servers.Receiver, certificate: tuple[Path, Path]
-) -> None:
-    server.use_tls(*certificate)
+def test_only_the_authorities_of_the_file_are_trusted(server: servers.Receiver, own: Certified) -> None:
+    server.use_tls(own.certificate, own.key)
     with pytest.raises(AwayError, match="certificate verify failed"):
         Receiver(server.url, PLAIN).post(BODY, "e-1")
-    Receiver(server.url, Posting(ca=pem(certificate))).post(BODY, "e-2")
+    Receiver(server.url, Posting(ca=authority_of(own))).post(BODY, "e-2")
     assert [got.headers["Idempotency-Key"] for got in server.requests] == ["e-2"]
 
 
 def test_a_proxy_is_told_its_own_credentials_and_nothing_of_the_webhook(
-    server: servers.Receiver, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    server: servers.Receiver, own: Certified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    server.use_tls(*certificate)
+    server.use_tls(own.certificate, own.key)
     url = server.url.replace("https://", "https://user:secret@")
     with servers.proxying() as proxy:
-        how = Posting(ca=pem(certificate), proxy=SecretStr(f"http://me:mine@{proxy.address}"))
+        how = Posting(ca=authority_of(own), proxy=SecretStr(f"http://me:mine@{proxy.address}"))
         Receiver(url, how).post(BODY, "e-1")
         monkeypatch.setenv("https_proxy", f"http://{proxy.address}")
-        Receiver(url, Posting(ca=pem(certificate))).post(BODY, "e-2")
+        Receiver(url, Posting(ca=authority_of(own))).post(BODY, "e-2")
     first, second = proxy.requests
     assert (first.path, second.path) == (server.address, server.address)
     mine = base64.b64encode(b"me:mine").decode()
@@ -168,16 +146,16 @@ def test_a_proxy_is_told_its_own_credentials_and_nothing_of_the_webhook(
 
 
 def test_secrets_and_authorities_are_files_that_may_change(
-    server: servers.Receiver, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: servers.Receiver, own: Certified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {name: tmp_path / name for name in ("SECRET", "CA")}
     for name, file in files.items():
         monkeypatch.setenv(f"LAKEHOUSE_ALERT_WEBHOOK_{name}_FILE", str(file))
     files["SECRET"].write_text(SECRET + "\n", encoding="utf-8")
-    files["CA"].write_text(pem(certificate).get_secret_value(), encoding="utf-8")
+    files["CA"].write_text(authority_of(own).get_secret_value(), encoding="utf-8")
     how = posting(load_settings())
     assert SECRET not in repr(how)
-    server.use_tls(*certificate)
+    server.use_tls(own.certificate, own.key)
     made = Receiver(server.url, how)
     made.post(BODY, "e-1")
     files["SECRET"].write_text(OTHER + "\n", encoding="utf-8")

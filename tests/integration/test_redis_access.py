@@ -31,9 +31,9 @@ from lakehouse.sinks import (
 from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
 from lakehouse.surroundings import warn_of_services
 from tests import redis_servers
+from tests.certificates import Certified, certified
 from tests.pipeline import await_
 from tests.processes import ROOT, unused_port
-from tests.redis_servers import Certificates
 from tests.sentinels import NAME, Watched, watched
 
 TTL_S, GENERATION = 600, 1
@@ -174,23 +174,30 @@ def test_a_replica_is_refused_in_one_line(tmp_path: Path, of: str | None) -> Non
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return redis_servers.make_certificates(tmp_path_factory.mktemp("certificates"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+    return certified(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def secured(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def secured(certificates: Certified, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Host and port of a server that takes TLS and one user alone."""
     port = unused_port()
     user = ("--user", "default", "off", "--user", "lakehouse", "on", ">secret", *documented_rights())
-    options = (*certificates.options(port), "--bind", "127.0.0.1", "127.0.0.2", *user, *redis_servers.QUIET)
+    options = (
+        *redis_servers.tls_options(certificates, port),
+        "--bind",
+        "127.0.0.1",
+        "127.0.0.2",
+        *user,
+        *redis_servers.QUIET,
+    )
     with redis_servers.process(tmp_path_factory.mktemp("secured"), *options) as server:
         redis_servers.await_port(port, server)
         yield f"127.0.0.1:{port}"
 
 
-def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates: Certificates) -> None:
-    url = f"rediss://lakehouse:secret@{secured}/2?ssl_ca_certs={certificates.ca}"
+def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates: Certified) -> None:
+    url = f"rediss://lakehouse:secret@{secured}/2?ssl_ca_certs={certificates.authority}"
     require_redis(url)
     assert doubts_of_redis(url) == []
     with sink_of(url) as sink, sink.filling():
@@ -211,9 +218,9 @@ def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates
     ],
 )
 def test_what_is_wrong_with_the_access_is_one_line_without_the_password(
-    secured: str, certificates: Certificates, url: str, said: str
+    secured: str, certificates: Certified, url: str, said: str
 ) -> None:
-    values = {"at": secured, "port": secured.partition(":")[2], "ca": certificates.ca}
+    values = {"at": secured, "port": secured.partition(":")[2], "ca": certificates.authority}
     with pytest.raises(ServiceError, match=said.format(**values)) as caught:
         require_redis(url.format(**values))
     assert "\n" not in str(caught.value)
@@ -221,12 +228,14 @@ def test_what_is_wrong_with_the_access_is_one_line_without_the_password(
 
 
 def test_an_expired_certificate_is_one_line(tmp_path: Path) -> None:
-    old = redis_servers.make_certificates(tmp_path, until=datetime.now(UTC) - timedelta(days=1))
+    old = certified(tmp_path, until=datetime.now(UTC) - timedelta(days=1))
     port = unused_port()
-    with redis_servers.process(tmp_path, *old.options(port), *redis_servers.QUIET) as server:
+    with redis_servers.process(
+        tmp_path, *redis_servers.tls_options(old, port), *redis_servers.QUIET
+    ) as server:
         redis_servers.await_port(port, server)
         with pytest.raises(ServiceError, match=r"^no Redis at .* certificate has expired") as caught:
-            require_redis(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={old.ca}")
+            require_redis(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={old.authority}")
     assert "\n" not in str(caught.value)
 
 
@@ -271,7 +280,7 @@ def test_what_is_wrong_with_sentinels_is_one_line_without_a_password(
 @pytest.mark.parametrize("how", ["killed", "asked for"])
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
 def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
-    tmp_path: Path, certificates: Certificates, how: str, *, has_tls: bool
+    tmp_path: Path, certificates: Certified, how: str, *, has_tls: bool
 ) -> None:
     """Replication is asynchronous, and a former primary takes rows for a while: the new one is filled."""
     rows = [window(f"service-{number}", 1) for number in range(2000)]

@@ -9,7 +9,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -21,9 +20,9 @@ from cryptography.hazmat.primitives import serialization
 
 from lakehouse.commands.serve import networks
 from lakehouse.errors import SettingsError
-from lakehouse.sandbox.certificates import Authority
 from lakehouse.serving.connections import DeadlineProtocol
 from lakehouse.serving.tls import Certificate
+from tests.certificates import certified
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LARGE = b"x" * 16_000_000
@@ -135,23 +134,6 @@ def test_only_a_named_proxy_says_for_whom_it_asks(proxy: str, client: bytes) -> 
         forwarded = b"X-Forwarded-For: 198.51.100.9, 192.0.2.7\r\nConnection: close\r\n\r\n"
         one.sendall(HEAD.replace(b"/ ", b"/who ") + forwarded)
         assert b"".join(iter(partial(one.recv, 1000), b"")).endswith(client)
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A certificate of localhost with its key, and the authority that signed it, as files."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-
-def certified(directory: Path, name: str = "ada") -> Certified:
-    authority, found = Authority(), (directory / f"{name}.{kind}" for kind in ("crt", "key", "ca"))
-    files = Certified(*found)
-    for path, text in zip(vars(files).values(), (*authority.issue(name), authority.pem), strict=True):
-        path.write_text(text)
-    return files
 
 
 def who_answers(server: uvicorn.Server, trusted: Path) -> str:

@@ -26,8 +26,8 @@ from lakehouse.errors import SettingsError
 from lakehouse.events import EventLog, Kind, note, noting
 from lakehouse.ops.event_table import append
 from lakehouse.serving.tokens import Scope, Tokens
+from tests.certificates import certified
 from tests.serving.lakes import ServedLake, minute
-from tests.serving.test_connections import certified
 from tests.streams import METRICS_1M
 
 LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))

@@ -1,0 +1,28 @@
+"""Certificates of servers on this machine, as files, from an authority that nobody else has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from lakehouse.sandbox.certificates import Authority
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate of localhost and 127.0.0.1 with its key, and the authority that signed it, as files."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+def certified(directory: Path, name: str = "ada", *, until: datetime | None = None) -> Certified:
+    """Make all three in a directory."""
+    authority, found = Authority(), (directory / f"{name}.{kind}" for kind in ("crt", "key", "ca"))
+    files = Certified(*found)
+    texts = (*authority.issue(name, until=until), authority.pem)
+    for path, text in zip(vars(files).values(), texts, strict=True):
+        path.write_text(text)
+    return files
