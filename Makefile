@@ -21,12 +21,14 @@ test: setup ## Run the tests; services are started and stopped by them (make soa
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
+	@$(BIN)/python -m lakehouse.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
+	@$(BIN)/python -m lakehouse.spark.installing s3
 	@echo "soak: seed $(SEED)"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)

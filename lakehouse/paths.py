@@ -10,9 +10,11 @@ import re
 from pathlib import Path
 
 _OF_THIS_MACHINE = "file:"
-_AS_S3 = ("s3a://", "s3n://")
+_S3A = "s3a://"
+_OTHER_S3 = ("s3://", "s3n://")
 # deltalake looks elsewhere (%41 is an A to it, and a backslash a slash), or refuses the path.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
+_MISREAD_URL = re.compile(r"[^!-~]|[%?#\\\[\]{}]|(?<!:)//")
 
 
 def lake_address(given: str) -> str:
@@ -20,12 +22,28 @@ def lake_address(given: str) -> str:
 
     Raises ValueError if some reader would not find the tables below it.
     """
-    if not given or not is_local(given):
+    if not given:
         return given
+    if not is_local(given):
+        return _of_store(given)
     if given.startswith(_OF_THIS_MACHINE):
         of_tables(Path(location(given)))
         return given
     return str(of_tables(Path(given)))
+
+
+def _of_store(given: str) -> str:
+    """Return a URL without a slash at its end, S3's with the name that Hadoop's client has."""
+    url = given.rstrip("/")
+    for name in _OTHER_S3:
+        if url.startswith(name):
+            url = _S3A + url.removeprefix(name)
+    if is_on_s3(url) and (misread := _MISREAD_URL.search(url)):
+        raise ValueError(
+            f"{misread[0]!r} is in {url!r}, and not every reader of tables would find that place; choose "
+            "another one"
+        )
+    return url
 
 
 def of_tables(path: Path) -> Path:
@@ -58,7 +76,12 @@ def location(path: str) -> str:
         if rest.startswith("//"):
             rest = rest[2:].partition("/")[2]  # without the host, which is this machine
         return f"/{rest.lstrip('/')}"
-    return f"s3://{path[len(_AS_S3[0]) :]}" if path.startswith(_AS_S3) else path
+    return f"s3://{path.removeprefix(_S3A)}" if is_on_s3(path) else path
+
+
+def is_on_s3(path: str) -> bool:
+    """Tell whether a path is one of S3."""
+    return path.startswith(_S3A)
 
 
 def is_local(path: str) -> bool:

@@ -53,8 +53,8 @@ def packages(lock: str) -> Iterator[tuple[Component, str]]:
         yield component, marker.strip()
 
 
-def runtime_jars(configurations: Sequence[str] = ("spark", "kafka")) -> Iterator[Component]:
-    """Yield the jars of these configurations, all of which `lakehouse setup` fetches."""
+def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> Iterator[Component]:
+    """Yield the jars of these configurations, all of which `lakehouse setup --s3` fetches."""
     lock = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
     for digest, path, group in map(str.split, lock.splitlines()):
         if Path(path).parts[0] not in configurations:
@@ -109,7 +109,7 @@ def image() -> dict[str, Any]:
     """Return the bill of the image: the packages whose markers hold there, and what is below them."""
     text = DOCKERFILE.read_text(encoding="utf-8")
     version = re.findall(r"FROM python:([\d.]+)", text)[0]
-    fetched = re.findall(r"-m lakehouse\.spark\.installing ([a-z ]*)&&", text)[0].split()
+    fetched = re.findall(r"-m lakehouse\.spark\.installing ([a-z0-9 ]*)&&", text)[0].split()
     jars = runtime_jars(fetched) if fetched else runtime_jars()
     there = IMAGE | {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
     kept = [component for component, marker in _python() if not marker or Marker(marker).evaluate(there)]

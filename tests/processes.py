@@ -139,11 +139,19 @@ def closed_port() -> Iterator[int]:
 
 def unused_port() -> int:
     """A port for a server to listen on, of those that the kernel gives to nobody who does not ask for it."""
+    return unused_ports(1)[0]
+
+
+def unused_ports(many: int) -> list[int]:
+    """As many such ports, each another one."""
     first = 10_000 + os.getpid() % 10_000  # another one in each worker
+    found: list[int] = []
     for port in range(first, first + 1000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):
-                return port
+                found.append(port)
+        if len(found) == many:
+            return found
     raise AssertionError("a thousand ports are in use")
 
 

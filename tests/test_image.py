@@ -110,8 +110,8 @@ def test_what_installs_stays_behind_and_everything_is_locked() -> None:
 
 def test_the_local_services_stay_out_of_the_image() -> None:
     (fetch,) = [line for line in stages()[0] if "lakehouse.spark.installing" in line]
-    assert re.search(r"-m lakehouse\.spark\.installing spark &&", fetch)
-    assert {name.partition("/")[0] for name in checksums(["spark"])} == {"spark"}
+    assert re.search(r"-m lakehouse\.spark\.installing spark s3 &&", fetch)
+    assert {name.partition("/")[0] for name in checksums(["spark", "s3"])} == {"spark", "s3"}
     locked = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
     assert re.findall(r"^redis\w*", locked, re.MULTILINE) == ["redis"]
     assert "redis-server" not in "\n".join(map("\n".join, stages()))

@@ -66,7 +66,8 @@ POLICIES = {
 
 def images_conf() -> dict[str, str]:
     """Return the options that follow from the image and from these manifests."""
-    jars = f"{workdir()}/.venv/{jars_directory().relative_to(sys.prefix).as_posix()}/spark/*"
+    directory = f"{workdir()}/.venv/{jars_directory().relative_to(sys.prefix).as_posix()}"
+    jars = f"{directory}/spark/*:{directory}/s3/*"
     return {
         "spark.kubernetes.container.image": image(),
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",

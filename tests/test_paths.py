@@ -31,7 +31,6 @@ from tests.streams import METRICS_1M
         ("file://localhost/a/lake", "/a/lake"),
         ("file:///a/l%20k e#1", "/a/l%20k e#1"),
         ("s3a://bucket/lake", "s3://bucket/lake"),
-        ("s3n://bucket/lake", "s3://bucket/lake"),
         ("gs://bucket/lake", "gs://bucket/lake"),
         ("dbfs:/bucket", "dbfs:/bucket"),
         ("/a:b/lake", "/a:b/lake"),
@@ -102,7 +101,19 @@ def test_a_name_that_a_reader_would_take_for_another_is_refused(scheme: str, sig
     said = re.escape(f"{sign!r} is in the path {f'/a/x{sign}y'!r}")
     with pytest.raises(ValueError, match=said):
         lake_address(f"{scheme}/a/x{sign}y")
-    assert lake_address(f"s3a://bucket/x{sign}y") == f"s3a://bucket/x{sign}y"
+
+
+@pytest.mark.parametrize("sign", ["%41", "%", " ", "é", "?", "#", "\\", "\n", "[", "//"])
+def test_a_place_in_an_object_store_that_a_reader_would_take_for_another_is_refused(sign: str) -> None:
+    with pytest.raises(ValueError, match="choose another one"):
+        lake_address(f"s3a://bucket/x{sign}y")
+
+
+@pytest.mark.parametrize(
+    "given", ["s3a://bucket/lake", "s3a://bucket/lake/", "s3://bucket/lake", "s3n://bucket/lake/"]
+)
+def test_a_lake_on_s3_has_the_name_that_hadoop_s_client_has_for_it(given: str) -> None:
+    assert lake_address(given) == "s3a://bucket/lake"
 
 
 def test_a_relative_lake_and_one_of_a_home_are_absolute(

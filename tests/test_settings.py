@@ -372,14 +372,53 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(monkeypatch: pytest.Mon
     assert (settings.redis_port, settings.kafka_port) == (0, 19092)
 
 
-@pytest.mark.parametrize("lake", ["s3a://bucket/lake", "s3://bucket/lake"])
-def test_a_lake_on_s3_is_for_one_writer_and_says_so(monkeypatch: pytest.MonkeyPatch, lake: str) -> None:
-    monkeypatch.setenv("LAKEHOUSE_LAKE", lake)
-    with pytest.raises(SettingsError, match="LAKEHOUSE_LAKE_HAS_ONE_WRITER=true"):
-        load_settings()
+def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("hidden\n")
+    monkeypatch.setenv("LAKEHOUSE_S3_ENDPOINT", "http://127.0.0.1:8333")
+    monkeypatch.setenv("LAKEHOUSE_S3_ACCESS_KEY", "me")
+    monkeypatch.setenv("LAKEHOUSE_S3_SECRET_KEY_FILE", str(tmp_path / "key"))
+    settings = load_settings()
 
-    monkeypatch.setenv("LAKEHOUSE_LAKE_HAS_ONE_WRITER", "true")
-    assert load_settings().lake == lake
+    assert "hidden" not in f"{settings!r}{settings.s3!r}"
+    assert settings.s3.for_hadoop() == {
+        "fs.s3a.endpoint": "http://127.0.0.1:8333",
+        "fs.s3a.endpoint.region": "us-east-1",
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.access.key": "me",
+        "fs.s3a.secret.key": "hidden",
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
+    assert settings.s3.for_environment() == {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:8333",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "me",
+        "AWS_SECRET_ACCESS_KEY": "hidden",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def test_a_lake_on_s3_without_a_key_leaves_it_to_awss_provider_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_S3_REGION", "eu-central-1")
+    settings = load_settings()
+    assert settings.s3.for_hadoop() == {"fs.s3a.endpoint.region": "eu-central-1"}
+    assert settings.s3.for_environment() == {"AWS_REGION": "eu-central-1"}
+
+
+def test_a_temporary_key_has_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN"):
+        monkeypatch.setenv(f"LAKEHOUSE_S3_{name}", name)
+    found = load_settings().s3.for_hadoop()
+    assert found["fs.s3a.session.token"] == "SESSION_TOKEN"
+    assert found["fs.s3a.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
+
+
+def test_half_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_S3_ACCESS_KEY", "me")
+    with pytest.raises(SettingsError, match="belong together"):
+        load_settings()
 
 
 def test_a_topic_that_no_stream_has_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from lakehouse.spark.installing import install
+from lakehouse.spark.installing import BY_DEFAULT, install
 from lakehouse.terminal import Console
 
 app = typer.Typer()
 
 
 @app.command()
-def setup() -> None:
+def setup(
+    *,
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Also what a lake on s3a:// needs: 13 MB of jars, and a compilation.")
+    ] = False,
+) -> None:
     """Fetch the runtime jars, and write the properties that spark-submit takes.
 
     Needed once after `pip install`; a rerun changes nothing. Everything goes into share/lakehouse of the
     virtual environment, where the jobs are too.
     """
     console = Console(soft_wrap=True)
-    share = install(console.print)
+    share = install(console.print, (*BY_DEFAULT, "s3") if s3 else BY_DEFAULT)
     console.print(f"jars, jobs and properties are in {share}")
     console.print("  lakehouse run all")
     console.print(f"  spark-submit --properties-file {share}/laptop.properties {share}/jobs/bronze.py")

@@ -60,7 +60,7 @@ def sql(
             raise SettingsError("--engine duckdb can only read; leave it out to change tables")
         _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
         return
-    with open_lake(settings, "lakehouse sql") as lake:
+    with open_lake(settings, "lakehouse sql", reads_only=not write) as lake:
         register(lake, streams, statement=statement)
         try:
             with holding_gold(lake, streams, statement) if write else nullcontext():

@@ -39,12 +39,7 @@ def load_settings() -> Settings:
         raise SettingsError(f"{error}; a table is JSON in the environment") from None
     settings = _with_defaults(settings)
     settings.kafka.check()
-    if settings.lake.startswith(("s3:", "s3a:", "s3n:")) and not settings.lake_has_one_writer:
-        raise SettingsError(
-            f"lake: on {settings.lake} two applications would lose each other's commits, because Delta's log "
-            "store for S3 only knows those of its own process. Set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one "
-            "application alone ever writes there (`lakehouse run all`, and no writing command beside it)"
-        )
+    settings.s3.check()
     return settings
 
 

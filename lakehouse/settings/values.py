@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from lakehouse.paths import absolute, lake_address, of_tables
 from lakehouse.settings.kafka import KafkaSettings
 from lakehouse.settings.redis_url import parse_redis_url
+from lakehouse.settings.s3 import S3Settings
 
 ENV_PREFIX = "LAKEHOUSE_"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
@@ -71,7 +72,7 @@ def _signing(secrets: SecretStr) -> SecretStr:
     return secrets
 
 
-class Settings(KafkaSettings, BaseSettings):
+class Settings(KafkaSettings, S3Settings, BaseSettings):
     """What a user can choose. Times are in seconds (`_s`); see the table in docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
@@ -90,7 +91,10 @@ class Settings(KafkaSettings, BaseSettings):
     )
     lake_has_one_writer: bool = Field(
         default=False,
-        description="Required for a lake on s3a://: only one application ever writes there.",
+        description=(
+            "For a store of S3 without conditional writes: only one application ever writes there, which a "
+            "lock in the lake then makes sure of."
+        ),
     )
     redis_url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),

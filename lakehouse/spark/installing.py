@@ -3,9 +3,10 @@
 Jars are resolved from ivy.xml by the Ivy that pyspark ships, into a cache of the user's. They are checked
 twice: by Ivy against the repository's checksums, and here against the SHA-256 of every jar in jars.sha256.
 
-    python -m lakehouse.spark.installing [spark] [kafka]
+    python -m lakehouse.spark.installing [spark] [kafka] [s3]
 
-brings those of Spark, of the local broker, or both.
+brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. Those of S3
+include one that is compiled here of Scala source, by the compiler among pyspark's own jars.
 """
 
 from __future__ import annotations
@@ -27,22 +28,34 @@ from lakehouse.errors import ServiceError
 from lakehouse.files import sync
 from lakehouse.printable import indented
 from lakehouse.spark import java, properties
-from lakehouse.spark.jars import CONFIGURATIONS, Configuration, checksums, jars_directory, share_directory
+from lakehouse.spark.jars import (
+    CONFIGURATIONS,
+    Configuration,
+    checksums,
+    jars_directory,
+    log_store,
+    log_store_source,
+    require_jars,
+    share_directory,
+)
 
+BY_DEFAULT: tuple[Configuration, ...] = ("spark", "kafka")
 _FEW_LINES = 12
 
 
 def install(
     say: Callable[[str], object] = lambda _text: None,
-    configurations: Sequence[Configuration] = CONFIGURATIONS,
+    configurations: Sequence[Configuration] = BY_DEFAULT,
 ) -> Path:
     """Fetch missing jars, write the properties, and return the directory of both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
-    fetched, or if one differs from its checksum.
+    fetched, if one differs from its checksum, or if the log store for S3 cannot be compiled.
     """
     try:
         _fetch(say, configurations)
+        if "s3" in configurations:
+            _compile(say)
         share = share_directory()
         properties.write(share / "cluster.properties", properties.for_cluster())
         properties.write(share / "laptop.properties", properties.for_laptop(archive=True))
@@ -64,7 +77,7 @@ def lock_jars() -> None:
     groups = _groups()
     text = "".join(f"{_digest(found / name)}  ./{name}  {groups[name]}\n" for name in names)
     Path(__file__).with_name("jars.sha256").write_text(text, encoding="utf-8")
-    _replace(jars_directory(), found)
+    _replace(found, CONFIGURATIONS)
 
 
 def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]) -> None:
@@ -80,7 +93,7 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
         raise ServiceError(
             f"{wrong[0]} is not the jar that jars.sha256 lists; delete {_cache()} and run this again"
         )
-    _replace(target, found)
+    _replace(found, configurations)
 
 
 def _resolved(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Path:
@@ -138,17 +151,48 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _replace(target: Path, found: Path) -> None:
+def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
+    """Put the directories of resolved jars in the places of those before."""
     for jar in found.rglob("*.jar"):
         sync(jar)
-    shutil.rmtree(target, ignore_errors=True)
-    found.chmod(0o755)
-    found.rename(target)
+    jars_directory().mkdir(exist_ok=True)
+    for name in configurations:
+        shutil.rmtree(jars_directory() / name, ignore_errors=True)
+        (found / name).rename(jars_directory() / name)
+    found.rmdir()
+
+
+def _compile(say: Callable[[str], object]) -> None:
+    """Compile the log store for S3, if that has not been done for this version of it."""
+    target = log_store()
+    if target.is_file():
+        return
+    say("compiling the log store for S3 (some seconds)")
+    pysparks = Path(pyspark.__file__).parent / "jars"
+    needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *(target.parent).glob("*.jar")]
+    with tempfile.TemporaryDirectory(prefix="s3-", dir=share_directory()) as directory:
+        source, made = Path(directory, "ConditionalLogStore.scala"), Path(directory, target.name)
+        source.write_text(log_store_source(), encoding="utf-8")
+        compiler = [java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn"]
+        done = subprocess.run(
+            [*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), str(source)],
+            env=os.environ | java.ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not made.is_file():
+            told = "\n".join((done.stdout + done.stderr).split("\n")[:_FEW_LINES])
+            raise ServiceError(f"the log store for S3 could not be compiled:\n{told}")
+        for former in target.parent.glob("lakehouse-storage-*.jar"):
+            former.unlink()
+        sync(made)
+        made.rename(target)
 
 
 if __name__ == "__main__":
     try:
         named = [one for one in CONFIGURATIONS if one in sys.argv[1:]]
-        install(lambda text: sys.stderr.write(f"setup: {text}\n"), named or CONFIGURATIONS)
+        install(lambda text: sys.stderr.write(f"setup: {text}\n"), named or BY_DEFAULT)
     except ServiceError as error:
         raise SystemExit("\n".join(indented(f"setup: {error}"))) from error

@@ -458,6 +458,13 @@ def default_file_system(context: SparkContext) -> str:
     return str(java.hadoopConfiguration().get("fs.defaultFS"))
 
 
+def configure_hadoop(spark: SparkSession, properties: Mapping[str, str]) -> None:
+    """Set properties of Hadoop's that a command line must not show."""
+    java: Any = spark.sparkContext._jsc
+    for name, value in properties.items():
+        java.hadoopConfiguration().set(name, value)
+
+
 def hadoop_path(spark: SparkSession, path: str) -> Any:
     """Return a path of Hadoop's."""
     return static(spark, "org.apache.hadoop.fs.Path")(path)
@@ -465,7 +472,12 @@ def hadoop_path(spark: SparkSession, path: str) -> Any:
 
 def file_system(spark: SparkSession, path: Any) -> Any:
     """Return Hadoop's file system of a path of Hadoop's."""
-    return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
+    return path.getFileSystem(hadoop_configuration(spark))
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """Return Hadoop's configuration, with the session's own properties."""
+    return java_session(spark).sessionState().newHadoopConf()
 
 
 def paths_in(spark: SparkSession, statuses: Any) -> str:
@@ -482,7 +494,7 @@ def text_in(spark: SparkSession, stream: Any) -> str:
 def atomic_file(spark: SparkSession, path: Any) -> Any:
     """Begin a file as Spark writes checkpoint files, and return its stream; closing it publishes the file."""
     directory = path.getParent()
-    configuration = java_session(spark).sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     manager = static(spark, _FILES).create(directory, configuration)
     manager.mkdirs(directory)
     return manager.createAtomic(path, True)  # noqa: FBT003 - over an existing one

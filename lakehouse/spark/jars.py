@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from importlib import resources
@@ -10,8 +11,8 @@ from typing import Literal
 
 from lakehouse.errors import ServiceError
 
-Configuration = Literal["spark", "kafka"]
-CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka")
+Configuration = Literal["spark", "kafka", "s3"]
+CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
 
 
 def share_directory() -> Path:
@@ -30,19 +31,41 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted.
+    """Return every jar of a configuration, sorted; of s3, the log store that is compiled here is the last.
 
-    Raises ServiceError if a jar that jars.sha256 lists is missing. `lakehouse setup` compares the contents
-    once; only names are checked here, because this runs at every start.
+    Raises ServiceError if one is missing. `lakehouse setup` compares the contents once; only names are
+    checked here, because this runs at every start.
     """
-    expected = [jars_directory() / name for name in checksums([configuration])]
+    expected = _expected(configuration)
     missing = [path for path in expected if not path.is_file()]
     if missing:
+        command = "lakehouse setup --s3" if configuration == "s3" else "lakehouse setup"
         raise ServiceError(
             f"{len(missing)} of {len(expected)} {configuration} jars are missing from "
-            f"{jars_directory() / configuration}, {missing[0].name} first; run `lakehouse setup`"
+            f"{jars_directory() / configuration}, {missing[0].name} first; run `{command}`"
         )
     return expected
+
+
+def has_jars(configuration: Configuration) -> bool:
+    """Tell whether every jar of a configuration is there."""
+    return all(path.is_file() for path in _expected(configuration))
+
+
+def log_store() -> Path:
+    """Return the path of the jar that `lakehouse setup --s3` compiles of this version's Scala source."""
+    digest = hashlib.sha256(log_store_source().encode()).hexdigest()
+    return jars_directory() / "s3" / f"lakehouse-storage-{digest[:8]}.jar"
+
+
+def log_store_source() -> str:
+    """Return the Scala source of the log store for S3."""
+    return resources.files("lakehouse.spark").joinpath("ConditionalLogStore.scala").read_text("utf-8")
+
+
+def _expected(configuration: Configuration) -> list[Path]:
+    listed = [jars_directory() / name for name in checksums([configuration])]
+    return [*listed, log_store()] if configuration == "s3" else listed
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakehouse.files import write_whole
-from lakehouse.spark.jars import class_archive, jars_directory, require_jars
+from lakehouse.spark.jars import class_archive, has_jars, jars_directory, require_jars
 
 CLUSTER = Path(__file__).parents[1] / "spark.properties"
 LAPTOP = Path(__file__).parents[1] / "laptop.properties"
@@ -21,8 +21,12 @@ _JAVA = "spark.driver.extraJavaOptions"
 
 
 def for_cluster() -> dict[str, str]:
-    """Return the properties of a job on any cluster; raises ServiceError if the jars are missing."""
-    return read(CLUSTER) | {"spark.jars": ",".join(map(str, require_jars("spark")))}
+    """Return the properties of a job on any cluster, with the jars of S3 if they are installed.
+
+    Raises ServiceError if those of Spark are missing.
+    """
+    jars = [*require_jars("spark"), *(require_jars("s3") if has_jars("s3") else [])]
+    return read(CLUSTER) | {"spark.jars": ",".join(map(str, jars))}
 
 
 def for_laptop(*, archive: bool) -> dict[str, str]:
@@ -36,6 +40,8 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     # From the driver's start, as the archive has them; as a wildcard, because it depends on their order. What
     # spark.jars lists, a driver would send to itself, encrypted.
     options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
+    if has_jars("s3"):
+        options["spark.jars"] = ",".join(map(str, require_jars("s3")))
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
         options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'

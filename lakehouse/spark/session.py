@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import make_private
-from lakehouse.paths import local_path
+from lakehouse.paths import is_on_s3, local_path
 from lakehouse.settings import Settings
 from lakehouse.spark import internals, java
-from lakehouse.spark.jars import class_archive
+from lakehouse.spark.jars import class_archive, require_jars
 from lakehouse.spark.properties import for_cluster, for_laptop
 
 _JVM_TIMEOUT_S = 120.0
@@ -62,6 +62,7 @@ def build_session(
         secret = _secret(settings)
         spark = (builder if secret is None else builder.config(_SECRET, secret)).getOrCreate()
     internals.speak_english(spark)
+    internals.configure_hadoop(spark, settings.s3.for_hadoop() if is_on_s3(settings.lake) else {})
     _require_names(spark, settings)
     try:
         internals.load_codecs(spark)
@@ -174,7 +175,9 @@ def _variables(settings: Settings) -> dict[str, str]:
     Spark asks for the address of the host's name, which need not have one, unless it is told an address.
     """
     is_alone = _is_local(settings) and not _OF_HOST & os.environ.keys()
-    return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {})
+    # At the end of the class path, which begins as the archive of classes says.
+    jars = {"SPARK_DIST_CLASSPATH": f"{require_jars('s3')[0].parent}/*"} if is_on_s3(settings.lake) else {}
+    return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {}) | jars
 
 
 def _is_local(settings: Settings) -> bool:
@@ -224,6 +227,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
         options["spark.jars"] = for_cluster()["spark.jars"]
+    else:
+        options.pop("spark.jars", None)  # the driver would send them to itself
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,

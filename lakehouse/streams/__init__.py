@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from lakehouse.errors import SettingsError
+from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
 from lakehouse.streams import calls, metrics, sales, transactions
@@ -54,7 +56,7 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
 
 
 def read_settings() -> Settings:
-    """Return the settings, as `load_settings` does.
+    """Return the settings, as `load_settings` does, and let readers without a JVM find a lake on S3.
 
     Also refuses topics that no stream has, and days to keep rows for that their tables cannot have.
     """
@@ -64,4 +66,6 @@ def read_settings() -> Settings:
     if unknown:
         raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     check_kept_days(settings.kept_days, BY_DEFAULT)
+    if is_on_s3(settings.lake):
+        os.environ.update(settings.s3.for_environment())
     return settings

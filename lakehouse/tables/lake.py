@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
-from lakehouse.tables import features, making, reading, versions
+from lakehouse.tables import features, making, reading, versions, writers
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, path_of
 from lakehouse.terminal import warn
@@ -63,13 +63,17 @@ class Lake:
 
 
 @contextmanager
-def open_lake(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[Lake]:
+def open_lake(
+    settings: Settings, name: str, *, brief: bool | None = None, reads_only: bool = False
+) -> Iterator[Lake]:
     """Open the settings' lake with a session that stops at the end; see `start_session`.
 
     Prints a warning under other versions of Spark or Delta than those tested. Raises VersionError if they
-    lack what this code needs.
+    lack what this code needs, and TableError if this application may not write to the lake (`writers`).
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:
             warn(warning)
-        yield Lake(spark, settings.lake)
+        alone = settings.lake_has_one_writer
+        with writers.admitted(spark, settings.lake, has_one_writer=alone, reads_only=reads_only):
+            yield Lake(spark, settings.lake)

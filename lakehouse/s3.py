@@ -1,0 +1,88 @@
+"""How an S3 store is reached, as one value, written out for the two ways in which the lake is read.
+
+Hadoop's client in the JVM takes properties. deltalake and pyarrow take AWS's usual variables of the
+environment, as every tool for S3 does. What is not given here, each of them finds by AWS's provider chain:
+variables, a file of credentials, a web identity, the machine's own role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import SecretStr
+
+from lakehouse.errors import SettingsError
+
+_NOTHING = SecretStr("")
+_ANY_REGION = "us-east-1"  # of a store that has none; a signature has to name one
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """The store's address, its region, and the key with which requests are signed; empty where not given.
+
+    The secret key may come from a file, which every new client reads again.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+    access_key: str = ""
+    secret_key: SecretStr = _NOTHING
+    session_token: SecretStr = _NOTHING
+
+    def check(self) -> None:
+        """Raise SettingsError if one half of the key is missing."""
+        if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
+            raise SettingsError(
+                "LAKEHOUSE_S3_ACCESS_KEY and LAKEHOUSE_S3_SECRET_KEY (or its _FILE) belong together: set "
+                "both, or none, and AWS's own variables, files and roles are asked"
+            )
+
+    def for_hadoop(self) -> dict[str, str]:
+        """Return the properties of Hadoop's client, s3a; they contain the secret key."""
+        return _given(
+            {
+                "fs.s3a.endpoint": self.endpoint,
+                "fs.s3a.endpoint.region": self._region,
+                # A store of one's own is rarely asked for by a host name for each bucket.
+                "fs.s3a.path.style.access": "true" if self.endpoint else "",
+                "fs.s3a.access.key": self.access_key,
+                "fs.s3a.secret.key": self.secret_key.get_secret_value(),
+                "fs.s3a.session.token": self.session_token.get_secret_value(),
+                "fs.s3a.aws.credentials.provider": self._provider,
+            }
+        )
+
+    def for_environment(self) -> dict[str, str]:
+        """Return the variables that deltalake and pyarrow read; they contain the secret key."""
+        is_known = bool(self.access_key)
+        return _given(
+            {
+                "AWS_ENDPOINT_URL": self.endpoint,
+                "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http:") else "",
+                "AWS_REGION": self._region,
+                "AWS_ACCESS_KEY_ID": self.access_key,
+                "AWS_SECRET_ACCESS_KEY": self.secret_key.get_secret_value(),
+                "AWS_SESSION_TOKEN": self.session_token.get_secret_value(),
+                "AWS_EC2_METADATA_DISABLED": "true"
+                if is_known
+                else "",  # or they look for a role for seconds
+            }
+        )
+
+    @property
+    def _region(self) -> str:
+        return self.region or (_ANY_REGION if self.endpoint else "")
+
+    @property
+    def _provider(self) -> str:
+        if not self.access_key:
+            return ""
+        is_temporary = bool(self.session_token.get_secret_value())
+        kind: Literal["Temporary", "Simple"] = "Temporary" if is_temporary else "Simple"
+        return f"org.apache.hadoop.fs.s3a.{kind}AWSCredentialsProvider"
+
+
+def _given(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

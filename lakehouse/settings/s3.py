@@ -1,0 +1,36 @@
+"""The settings by which a lake on S3 is reached."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, SecretStr
+
+from lakehouse.s3 import S3Access
+
+
+class S3Settings(BaseModel):
+    """One group: `s3` is its value."""
+
+    s3_endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://[^/?#\s]+/?)?$",
+        description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
+    )
+    s3_region: str = Field(
+        default="", description="Its region. Default: AWS_REGION; us-east-1 with an endpoint."
+    )
+    s3_access_key: str = Field(
+        default="", description="The key's id. Default: as AWS's own variables, files and roles say."
+    )
+    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The key itself.")
+    s3_session_token: SecretStr = Field(default=SecretStr(""), description="The token of a temporary key.")
+
+    @property
+    def s3(self) -> S3Access:
+        """How the store is reached."""
+        return S3Access(
+            self.s3_endpoint,
+            self.s3_region,
+            self.s3_access_key,
+            self.s3_secret_key,
+            self.s3_session_token,
+        )

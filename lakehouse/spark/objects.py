@@ -1,0 +1,48 @@
+"""Single objects of a lake on S3, by the Scala code that `lakehouse setup --s3` compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakehouse.spark import internals
+
+_REFUSED = "FileAlreadyExistsException"
+_DENIED = "AccessDeniedException"
+
+
+class ReadOnlyError(Exception):
+    """Nothing may be written there by this application."""
+
+
+def create(spark: SparkSession, path: str, text: str) -> bool:
+    """Create an object on condition that there is none, and tell whether it was created.
+
+    Raises ReadOnlyError if nothing may be written there, and Py4JJavaError for what else keeps it from that.
+    """
+    try:
+        _objects(spark).create(*_place(spark, path, bytearray(text, "utf-8")))
+    except Py4JJavaError as error:
+        kind = internals.class_name(error.java_exception)
+        if kind == _REFUSED:
+            return False
+        if kind == _DENIED:
+            raise ReadOnlyError(path) from error
+        raise
+    return True
+
+
+def modified_ms(spark: SparkSession, path: str) -> int | None:
+    """Return when an object was last modified, in ms since the epoch; null if there is none. One request."""
+    found = int(_objects(spark).modifiedMs(*_place(spark, path)))
+    return None if found < 0 else found
+
+
+def _objects(spark: SparkSession) -> Any:
+    return internals.static(spark, "lakehouse.storage.Objects")
+
+
+def _place(spark: SparkSession, path: str, *content: bytearray) -> tuple[Any, ...]:
+    return (internals.hadoop_path(spark, path), *content, internals.hadoop_configuration(spark))

@@ -1,0 +1,124 @@
+"""What may lie between a client and its store: time, counted requests, and answers that get lost."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+_CONDITION = "if-none-match"
+_OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request and its status; LIST is a GET of a bucket's list."""
+
+    method: str
+    path: str
+    status: int
+    is_conditional: bool
+
+
+@dataclass
+class Faults:
+    """What the proxy does.
+
+    `loses` tells of which answers the client gets nothing but a closed connection. `drops_conditions` makes a
+    store of it that takes every PUT, as older ones do.
+    """
+
+    endpoint: str
+    wait_s: float = 0.0
+    drops_conditions: bool = False
+    loses: Callable[[Request], bool] = lambda _request: False
+    seen: list[Request] = field(default_factory=list)
+
+    def counts(self) -> Counter[str]:
+        """How many requests there were of each method."""
+        return Counter(request.method for request in self.seen)
+
+
+@contextmanager
+def before(store: str) -> Iterator[Faults]:
+    """Run a proxy before a store until the end of the block."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.store = urlsplit(store).netloc
+    server.faults = Faults(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.faults
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    store: str
+    faults: Faults
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def _pass_on(self) -> None:
+        body = self._body()
+        time.sleep(self.server.faults.wait_s)
+        connection = http.client.HTTPConnection(self.server.store, timeout=60)
+        try:
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if not (self.server.faults.drops_conditions and name.lower() == _CONDITION):
+                    connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        is_list = "list-type" in parse_qs(urlsplit(self.path).query)
+        is_conditional = _CONDITION in self.headers
+        request = Request("LIST" if is_list else self.command, self.path, answer.status, is_conditional)
+        self.server.faults.seen.append(request)
+        if self.server.faults.loses(request):
+            self.close_connection = True
+        else:
+            self._answer(answer, content)
+
+    def _body(self) -> bytes:
+        """Read the request's content; in chunks, with what is between them."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = list[bytes]()
+        while True:
+            head = self.rfile.readline()
+            size = int(head.partition(b";")[0], 16)
+            parts += [head, self.rfile.read(size), self.rfile.readline()]
+            if not size:
+                return b"".join(parts)
+
+    def _answer(self, answer: http.client.HTTPResponse, content: bytes) -> None:
+        has_content = self.command != "HEAD"
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            is_length = has_content and name.lower() == "content-length"
+            if name.lower() not in _OF_THE_CONNECTION and not is_length:
+                self.send_header(name, value)
+        if has_content:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on  # noqa: N815 - names of the base class
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
