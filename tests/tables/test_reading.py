@@ -60,10 +60,12 @@ def changes_since(spark: SparkSession, path: str, position: Position | None) -> 
 @pytest.mark.parametrize(
     ("happened", "rows"),
     [
-        pytest.param("", [0, 1, 2, 3], id="nothing"),
+        pytest.param("", [0, 1, 2, 3], id="nothing", marks=pytest.mark.soak),
         pytest.param("UPDATE {} SET n = 9 WHERE n = 1", [0, 2, 3, 9], id="an update"),
         pytest.param("OPTIMIZE {}", [0, 1, 2, 3], id="compaction"),
-        pytest.param("ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], id="another schema"),
+        pytest.param(
+            "ALTER TABLE {} ADD COLUMN word string", [0, 1, 2, 3], id="another schema", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_a_reader_begins_with_the_rows_as_of_now_and_goes_on_with_what_is_appended(
