@@ -14,7 +14,8 @@ _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
 # deltalake looks elsewhere (%41 is an A to it, and a backslash a slash), or refuses the path.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-_MISREAD_URL = re.compile(r"[^!-~]|[%?#\\\[\]{}]|(?<!:)//")
+# deltalake writes the hint of the last checkpoint under a key with more escapes for other characters.
+_TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
 def lake_address(given: str) -> str:
@@ -38,10 +39,10 @@ def _of_store(given: str) -> str:
     for name in _OTHER_S3:
         if url.startswith(name):
             url = _S3A + url.removeprefix(name)
-    if is_on_s3(url) and (misread := _MISREAD_URL.search(url)):
+    if not _TAKEN_ELSEWHERE.fullmatch(url):
         raise ValueError(
-            f"{misread[0]!r} is in {url!r}, and not every reader of tables would find that place; choose "
-            "another one"
+            f"not every reader of tables would find {url!r}; the address of a lake elsewhere has letters of "
+            "ASCII, digits, and . _ - = + , @"
         )
     return url
 

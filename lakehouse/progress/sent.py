@@ -58,4 +58,9 @@ def progress_in(text: str) -> Progress | None:
 
 def file_of(path: str, topic: str | None) -> str:
     """Return the path of the note for a table and a topic."""
-    return f"{path}/{_DIRECTORY}/{topic or _NO_TOPIC}.json"
+    return f"{path}/{name_of(topic)}"
+
+
+def name_of(topic: str | None) -> str:
+    """Return the note's path below the table's."""
+    return f"{_DIRECTORY}/{topic or _NO_TOPIC}.json"

@@ -1,4 +1,4 @@
-"""Delta tables read without Spark: kept open, and updated by new commits.
+"""Delta tables read without Spark: kept open, and updated by new commits. A look checks for the next one.
 
 Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout` takes
 them; so a moment may be of any year.
@@ -7,7 +7,7 @@ them; so a moment may be of any year.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -19,16 +19,19 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow import fs
+from pyarrow.fs import SubTreeFileSystem
 
 from lakehouse.errors import first_line
+from lakehouse.lake_files import arrow_directory, files_of
 from lakehouse.messages.layout import Row
-from lakehouse.paths import is_local, location
+from lakehouse.paths import location
+from lakehouse.tables.entries import commit_name
 
 MOST_BYTES = 8 * 1024 * 1024
 """How large the rows of a page are at most, unless it has just one."""
-_REOPENED_AFTER_S = 30.0
+_IDENTIFIED_EVERY_S = 30.0
 _LOOKED_AFTER_S = 0.1
+_LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
 _BUFFER, _ROWS = 1024 * 1024, 16  # that rows with large values are read by
 _MICROS = pa.timestamp("us", tz="UTC")
@@ -94,19 +97,22 @@ class Table:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.files = files_of(path)
         self._lock = Lock()
         self._table: DeltaTable | None = None
-        self._opened = self._looked = 0.0
+        self._identity: Hashable = None
+        self._identified = self._looked = 0.0
+        self._looked_after_s = _LOOKED_FAR_AFTER_S if self.files.is_far else _LOOKED_AFTER_S
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the newest version; raises NoTableError if there is none, else TableAwayError.
 
-        It is opened again every half a minute: a recreated table has other commits.
+        Twice a minute it is opened again if the version has another commit: the table was recreated.
         """
         with self._lock:
             now = time.monotonic()
-            if self._snapshot is not None and now - self._looked < _LOOKED_AFTER_S:
+            if self._snapshot is not None and now - self._looked < self._looked_after_s:
                 return self._snapshot
             try:
                 self._snapshot = self._newest(now)
@@ -124,20 +130,31 @@ class Table:
         with self._lock:
             self._forget()
 
+    def _stamp(self, version: int) -> Hashable:
+        found = self.files.find(commit_name(version))
+        return None if found is None else found.stamp
+
     def _forget(self) -> None:
         self._table = self._snapshot = None
 
     def _newest(self, now: float) -> Snapshot:
-        if self._table is None or now - self._opened > _REOPENED_AFTER_S:
-            self._table, self._opened, standing = DeltaTable(location(self.path)), now, None
+        standing = self._snapshot
+        if standing is not None and now - self._identified > _IDENTIFIED_EVERY_S:
+            self._identified = now
+            standing = standing if self._stamp(standing.version) == self._identity else None
+        if standing is None or self._table is None:
+            self._table = DeltaTable(location(self.path))
+        elif self.files.find(commit_name(standing.version + 1)) is None:
+            return standing
         else:
             self._table.update_incremental()
-            standing = self._snapshot
         version = self._table.version()
-        if standing is not None and standing.version == version:
-            return standing
+        self._identity, self._identified = self._stamp(version), now
         generation = self._table.metadata().created_time or 0
-        return Snapshot(generation, version, self._table.to_pyarrow_dataset(filesystem=_local(self.path)))
+        system, root = arrow_directory(self.path)  # deltalake's leaves threads that may abort the process
+        return Snapshot(
+            generation, version, self._table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
+        )
 
 
 @dataclass(frozen=True)
@@ -220,10 +237,14 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
     """Return generation and version of each table that can be read, by its name."""
     found = {}
-    for name, table in tables.items():
+
+    def look(name: str) -> None:
         with suppress(TableAwayError):
-            snapshot = table.snapshot()
+            snapshot = tables[name].snapshot()
             found[name] = snapshot.generation, snapshot.version
+
+    if tables:
+        next(iter(tables.values())).files.each(look, tables)
     return found
 
 
@@ -282,11 +303,3 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(_MICROS).cast(pa.int64())
     return cast("list[Any]", column.to_pylist())
-
-
-def _local(path: str) -> fs.FileSystem | None:
-    """Return pyarrow's own access to a table on this machine, null elsewhere.
-
-    deltalake's access leaves threads behind that may abort the process at its end.
-    """
-    return fs.SubTreeFileSystem(location(path), fs.LocalFileSystem()) if is_local(path) else None

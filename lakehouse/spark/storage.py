@@ -1,27 +1,39 @@
-"""Small files and directories of the lake, on any file system."""
+"""Small files and directories of the lake, on any file system.
+
+In an object store, `exists`, `modified_ms` of a file that exists, `names` of up to a thousand and
+`write_text` are one request each, and `read_text` is two.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakehouse.files import write_whole
+from lakehouse.lake_files import stored_below
 from lakehouse.paths import local_path
 from lakehouse.spark import internals
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
+_ABORTABLE = "fs.capability.outputstream.abortable"  # nothing is there before the stream is closed
+_UNASKED = "fs.s3a.create.performance"  # without requests for what is at the path
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether a file or directory exists."""
-    return bool(_file_system(spark, path).exists(_path(spark, path)))
+    """Tell whether a file exists."""
+    here = on_this_machine(spark, path)
+    if here is not None:
+        return here.is_file()
+    return bool(_file_system(spark, path).isFile(_path(spark, path)))
 
 
 def modified_ms(spark: SparkSession, path: str) -> int | None:
@@ -32,10 +44,12 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
             return here.stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
-    system = _file_system(spark, path)
-    if not system.exists(_path(spark, path)):
-        return None
-    return int(status(spark, path).getModificationTime())
+    try:
+        return int(status(spark, path).getModificationTime())
+    except Py4JJavaError as error:
+        if _is_missing(spark, error):
+            return None
+        raise
 
 
 def status(spark: SparkSession, path: str) -> Any:
@@ -45,45 +59,65 @@ def status(spark: SparkSession, path: str) -> Any:
 
 def names(spark: SparkSession, directory: str) -> list[str]:
     """Return the names in a directory; none if it does not exist."""
-    if not exists(spark, directory):
-        return []
     system, path = _file_system(spark, directory), _path(spark, directory)
+    try:
+        found = system.listStatus(path)
+    except Py4JJavaError as error:
+        if _is_missing(spark, error):
+            return []
+        raise
     # As one text, "{a,b}": a hundred files would be three calls each.
-    text = internals.paths_in(spark, system.listStatus(path))
+    text = internals.paths_in(spark, found)
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the bytes of what is in a directory by its name; null for each if that is elsewhere."""
+    """Return the bytes of what is in a directory by its name; null for each where pyarrow cannot list."""
     here = on_this_machine(spark, directory)
-    if here is None:
+    if here is not None:
+        return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
+    stored = stored_below(directory)
+    if stored is None:
         return dict.fromkeys(names(spark, directory))
-    return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
+    return {one.path: one.size_bytes for one in stored}
 
 
 def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
     """Return how many files lie below a directory, and their bytes."""
+    stored = None if on_this_machine(spark, directory) is not None else stored_below(directory)
+    if stored is not None:
+        return len(stored), sum(one.size_bytes for one in stored)
     found = _file_system(spark, directory).getContentSummary(_path(spark, directory))
     return int(found.getFileCount()), int(found.getLength())
 
 
-def modified_here(spark: SparkSession, directory: str) -> dict[str, float] | None:
+def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
     """Return when each file below a directory was last modified, in seconds since the epoch, by its name.
 
-    Names that begin with an underscore or a dot are left out, but for a table's change feed. Null if the
-    directory is not on this machine's file system.
+    Names that begin with an underscore or a dot are left out, but for a table's change feed. Null where that
+    cannot be told fast: elsewhere than on this machine or in an object store.
     """
     here = on_this_machine(spark, directory)
-    if here is None:
+    if here is not None:
+        return dict(_modified_here(here))
+    stored = stored_below(directory)
+    if stored is None:
         return None
-    found: dict[str, float] = {}
-    for root, directories, files in os.walk(here):
-        directories[:] = [name for name in directories if name[0] not in "_." or name == _CHANGE_FEED]
+    found = ((one.path.split("/"), one.modified_ms / 1000) for one in stored)
+    return {path[-1]: at for path, at in found if not any(map(_is_hidden, path))}
+
+
+def _modified_here(directory: Path) -> Iterator[tuple[str, float]]:
+    for root, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if not _is_hidden(name)]
         for name in files:
-            if name[0] not in "_.":
+            if not _is_hidden(name):
                 with contextlib.suppress(FileNotFoundError):  # somebody else has just removed it
-                    found[name] = Path(root, name).stat().st_mtime
-    return found
+                    yield name, Path(root, name).stat().st_mtime
+
+
+def _is_hidden(name: str) -> bool:
+    return name[0] in "_." and name != _CHANGE_FEED
 
 
 def read_text(spark: SparkSession, path: str) -> str:
@@ -99,7 +133,7 @@ def read_text(spark: SparkSession, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as Spark writes checkpoint files: as a whole, replacing an existing one."""
+    """Write a file as a whole, replacing an existing one."""
     here = on_this_machine(spark, path)
     if here is not None:
         _write_here(here, text)
@@ -127,13 +161,26 @@ def _write_here(path: Path, text: str) -> None:
 
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
-    stream = internals.atomic_file(spark, _path(spark, path))
+    """Write a file with one PUT where a stream can be aborted, and else as Spark writes checkpoint files."""
+    system, there = _file_system(spark, path), _path(spark, path)
+    if system.hasPathCapability(there, _ABORTABLE):
+        over = True
+        stream = system.createFile(there).recursive().overwrite(over).opt(_UNASKED, "true").build()
+        give_up = stream.abort
+    else:
+        stream = internals.atomic_file(spark, there)
+        give_up = stream.cancel
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:
-        stream.cancel()
+        give_up()
         raise
     stream.close()
+
+
+def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
+    """Tell whether an error of Hadoop's says that a file or directory does not exist."""
+    return internals.is_a(spark, error.java_exception, "java.io.FileNotFoundException")
 
 
 def delete(spark: SparkSession, path: str) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse import paths
 from lakehouse.errors import TableError, first_line
+from lakehouse.lake_files import arrow_directory
 from lakehouse.tables import lasting
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
@@ -65,7 +66,7 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
     for tries_left in reversed(range(_TRIES)):
         try:
             table = _ensure(path, spec, schema)
-            system, root = _directory(path)
+            system, root = arrow_directory(path)
             with system.open_output_stream(f"{root}/{name}") as stream:
                 stream.write(file)
             table.create_write_transaction([added], "append", table.schema(), [])
@@ -112,7 +113,7 @@ def newest_first(
             return
         table = DeltaTable(path)
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        system, root = _directory(path)
+        system, root = arrow_directory(path)
     reach = {file["path"]: file.get(f"max.{column}") for file in files}
     for name in sorted(reach, key=lambda name: _reversed(reach[name])):
         upto = None if reach[name] is None else reach[name] + _MILLISECOND  # to which it may be rounded
@@ -154,7 +155,7 @@ def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
     try:
         if not DeltaTable.is_deltatable(path):
             return None
-        system, root = _directory(path)
+        system, root = arrow_directory(path)
         return DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
     except (DeltaError, OSError) as error:
         raise _unreadable(lake, spec, error) from error
@@ -216,16 +217,6 @@ def _schema(spec: TableSpec) -> Schema:
     from deltalake import Schema
 
     return Schema.from_json(spec.schema.json())
-
-
-def _directory(path: str) -> tuple[Any, str]:
-    """Return pyarrow's file system for a table, and the table's path in it."""
-    from pyarrow.fs import FileSystem, LocalFileSystem
-
-    if paths.is_local(path):
-        return LocalFileSystem(), path
-    system, root = FileSystem.from_uri(path)
-    return system, root
 
 
 def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]:

@@ -18,7 +18,15 @@ Action = Mapping[str, Any]
 GIVEN_UP = "GIVEN UP"
 """What the entry of a lost commit says that it did."""
 
+LOG = "_delta_log"
+"""The directory of a table's log, below its own."""
+
 _ONLY_APPENDS = {"add", "commitInfo", "txn"}
+
+
+def commit_name(version: int) -> str:
+    """Return the path of a version's commit below its table's."""
+    return f"{LOG}/{version:020}.json"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.delta_internals import Action, Log, Segment, Snapshot
-from lakehouse.tables.entries import LogEntry, entry_of
+from lakehouse.tables.entries import LogEntry, commit_name, entry_of
 from lakehouse.tables.specs import DataFile, from_micros
 
 CHECKPOINT_INTERVAL = 100
@@ -51,7 +51,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
     if written is None or written != delta.last_written_ms(segment):
         return None
     last = delta.checkpoint_version(segment) + CHECKPOINT_INTERVAL
-    while newest <= last and storage.modified_ms(spark, commit_file(path, newest + 1)) is not None:
+    while newest <= last and storage.exists(spark, commit_file(path, newest + 1)):
         newest += 1
         status = storage.status(spark, commit_file(path, newest))
         segment = delta.with_commit(spark, segment, status, newest)
@@ -86,13 +86,14 @@ def mark_of(spark: SparkSession, path: str, version: int) -> Mark:
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
     """Tell, by two looks at files, whether a version is still the table's newest."""
-    next_ = storage.modified_ms(spark, commit_file(path, mark.version + 1))
-    return next_ is None and mark == mark_of(spark, path, mark.version)
+    if storage.exists(spark, commit_file(path, mark.version + 1)):
+        return False
+    return mark == mark_of(spark, path, mark.version)
 
 
 def commit_file(path: str, version: int) -> str:
     """Return where the log keeps a version's commit."""
-    return f"{path}/_delta_log/{version:020}.json"
+    return f"{path}/{commit_name(version)}"
 
 
 def exists(spark: SparkSession, path: str) -> bool:

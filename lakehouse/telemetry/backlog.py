@@ -57,13 +57,15 @@ def _unread(log: Log, position: Position | None, rows_of: _RowsOf) -> Unread:
 def _of_commits(log: Log, position: Position, rows_of: _RowsOf) -> Unread:
     rows, since, commits = 0, None, 0
     first = position.version + 1 if position.is_beginning else position.version
-    for version in range(first, log.version + 1):
-        commit = log.commit(version)
+    unread = list[CommitFacts]()
+    for version, commit in enumerate(log.commits(first), start=first):
         if commit is None:
             return _lost(version)
-        found = total(rows_of(commit))
+        unread.append(commit)
+    for commit, of_files in zip(unread, log.each(rows_of, unread), strict=True):
+        found = total(of_files)
         if found is None:
-            return Unread(None, reason=f"version {version} has files whose rows are not known")
+            return Unread(None, reason=f"version {commit.version} has files whose rows are not known")
         if found:
             rows, commits = rows + found, commits + 1
             since = commit.at_ms if since is None else since

@@ -10,16 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from lakehouse.errors import ServiceError
 from lakehouse.kafka.clients import Admin, KafkaError, OffsetAndMetadata, TopicPartition
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.refusals import Wanted, denied
-from lakehouse.paths import local_path
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
+from lakehouse.tables.specs import path_of
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.progress import kafka_offsets
 
@@ -36,9 +35,9 @@ def committing(
 ) -> Iterator[None]:
     """Keep the groups up to date during the block, and update them once more after it.
 
-    Does nothing if the settings name no group, or if the lake is not on this machine's file system.
+    Does nothing if the settings name no group.
     """
-    if not settings.consumer_group or local_path(settings.lake) is None:
+    if not settings.consumer_group:
         yield
         return
     ended, progress = threading.Event(), GroupProgress(streams, settings)
@@ -86,12 +85,12 @@ class GroupProgress:
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._access = settings.kafka
-        lake = local_path(settings.lake) or Path()
         self._sources = [
             (
                 settings.consumer_group.replace("{table}", source.table),
                 settings.topic(source.topic),
-                Log(lake / "bronze" / source.table),
+                f"bronze.{source.table}",
+                Log(path_of(settings.lake, "bronze", source.table)),
             )
             for stream in streams
             for source in stream.sources
@@ -104,9 +103,9 @@ class GroupProgress:
 
         Raises ServiceError or KafkaError if the broker does not accept it; the next call tries again.
         """
-        for group, topic, log in self._sources:
+        for group, topic, query, log in self._sources:
             log.refresh()
-            offsets = kafka_offsets(log, f"bronze.{log.path.name}", topic)
+            offsets = kafka_offsets(log, query, topic)
             moved = {
                 TopicPartition(topic, n): OffsetAndMetadata(offset, "", -1) for n, offset in offsets.items()
             }

@@ -1,23 +1,45 @@
 """A Delta table's log, read without a JVM, each commit once.
 
 A look costs one check for a file while nothing is committed, and one file per new commit. The first look
-begins at the log's newest checkpoint.
+begins at the log's newest checkpoint. In an object store that check is one request, for the next commit;
+whether the table is still the same is checked every ten seconds, and with each new commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakehouse.tables.entries import LogEntry, bounds_of, committed_ms_of, entry_of, rows_of, total
+from lakehouse.lake_files import Files, files_of
+from lakehouse.tables.entries import (
+    LOG,
+    LogEntry,
+    bounds_of,
+    commit_name,
+    committed_ms_of,
+    entry_of,
+    rows_of,
+    total,
+)
 from lakehouse.tables.specs import EPOCH
+
+_AT_ONCE = 100  # commits
+_FEW = 10
+"""A far log that has more new commits begins at its newest checkpoint again, and reads several at once."""
+_IDENTIFIED_EVERY_S = 10.0
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_One = TypeVar("_One")
+_Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
@@ -52,9 +74,9 @@ class Log:
     `version` is -1 if there is no table. `time_column` names a timestamp with statistics for each file.
     """
 
-    def __init__(self, path: Path, time_column: str | None = None) -> None:
+    def __init__(self, path: str, time_column: str | None = None) -> None:
         self.path = path
-        self._directory = path / "_delta_log"
+        self._files = files_of(path)
         self._time_column = time_column
         self._forget()
 
@@ -66,7 +88,8 @@ class Log:
         self.files: dict[str, FileFacts] = {}
         self.transactions: dict[str, int] = {}
         self.noted_ms: dict[str, int] = {}  # when each of them was, in ms since the epoch
-        self._identity: tuple[int, int] | None = None
+        self._identity: Hashable = None
+        self._identified_at = 0.0
         self._commits: dict[int, CommitFacts] = {}
         self._starts: dict[int, tuple[FileFacts, ...]] = {}
         self._feed_rows: dict[str, int] = {}
@@ -89,27 +112,41 @@ class Log:
 
     def refresh(self) -> bool:
         """Read the commits since the last look, and tell whether there is a table."""
-        if self.version >= 0 and self._identity != _identity(self._file(self.version)):
-            self._forget()  # the table was recreated
+        is_due = self._is_due()
+        if is_due and self._is_recreated():
+            self._forget()
         self._let_go()
-        if self.version < 0:
+        if is_due and self.version < 0:
             self._begin()
-        while (entry := self._entry(self.version + 1)) is not None:
-            self._apply(entry.actions)
-            self.version += 1
-            self._commits[self.version] = _facts(entry)
-            self._identity = _identity(self._file(self.version))
+        began = self.version
+        while (read := self._read(self.version + 1)) is not None:
+            is_behind = self.version - began >= _FEW
+            if self._files.is_far and (is_behind or (self.version == began and self._is_recreated())):
+                self._forget()
+                self._begin()
+                began = self.version
+            else:
+                self._take(*read)
         return self.version >= 0
 
-    def commit(self, version: int) -> CommitFacts | None:
-        """Return what a commit has done, null if it is no longer in the log."""
-        self._asked.add(version)
-        if version not in self._commits:
-            entry = self._entry(version)
-            if entry is None:
-                return None
-            self._commits[version] = _facts(entry)
-        return self._commits[version]
+    def commits(self, first: int) -> Iterator[CommitFacts | None]:
+        """Yield what commits from a version on have done, null for one that is no longer in the log."""
+        for begin in range(first, self.version + 1, _AT_ONCE):
+            versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
+            self._asked.update(versions)
+            missing = [version for version in versions if version not in self._commits]
+            for read in self.each(self._read, missing):
+                if read is not None:
+                    self._commits[read[0].version] = _facts(read[0])
+            yield from (self._commits.get(version) for version in versions)
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a data file by its path in the log; raises FileNotFoundError if it is gone."""
+        return self._files.open(unquote(path))
+
+    def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
+        """Return a function's result for each item, at once where each waits for an object store."""
+        return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
         """Return the rows of each file of the commit's change feed, null if a file is gone."""
@@ -118,7 +155,8 @@ class Log:
     def _rows_in(self, path: str) -> int | None:
         if path not in self._feed_rows:
             try:
-                self._feed_rows[path] = int(pq.read_metadata(self.path / unquote(path)).num_rows)
+                with self.open(path) as file:
+                    self._feed_rows[path] = int(pq.read_metadata(file).num_rows)
             except (OSError, pa.ArrowException):
                 return None
         return self._feed_rows[path]
@@ -128,14 +166,11 @@ class Log:
         self._asked.add(version)
         if version not in self._starts:
             earlier = Log(self.path)
-            numbers = sorted(_checkpoints(self._directory))
-            earlier._begin_at(max((number for number in numbers if number <= version), default=None))
-            while earlier.version < version:
-                entry = earlier._entry(earlier.version + 1)
-                if entry is None:
+            earlier._begin_at(_checkpoints(self._files, self._files.names(LOG), upto=version))
+            for read in self.each(earlier._read, range(earlier.version + 1, version + 1)):
+                if read is None:
                     return None
-                earlier._apply(entry.actions)
-                earlier.version += 1
+                earlier._take(*read)
             by_age = sorted(earlier.files.items(), key=lambda item: (item[1].modified_ms, item[0]))
             self._starts[version] = tuple(file for _, file in by_age)
         return self._starts[version]
@@ -149,31 +184,56 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        if (
-            not (self._directory / f"{0:020}.json").exists()
-            or (self._directory / "_last_checkpoint").exists()
-        ):
-            self._begin_at(max(_checkpoints(self._directory), default=None))
+        """Read the newest checkpoint, and what follows it as far as a listing shows."""
+        self._identified_at = time.monotonic()
+        names = self._files.names(LOG)
+        self._begin_at(_checkpoints(self._files, names))
+        there = [int(name[1]) for name in map(_COMMIT.fullmatch, names) if name is not None]
+        for first in range(self.version + 1, max(there, default=-1) + 1, _AT_ONCE):
+            for read in self.each(self._read, range(first, min(first + _AT_ONCE, max(there) + 1))):
+                if read is None:
+                    return
+                self._take(*read)
 
-    def _begin_at(self, checkpoint: int | None) -> None:
+    def _begin_at(self, checkpoint: tuple[int, Sequence[str]] | None) -> None:
         if checkpoint is None:
             return
-        for path in _checkpoints(self._directory)[checkpoint]:
-            for action in _read_checkpoint(path):
-                self._apply([action])
-        self.version = checkpoint
-        said_when = self._entry(checkpoint)  # a checkpoint does not
-        self._apply(() if said_when is None else said_when.actions)
-        self._identity = _identity(self._file(checkpoint))
+        version, parts = checkpoint
+        for part in parts:
+            with self._files.open(f"{LOG}/{part}") as file:
+                for action in _read_checkpoint(file):
+                    self._apply([action])
+        if (read := self._read(version)) is not None:  # which says when; a checkpoint does not
+            self._apply(read[0].actions)
+            self._identity = read[1]
+        self.version = version
 
-    def _file(self, version: int) -> Path:
-        return self._directory / f"{version:020}.json"
+    def _is_due(self) -> bool:
+        """Tell whether it is time to look for more than the next commit: for the last one, or a checkpoint."""
+        return not self._files.is_far or time.monotonic() - self._identified_at >= _IDENTIFIED_EVERY_S
 
-    def _entry(self, version: int) -> LogEntry | None:
+    def _is_recreated(self) -> bool:
+        """Tell whether the newest commit is another one than before."""
+        if self.version < 0:
+            return False
+        self._identified_at = time.monotonic()
+        found = self._files.find(commit_name(self.version))
+        return self._identity != (None if found is None else found.stamp)
+
+    def _read(self, version: int) -> tuple[LogEntry, Hashable] | None:
+        """Return a commit and its file's stamp, null for one that is missing or incomplete."""
         try:
-            return entry_of(version, self._file(version).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # missing or incomplete
+            found = self._files.find(commit_name(version))
+            return None if found is None else (entry_of(version, found.text()), found.stamp)
+        except (FileNotFoundError, ValueError):
             return None
+
+    def _take(self, entry: LogEntry, stamp: Hashable) -> None:
+        """Apply the next commit."""
+        self._apply(entry.actions)
+        self.version = entry.version
+        self._commits[entry.version] = _facts(entry)
+        self._identity, self._identified_at = stamp, time.monotonic()
 
     def _apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
         for action in actions:
@@ -219,45 +279,33 @@ def from_ms(ms: int) -> datetime | None:
         return None
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+def _checkpoints(files: Files, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
+    """Return the newest checkpoint and its files, none that lacks a part or was cut off; null for none."""
+    found = defaultdict[tuple[int, int], list[str]](list)
+    for name in names:
+        if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):
+            found[int(one[1]), int(one[3] or 1)].append(name)
+    for version, parts in sorted(found, reverse=True):
+        there = found[version, parts]
+        if parts == 1:
+            there = there[:1]
+        if len(there) == parts and (files.is_far or all(_is_whole(files, name) for name in there)):
+            return version, there
+    return None
 
 
-def _checkpoints(directory: Path) -> dict[int, list[Path]]:
-    """Return the log's checkpoints by version, without those that lack a part or were cut off."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(directory.glob("*.checkpoint*.parquet")):
-        version, _, *part = path.stem.split(".")
-        if not part:
-            found[int(version)] = [path]
-        elif all(number.isdecimal() for number in part):
-            parts = [
-                path.with_name(f"{version}.checkpoint.{one:010}.{part[-1]}.parquet") for one in _to(part)
-            ]
-            if all(one.exists() for one in parts):
-                found[int(version)] = parts
-    return {number: parts for number, parts in found.items() if all(map(_is_whole, parts))}
-
-
-def _is_whole(path: Path) -> bool:
+def _is_whole(files: Files, name: str) -> bool:
     """Tell whether a file was written to its end; after a power failure it may not have been."""
     try:
-        return bool(pq.read_metadata(path))
+        with files.open(f"{LOG}/{name}") as file:
+            return bool(pq.read_metadata(file))
     except (OSError, pa.ArrowException):
         return False
 
 
-def _to(part: list[str]) -> range:
-    return range(1, int(part[-1]) + 1)
-
-
-def _read_checkpoint(path: Path) -> Iterable[Mapping[str, Any]]:
+def _read_checkpoint(source: pa.NativeFile) -> Iterable[Mapping[str, Any]]:
     wanted = ("add", "txn", "metaData")
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(source)
     leaves = [
         name
         for name in (file.schema.column(place).path for place in range(len(file.schema)))

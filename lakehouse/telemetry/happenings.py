@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakehouse.events import Kind
 from lakehouse.telemetry.delta_log import Log
-from lakehouse.telemetry.small_tables import FILES_A_LOOK, file_in, utc
+from lakehouse.telemetry.small_tables import FILES_A_LOOK, read_each, utc
 from lakehouse.telemetry.values import Audit
 
 _COLUMNS = ["at", "kind", "stream", "details"]
@@ -41,12 +42,8 @@ class AuditsAndStops:
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
-        for path in missing[:FILES_A_LOOK]:
-            try:
-                with pq.ParquetFile(file_in(self._log, path), pre_buffer=False) as file:
-                    rows = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
-            except OSError:  # compacted since the log was read: the next look finds its rows in another file
-                continue
+        # What is compacted meanwhile is in another file, which the next look finds.
+        for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
             self._read.add(path)
             for row in rows:
                 if row["stream"] is not None and row["details"] is not None:
@@ -60,6 +57,12 @@ class AuditsAndStops:
         elif kind == Kind.STOP:
             for layer in _object(details).get("layers", ()):
                 self._stops[stream, layer] = max(at, self._stops.get((stream, layer), at))
+
+
+def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
+    with pq.ParquetFile(source, pre_buffer=False) as file:
+        rows: list[dict[str, Any]] = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
+    return rows
 
 
 def _object(text: str) -> dict[str, Any]:

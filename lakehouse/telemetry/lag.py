@@ -5,26 +5,29 @@
 
 The result is true whether jobs run, idle or are dead, and the backlog is 0 once every record has been
 processed. What does not exist yet, does not answer, or is not what it should be, becomes a reason in the
-result, never an exception: that of one stream if it is in the stream's own tables. The lake must be on this
-machine's file system; of a lake elsewhere, only the topics' ends are known.
+result, never an exception: that of one stream if it is in the stream's own tables.
+
+In an object store a look is one request for each table and for each export's note, and three for each new
+commit; the streams are looked at side by side.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 
+from lakehouse.lake_files import files_of
 from lakehouse.ops.event_table import EVENTS
-from lakehouse.paths import local_path
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
-from lakehouse.tables.specs import Position
+from lakehouse.tables.specs import Position, TableSpec, path_of
 from lakehouse.telemetry import measures, progress, runs
 from lakehouse.telemetry.broker import Broker, Ends
 from lakehouse.telemetry.delta_log import Log
@@ -65,10 +68,10 @@ class Observer:
         self._latest: Observation | None = None
         self._broker = Broker(settings.kafka)
         self._streams = [_Watched(stream, settings) for stream in streams]
-        lake = local_path(settings.lake) or Path()
-        self._letters = OpenLetters(Log(lake / DEAD_LETTERS.layer / DEAD_LETTERS.name))
-        self._gates = Gates(Log(lake / GATES.layer / GATES.name))
-        self._happenings = AuditsAndStops(Log(lake / EVENTS.layer / EVENTS.name))
+        self._files, self._was_there = files_of(settings.lake), False
+        self._letters = OpenLetters(_log_of(settings, DEAD_LETTERS))
+        self._gates = Gates(_log_of(settings, GATES))
+        self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
 
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams now, UTC."""
@@ -111,21 +114,30 @@ class Observer:
 
     def _lake_away(self) -> str | None:
         """Return why nothing in the lake can be read, null if something can."""
-        lake = local_path(self._settings.lake)
-        if lake is None:
-            return f"the lake at {self._settings.lake} is not on a file system of this machine"
+        lake = self._settings.lake
         try:
-            return None if lake.is_dir() else f"there is no lake at {lake} yet"
-        except OSError as error:
+            self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
+        except Exception as error:  # noqa: BLE001 - of whatever file system it is
             return f"the lake at {lake} cannot be read: {what_of(error)}"
+        return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
         """Read what is new in the lake; return what of the tables that streams share cannot be read."""
-        for one in self._streams:
-            one.refresh()
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
-        reasons = [_reason(spec.qualified_name, one.refresh) for spec, one in shared]
+        looks: list[Callable[[], str | None]] = [
+            *(one.refresh for one in self._streams),
+            *(partial(_reason, spec.qualified_name, one.refresh) for spec, one in shared),
+        ]
+        if self._files.is_far:
+            with ThreadPoolExecutor(len(looks)) as threads:
+                reasons = list(threads.map(lambda look: look(), looks))
+        else:
+            reasons = [look() for look in looks]
         return "; ".join(reason for reason in reasons if reason is not None) or None
+
+
+def _log_of(settings: Settings, spec: TableSpec) -> Log:
+    return Log(path_of(settings.lake, spec.layer, spec.name))
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
@@ -151,6 +163,11 @@ class _Seen:
     runs: Sequence[Run]
 
 
+def _log_named(settings: Settings, name: str) -> Log:
+    layer, _, table = name.partition(".")
+    return Log(path_of(settings.lake, layer, table), "event_time" if layer == "silver" else None)
+
+
 class _Watched:
     """A stream with its tables' logs and its exports' notes, as of the last `refresh`."""
 
@@ -158,11 +175,7 @@ class _Watched:
         self._stream = stream
         self._settings = settings
         self._queries = queries_of(stream)
-        lake = local_path(settings.lake) or Path()
-        self._logs = {
-            name: Log(lake.joinpath(*name.split(".")), "event_time" if name.startswith("silver.") else None)
-            for name in tables_of(stream)
-        }
+        self._logs = {name: _log_named(settings, name) for name in tables_of(stream)}
         self._sent = {
             f"export.{kept.name}": ExportProgress(
                 self._logs[f"gold.{kept.name}"],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
+from lakehouse.lake_files import Found, files_of
 from lakehouse.progress import sent
 from lakehouse.progress.positions import application, offsets_in, position_in, sources_in
 from lakehouse.tables.specs import Position, Progress
@@ -41,7 +41,8 @@ class ExportProgress:
 
     def __init__(self, table: Log, topic: str | None) -> None:
         self._table = table
-        self._file = Path(sent.file_of(str(table.path), topic))
+        self._files, self._name = files_of(table.path), sent.name_of(topic)
+        self._found: Found | None = None
         self.at: datetime | None = None
         self._noted: Progress | None = None
 
@@ -52,9 +53,10 @@ class ExportProgress:
         return noted.position if noted is not None and noted.table == self._table.table_id else None
 
     def refresh(self) -> None:
-        """Look at the note again."""
-        try:
-            self.at = from_ms(self._file.stat().st_mtime_ns // 1_000_000)
-            self._noted = sent.progress_in(self._file.read_text(encoding="utf-8"))
-        except OSError:
+        """Look at the note again, and read it if it is another one."""
+        found = self._files.find(self._name)
+        if found is None:
             self.at = self._noted = None
+        elif self._found is None or found.stamp != self._found.stamp:
+            self._noted, self.at = sent.progress_in(found.text()), from_ms(found.modified_ms)
+        self._found = found

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from urllib.parse import unquote
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +15,7 @@ from lakehouse.records.dead_letters import OPEN
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.values import StreamGate
 
+_Rows = TypeVar("_Rows")
 FILES_A_LOOK = 200
 """Limits the first look at a table of many files to a moment."""
 
@@ -36,19 +36,15 @@ class OpenLetters:
             return
         self._counts = {path: self._counts[path] for path in self._log.files if path in self._counts}
         missing = [path for path in self._log.files if path not in self._counts]
-        for path in missing[:FILES_A_LOOK]:
-            try:
-                self._counts[path] = _open_letters(file_in(self._log, path))
-            except (OSError, pa.ArrowException):  # rewritten, and removed since the log was read, or damaged
-                self.by_stream = None
-                return
+        for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
+            self._counts[path] = found
         # If a replay rewrites letters while they are counted, the sum is the old or the new one.
-        complete = len(missing) <= FILES_A_LOOK
+        complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
 
-def _open_letters(path: Path) -> Counter[str]:
-    rows = pq.read_table(path, columns=["stream", "status"])
+def _open_letters(source: pa.NativeFile) -> Counter[str]:
+    rows = pq.read_table(source, columns=["stream", "status"])
     streams, statuses = rows["stream"].to_pylist(), rows["status"].to_pylist()
     return Counter(stream for stream, status in zip(streams, statuses, strict=True) if status == OPEN)
 
@@ -71,11 +67,8 @@ class Gates:
         if not self._log.refresh():
             self._read, self._last = set(), {}
             return
-        for path in [path for path in self._log.files if path not in self._read]:
-            try:
-                rows = pq.read_table(file_in(self._log, path)).to_pylist()
-            except (OSError, pa.ArrowException):
-                continue
+        missing = [path for path in self._log.files if path not in self._read]
+        for path, rows in read_each(self._log, missing, lambda source: pq.read_table(source).to_pylist()):
             self._read.add(path)
             changes = (
                 GateState(row["stream"], utc(row["changed_at"]), row["is_open"], tuple(row["reasons"] or ()))
@@ -84,9 +77,21 @@ class Gates:
             self._last = last_of([*self._last.values(), *changes])
 
 
-def file_in(log: Log, path: str) -> Path:
-    """Return a file's path from its path in the table's log."""
-    return log.path / unquote(path)
+def read_each(
+    log: Log, paths: Sequence[str], read: Callable[[pa.NativeFile], _Rows]
+) -> Iterator[tuple[str, _Rows]]:
+    """Yield what is read from each file of a table, except those that are gone since the log was read."""
+
+    def read_one(path: str) -> _Rows | None:
+        try:
+            with log.open(path) as source:
+                return read(source)
+        except (OSError, pa.ArrowException):  # rewritten and removed, or damaged
+            return None
+
+    for path, found in zip(paths, log.each(read_one, paths), strict=True):
+        if found is not None:
+            yield path, found
 
 
 def utc(moment: datetime) -> datetime:

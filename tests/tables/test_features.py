@@ -170,7 +170,7 @@ def changes(frame: DataFrame) -> list[tuple[object, ...]]:
 
 def check_log(path: str, count: int, *, appends_only: bool) -> None:
     """Compare what the reader without a JVM finds."""
-    found = Log(Path(path), "t")
+    found = Log(path, "t")
     assert found.refresh()
     merged = {} if appends_only else {"merges": 1}
     assert (found.rows, found.transactions) == (count, {"appends": 2, **merged})

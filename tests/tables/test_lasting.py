@@ -52,7 +52,7 @@ def numbers(spark: SparkSession, path: str) -> list[int]:
     """The table's numbers, which every reader has to see."""
     found = sorted(row.k for row in tables.read(spark, path).collect())
     assert sorted(DeltaTable(path).to_pyarrow_table()["k"].to_pylist()) == found
-    log = Log(Path(path))
+    log = Log(path)
     log.refresh()
     assert log.rows == len(found)
     return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -116,6 +115,6 @@ def test_every_row_and_the_greatest_time_are_found_behind_the_notes_of_any_write
     upto, newest = zip(*direct.newest_first(lake.root, SPEC, "t"), strict=True)
     assert upto[:2] == (None, None)
     assert max(times) in [one["t"] for one in newest[2]()]
-    log = Log(Path(path), "t")
+    log = Log(path, "t")
     assert log.refresh()
     assert log.newest == max(times).replace(microsecond=0)

@@ -26,7 +26,7 @@ def event(kind: Kind, stream: str | None, at: datetime, **details: object) -> Ev
 
 def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp_path: Path) -> None:
     lake, later = str(tmp_path), AT + timedelta(hours=1)
-    found = AuditsAndStops(Log(tmp_path / "ops" / "events"))
+    found = AuditsAndStops(Log(f"{tmp_path}/ops/events"))
     found.refresh()
     assert found.audit_of("sales") is None
 
@@ -47,7 +47,7 @@ def test_the_last_audit_of_a_stream_counts_whatever_order_it_was_appended_in(tmp
 def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_compaction(
     tmp_path: Path,
 ) -> None:
-    lake, found = str(tmp_path), AuditsAndStops(Log(tmp_path / "ops" / "events"))
+    lake, found = str(tmp_path), AuditsAndStops(Log(f"{tmp_path}/ops/events"))
     for number in range(30):
         at = AT + timedelta(minutes=number)
         append(lake, [event(Kind.STOP, "sales", at, layers=["gold"] if number else ["silver", "gold"])])
@@ -59,6 +59,6 @@ def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_co
 
     assert compact(lake) is not None
     found.refresh()
-    fresh = AuditsAndStops(Log(tmp_path / "ops" / "events"))
+    fresh = AuditsAndStops(Log(f"{tmp_path}/ops/events"))
     fresh.refresh()
     assert (found.stops_of("sales"), fresh.stops_of("sales")) == (expected, expected)

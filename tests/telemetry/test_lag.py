@@ -358,8 +358,11 @@ def test_where_there_is_no_lake_yet_that_is_the_reason(settings: Settings) -> No
     assert [(state.health.word, state.layers, state.tables) for state in observation.streams] == [
         (Word.UNKNOWN, (), ())
     ] * 4
-    elsewhere = observe(STREAMS, settings.model_copy(update={"lake": "s3a://bucket/lake"}), NOW)
-    assert elsewhere.lake_reason == "the lake at s3a://bucket/lake is not on a file system of this machine"
+    elsewhere = observe(STREAMS, settings.model_copy(update={"lake": "wasbs://box@account/lake"}), NOW)
+    assert elsewhere.lake_reason == (
+        "the lake at wasbs://box@account/lake cannot be read: OSError: wasbs://box@account cannot be read "
+        "without Spark: Unrecognized filesystem type in URI: wasbs://box@account"
+    )
 
 
 def test_a_lake_without_tables_is_empty_and_waits_for_nothing(settings: Settings) -> None:
