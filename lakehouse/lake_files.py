@@ -82,6 +82,11 @@ def files_of(path: str) -> Files:
     return _Near(Path(location(path))) if is_local(path) else _Far(path)
 
 
+def is_object_store(path: str) -> bool:
+    """Tell whether a path of Hadoop's lies in an object store that pyarrow can list."""
+    return location(path).startswith(_OBJECT_STORES)
+
+
 def arrow_directory(path: str) -> tuple[FileSystem, str]:
     """Return pyarrow's file system for a path of Hadoop's, and the path in it."""
     from pyarrow.fs import LocalFileSystem
@@ -101,7 +106,7 @@ def stored_below(path: str) -> list[Stored] | None:
     """
     from pyarrow.fs import FileSelector, FileType
 
-    if not location(path).startswith(_OBJECT_STORES):
+    if not is_object_store(path):
         return None
     system, root = arrow_directory(path)
     found = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lakehouse.files import write_whole
-from lakehouse.lake_files import stored_below
+from lakehouse.lake_files import files_of, is_object_store, stored_below
 from lakehouse.paths import local_path
 from lakehouse.spark import internals
 
@@ -59,15 +59,13 @@ def status(spark: SparkSession, path: str) -> Any:
 
 def names(spark: SparkSession, directory: str) -> list[str]:
     """Return the names in a directory; none if it does not exist."""
+    if on_this_machine(spark, directory) is None and is_object_store(directory):
+        return files_of(directory).names()
     system, path = _file_system(spark, directory), _path(spark, directory)
-    try:
-        found = system.listStatus(path)
-    except Py4JJavaError as error:
-        if _is_missing(spark, error):
-            return []
-        raise
+    if not system.exists(path):
+        return []
     # As one text, "{a,b}": a hundred files would be three calls each.
-    text = internals.paths_in(spark, found)
+    text = internals.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 

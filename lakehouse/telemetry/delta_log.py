@@ -209,7 +209,7 @@ class Log:
         self.version = version
 
     def _is_due(self) -> bool:
-        """Tell whether it is time to look for more than the next commit: for the last one, or a checkpoint."""
+        """Tell whether it is time to look for more than the next commit: the last one, or a checkpoint."""
         return not self._files.is_far or time.monotonic() - self._identified_at >= _IDENTIFIED_EVERY_S
 
     def _is_recreated(self) -> bool:
