@@ -20,6 +20,7 @@ from lakehouse.sandbox.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
 from lakehouse.tables import Lake
+from tests import brokers
 from tests.streams import STREAMS
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
@@ -41,6 +42,17 @@ FILLED_LAKE = frozenset(
     f"tests/integration/test_{name}.py" for name in ("audit", "every_stream", "expect", "notebooks", "served")
 )
 """The files whose tests share a lake that takes a minute or two to fill."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs any test on another broker."""
+    parser.addoption("--kafka", metavar="VERSION", help="the broker's version, instead of the sandbox's")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the broker of that version, in each worker."""
+    if version := config.getoption("--kafka"):
+        brokers.use(version)
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]

@@ -100,6 +100,11 @@ class KafkaServer(Service):
         return self.directory / "security"
 
     @property
+    def jars(self) -> Path:
+        """Directory of the broker's jars, which decide its version."""
+        return jars_directory() / "kafka"
+
+    @property
     def console(self) -> Path:
         """File of standard output and error; log4j alone writes the log's own file, to roll it."""
         return self.log.with_name("kafka-console.log")
@@ -235,7 +240,7 @@ class KafkaServer(Service):
 
     def _java_command(self, options: list[str]) -> list[str]:
         logging = [f"-Dlog4j2.configurationFile={self._log4j.as_uri()}", f"-Dlakehouse.log={self.log}"]
-        return [java.find(), *java.LOCALE, *options, *logging, "-cp", str(jars_directory() / "kafka" / "*")]
+        return [java.find(), *java.LOCALE, *options, *logging, "-cp", f"{self.jars}/*"]
 
 
 def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:

@@ -132,6 +132,11 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return remembered
 
 
+def has_jvm(spark: SparkSession) -> bool:
+    """Tell whether Python can call a session's JVM: it cannot in one of Spark Connect."""
+    return hasattr(spark, "_jvm")
+
+
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
     """Return the members that the JVM lacks, as `class.signature`, or just the class where it lacks that."""
     found = []

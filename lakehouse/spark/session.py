@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import ServiceError
+from lakehouse.errors import ServiceError, VersionError
 from lakehouse.files import make_private
 from lakehouse.paths import is_on_s3, local_path
 from lakehouse.settings import Settings
@@ -35,6 +35,11 @@ _BRIEFLY = "-XX:TieredStopAtLevel=1"
 _LOOPBACK = "127.0.0.1"
 _SECRET = "spark.authenticate.secret"  # noqa: S105 - a property's name
 _OF_HOST = {"SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"}
+_OF_CONNECT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+_NO_JVM = (
+    "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: {} or run it by "
+    "spark-submit (docs/where-it-runs.md)"
+)
 
 
 def build_session(
@@ -44,8 +49,12 @@ def build_session(
 
     `brief`: it will not live long enough for the JVM's optimizing compiler to pay. The second call in a
     process returns the session of the first. Raises ServiceError if the runtime jars are missing, if the JVM
-    does not start within two minutes, or if it finds no room in the temporary directory.
+    does not start within two minutes, or if it finds no room in the temporary directory, and VersionError
+    where PySpark would connect to a server instead.
     """
+    for variable in _OF_CONNECT:
+        if variable in os.environ:
+            raise VersionError(_NO_JVM.format(f"unset {variable}"))
     # PySpark would print a failure itself before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     internals.remember_names()
@@ -148,6 +157,12 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
         yield spark
     finally:
         spark.stop()
+
+
+def require_jvm(spark: SparkSession) -> None:
+    """Raise VersionError if Python cannot call the session's JVM."""
+    if not internals.has_jvm(spark):
+        raise VersionError(_NO_JVM.format("make the session by build_session"))
 
 
 def activate(spark: SparkSession) -> None:

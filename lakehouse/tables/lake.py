@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
+from lakehouse.spark.session import require_jvm, start_session
 from lakehouse.tables import features, making, reading, versions, writers
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, path_of
@@ -18,10 +18,17 @@ from lakehouse.terminal import warn
 
 @dataclass(frozen=True)
 class Lake:
-    """The tables below a root, and the session that reads and writes them."""
+    """The tables below a root, and the session that reads and writes them.
+
+    Raises VersionError if it is a session of Spark Connect.
+    """
 
     spark: SparkSession
     root: str
+
+    def __post_init__(self) -> None:
+        """Refuse a session that lacks what every method needs."""
+        require_jvm(self.spark)
 
     def path(self, layer: str, name: str) -> str:
         """Return a table's path, whether it exists or not."""

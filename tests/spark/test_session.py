@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.spark.session import is_small
+from lakehouse.errors import VersionError
+from lakehouse.settings import Settings
+from lakehouse.spark.session import build_session, is_small
+from lakehouse.tables import Lake
 from tests.pipeline import await_
 
 
@@ -45,3 +48,25 @@ def test_a_lake_is_small_up_to_64_mib_however_its_directory_is_written(tmp_path:
 @pytest.mark.parametrize("lake", ["s3a://bucket/lake", "hdfs://name/lake", "dbfs:/lake"])
 def test_a_lake_elsewhere_is_not_taken_for_a_small_one(lake: str) -> None:
     assert not is_small(lake)
+
+
+@pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_where_pyspark_would_use_spark_connect_nothing_starts(
+    lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "sc://127.0.0.1:1")
+    with pytest.raises(VersionError) as refused:
+        build_session(lake_settings, "remote")
+    assert str(refused.value) == (
+        "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: "
+        f"unset {name} or run it by spark-submit (docs/where-it-runs.md)"
+    )
+
+
+def test_a_session_without_a_jvm_is_refused_by_the_lake() -> None:
+    with pytest.raises(VersionError) as refused:
+        Lake(cast("SparkSession", object()), "lake")
+    assert str(refused.value) == (
+        "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: "
+        "make the session by build_session or run it by spark-submit (docs/where-it-runs.md)"
+    )
