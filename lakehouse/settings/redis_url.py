@@ -11,12 +11,13 @@ the primary. Sentinels have a user and password of their own, as options, and wi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 _PORTS = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26_379, "rediss+sentinel": 26_379}
 _SOCKET = "unix"
+_HOSTS = re.compile(r"[^:/?#]*://(?:[^/?#]*@)?([^/?#]*)")
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _OPTIONS: Mapping[str, str] = {
     "client_name": r"\S+",
@@ -66,9 +67,13 @@ class RedisUrl:
 
 def parse_redis_url(text: str) -> RedisUrl:
     """Return what a URL says; raises ValueError, which quotes no part that may be of a password."""
+    listed = _HOSTS.match(text)
+    each = listed[1].split(",") if listed else [""]
+    # Without all hosts but the first: after others, Python's newer versions take no [IPv6 address].
+    shorter = text if listed is None else f"{text[: listed.start(1)]}{each[0]}{text[listed.end(1) :]}"
     try:
-        parts = urlsplit(text)
-        hosts = tuple(_hosts(parts))
+        parts = urlsplit(shorter)
+        hosts = tuple(_hosts(parts.scheme, each))
     except ValueError:
         raise ValueError(_UNREADABLE) from None
     scheme = parts.scheme
@@ -98,11 +103,11 @@ def parse_redis_url(text: str) -> RedisUrl:
     return RedisUrl(hosts, "", plain, unquote(name), has_tls, files, **own)
 
 
-def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
-    if parts.scheme == _SOCKET:
+def _hosts(scheme: str, listed: Sequence[str]) -> list[tuple[str, int]]:
+    if scheme == _SOCKET:
         return []
-    default = _PORTS.get(parts.scheme, 0)
-    each = [urlsplit(f"//{one}") for one in parts.netloc.rpartition("@")[2].split(",")]
+    default = _PORTS.get(scheme, 0)
+    each = [urlsplit(f"//{one}") for one in listed]
     if any(one.port == 0 for one in each) or (len(each) > 1 and not all(one.hostname for one in each)):
         raise ValueError
     return [(unquote(one.hostname or "localhost"), one.port or default) for one in each]
