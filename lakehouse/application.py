@@ -21,6 +21,7 @@ from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
+from lakehouse.names import registering
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.ops.event_table import recorded
 from lakehouse.printable import indented
@@ -139,6 +140,8 @@ def run_layers(
                 turn.enter_context(noted_run(streams, layers, trigger, stop))
                 if is_live:
                     lines.say("running; Ctrl-C finishes the micro-batch and stops")
+                if is_live and settings.metastore:
+                    turn.enter_context(registering(lake, streams, settings.metastore, lines.notice))
                 if "bronze" in layers:
                     turn.enter_context(committing(streams, settings, lines.notice))
                 heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)

@@ -19,6 +19,7 @@ from lakehouse.commands import (
     maintain,
     produce,
     rebuild,
+    register,
     rights,
     run,
     serve,
@@ -45,6 +46,7 @@ app.add_typer(run.app)
 app.add_typer(serve.app)
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(sql.app)
+app.add_typer(register.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)
 app.add_typer(alert.app)

@@ -229,6 +229,7 @@ class MergedTable:
     """What every gold table has: its grain, its rows' times, and its export.
 
     name             the table's, in gold
+    comment          what a row is; catalogs show it
     keys             the columns that identify a row
     schema           all of its columns
     time_columns     the columns of a row's first and last time, by which files are skipped; null: none
@@ -242,6 +243,7 @@ class MergedTable:
     """
 
     name: str
+    comment: str = ""
     keys: tuple[str, ...]
     schema: StructType
     time_columns: tuple[str, str] | None = None

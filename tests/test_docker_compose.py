@@ -14,6 +14,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -25,6 +26,7 @@ from lakehouse.runtime.triggers import check_trigger
 from lakehouse.sandbox import broker
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
 from lakehouse.spark import properties
+from tests.dockerfile import instructions
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docker-compose.yml"
@@ -121,7 +123,7 @@ def test_the_rest_of_the_world_is_on_another_network_than_what_is_not_published(
     assert {name: one["networks"] for name, one in SERVICES.items()} == {
         name: published.get(name, ["inside"]) for name in SERVICES
     }
-    assert published.keys() == {"grafana", "kafka", "prometheus", "server"}
+    assert published.keys() == {"grafana", "kafka", "prometheus", "server", "thrift-server"}
 
 
 def test_every_container_has_limits_and_no_privileges() -> None:
@@ -240,8 +242,35 @@ def gigabytes(size: str) -> int:
 
 def test_everything_that_touches_the_lake_mounts_it_in_one_place() -> None:
     for name, service in SERVICES.items():
-        if "build" in service and name != "secret":
-            assert service["volumes"][0] == f"lake:{service['environment']['LAKEHOUSE_LAKE']}"
+        if "build" in service and name not in {"secret", "metastore"}:
+            to_read = ":ro" * (name == "thrift-server")  # which would write for whoever asks it to
+            assert service["volumes"][0] == f"lake:{service['environment']['LAKEHOUSE_LAKE']}{to_read}"
+
+
+def test_the_metastore_keeps_names_in_the_postgres_beside_it() -> None:
+    site = ElementTree.parse(ROOT / "docker" / "metastore" / "hive-site.xml")  # noqa: S314 - our own file
+    given = {one.findtext("name"): one.findtext("value") for one in site.iter("property")}
+    postgres = SERVICES["postgres"]["environment"]
+    assert (
+        given["javax.jdo.option.ConnectionURL"]
+        == f"jdbc:postgresql://postgres:5432/{postgres['POSTGRES_DB']}"
+    )
+    assert given["javax.jdo.option.ConnectionUserName"] == postgres["POSTGRES_USER"]
+    conf, driver, jars = option("metastore", "-cp").split(":")
+    assert f"./docker/metastore:{conf}:ro" in SERVICES["metastore"]["volumes"]
+    assert driver == "/usr/share/java/postgresql.jar"
+    assert "libpostgresql-jdbc-java" in instructions("RUN")[-2]
+    assert jars == f"{dict(one.split('=', 1) for one in instructions('ENV')[-1])['SPARK_HOME']}/jars/*"
+
+
+def test_names_are_asked_for_where_they_are_registered() -> None:
+    uri = f"thrift://metastore:{option('metastore', '-p')}"
+    assert spark_option("thrift-server", "spark.hadoop.hive.metastore.uris") == uri
+    assert SERVICES["register"]["environment"]["LAKEHOUSE_METASTORE"] == uri
+    port = spark_option("thrift-server", "spark.hadoop.hive.server2.thrift.port")
+    assert SERVICES["thrift-server"]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    by_profile = {name for name, one in SERVICES.items() if one.get("profiles") == ["names"]}
+    assert by_profile == {"postgres", "metastore", "thrift-server", "register"}
 
 
 def test_spark_alone_knows_its_secret_and_the_server_alone_its_tokens() -> None:

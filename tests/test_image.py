@@ -105,7 +105,7 @@ def test_what_installs_stays_behind_and_everything_is_locked() -> None:
         assert re.search(r"pip uninstall --yes [a-z -]*setuptools wheel pip", stage)
     assert f"COPY --from=build {workdir()} {workdir()}" in final
     packages = re.findall(r"--no-install-recommends ([a-z0-9 -]+?) +&&", final)
-    assert packages == ["openjdk-17-jre-headless procps tini"]
+    assert packages == ["libpostgresql-jdbc-java openjdk-17-jre-headless procps tini"]
 
 
 def test_the_local_services_stay_out_of_the_image() -> None:

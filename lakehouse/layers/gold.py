@@ -37,6 +37,7 @@ def spec(table: MergedTable) -> TableSpec:
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
         cluster_by=None if table.time_columns is None else table.time_columns[0],
+        comment=table.comment,
     )
 
 

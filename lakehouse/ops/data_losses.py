@@ -13,21 +13,25 @@ from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, described
 
-SCHEMA = (
-    StructType()
-    .add("topic", "string")
-    .add("partition", "integer")
-    .add("first_offset", "long")
-    .add("last_offset", "long")
-    .add("noted_at", "timestamp")
-    .add("query", "string")
+SCHEMA = described(
+    ("topic", "string", "The Kafka topic."),
+    ("partition", "integer", "The Kafka partition."),
+    ("first_offset", "long", "The first offset that did not land."),
+    ("last_offset", "long", "The last offset that did not land."),
+    ("noted_at", "timestamp", "When that was noted, UTC."),
+    ("query", "string", "The step that noted it."),
 )
-DATA_LOSSES = TableSpec("ops", "data_losses", SCHEMA, stats=("topic", "partition", "first_offset"))
+DATA_LOSSES = TableSpec(
+    "ops",
+    "data_losses",
+    SCHEMA,
+    stats=("topic", "partition", "first_offset"),
+    comment="One row per range of offsets that never landed, as a user has allowed.",
+)
 _KEYS = ("topic", "partition", "first_offset")
 
 

@@ -14,29 +14,26 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 
-from pyspark.sql.types import StructType
-
 from lakehouse.events import Event, EventLog, Kind, kind_of, note, noting
 from lakehouse.spark.query_errors import what_of
-from lakehouse.tables import TableSpec, direct
+from lakehouse.tables import TableSpec, described, direct
 from lakehouse.terminal import warn
 
-SCHEMA = (
-    StructType()
-    .add("id", "string")
-    .add("at", "timestamp")
-    .add("kind", "string")
-    .add("stream", "string")
-    .add("layer", "string")
-    .add("table", "string")
-    .add("actor", "string")
-    .add("host", "string")
-    .add("pid", "long")
-    .add("code_version", "string")
-    .add("message", "string")
-    .add("details", "string")
+SCHEMA = described(
+    ("id", "string", "The event's id."),
+    ("at", "timestamp", "When it happened, UTC."),
+    ("kind", "string", "start, stop, failure, recovery, audit and so on."),
+    ("stream", "string", "The stream; null where it concerns more than one, or none."),
+    ("layer", "string", "The layer; null as above."),
+    ("table", "string", "The table, as layer.name; null as above."),
+    ("actor", "string", "The command that noted it."),
+    ("host", "string", "The machine of the command."),
+    ("pid", "long", "The process of the command."),
+    ("code_version", "string", "The version of lakehouse."),
+    ("message", "string", "What happened, in a sentence."),
+    ("details", "string", "More of it, as JSON; null for none."),
 )
-EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",))
+EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per thing that happened.")
 
 
 @contextmanager

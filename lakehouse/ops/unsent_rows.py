@@ -17,28 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, described
 
 if TYPE_CHECKING:
     from lakehouse.sinks import TooLarge
 
-SCHEMA = (
-    StructType()
-    .add("table", "string")
-    .add("topic", "string")
-    .add("row_key", "string")
-    .add("version", "long")
-    .add("value_sha256", "string")
-    .add("key", "string")
-    .add("size_bytes", "long")
-    .add("limit_bytes", "long")
-    .add("reason", "string")
-    .add("noted_at", "timestamp")
+SCHEMA = described(
+    ("table", "string", "The gold table, as layer.name."),
+    ("topic", "string", "The topic that has not got the row."),
+    ("row_key", "string", "The row's key; empty for a range of changes."),
+    ("version", "long", "The table's version with the row, or the last one of the range."),
+    ("value_sha256", "string", "SHA-256 of the message's value."),
+    ("key", "string", "The message's key."),
+    ("size_bytes", "long", "The message's size."),
+    ("limit_bytes", "long", "The greatest size that the topic accepts."),
+    ("reason", "string", "too_large, or changes_removed: VACUUM removed them before they were sent."),
+    ("noted_at", "timestamp", "When that was noted, UTC."),
 )
-UNSENT_ROWS = TableSpec("ops", "unsent_rows", SCHEMA, stats=("table", "topic", "version", "noted_at"))
+UNSENT_ROWS = TableSpec(
+    "ops",
+    "unsent_rows",
+    SCHEMA,
+    stats=("table", "topic", "version", "noted_at"),
+    comment="One row per gold row, or range of changes, that did not go to its topic.",
+)
 _KEYS = ("table", "topic", "row_key", "version", "value_sha256")
 _TOO_LARGE = "too_large"
 _REMOVED = "changes_removed"

@@ -17,38 +17,48 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructType
+from pyspark.sql.types import ArrayType, StringType
 
 from lakehouse import tables
 from lakehouse.quality.report import TableReport
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, described
 
-RESULTS_SCHEMA = (
-    StructType()
-    .add("run_id", "string")
-    .add("checked_at", "timestamp")
-    .add("table", "string")
-    .add("version", "long")
-    .add("rows", "long")
-    .add("expectation", "string")
-    .add("severity", "string")
-    .add("success", "boolean")
-    .add("observed", "string")
-    .add("unexpected", "long")
-    .add("examples", "string")
-    .add("error", "string")
-    .add("duration_s", "double")
+RESULTS_SCHEMA = described(
+    ("run_id", "string", "The run that checked."),
+    ("checked_at", "timestamp", "When the run began, UTC."),
+    ("table", "string", "The table, as layer.name."),
+    ("version", "long", "The table's version that was checked."),
+    ("rows", "long", "How many rows were checked."),
+    ("expectation", "string", "The expectation."),
+    ("severity", "string", "fail or warn."),
+    ("success", "boolean", "Whether the expectation held."),
+    ("observed", "string", "What was found."),
+    ("unexpected", "long", "How many rows broke it."),
+    ("examples", "string", "Keys of some of these rows, as JSON."),
+    ("error", "string", "Why it could not be evaluated; null if it was."),
+    ("duration_s", "double", "How long that took, in seconds."),
 )
-RESULTS = TableSpec("ops", "expectation_results", RESULTS_SCHEMA, stats=("checked_at", "table"))
+RESULTS = TableSpec(
+    "ops",
+    "expectation_results",
+    RESULTS_SCHEMA,
+    stats=("checked_at", "table"),
+    comment="One row per run, table and expectation.",
+)
 
-GATES_SCHEMA = (
-    StructType()
-    .add("stream", "string")
-    .add("changed_at", "timestamp")
-    .add("is_open", "boolean")
-    .add("reasons", ArrayType(StringType()))
+GATES_SCHEMA = described(
+    ("stream", "string", "The stream."),
+    ("changed_at", "timestamp", "When its gate changed, UTC."),
+    ("is_open", "boolean", "Whether the gate is open since."),
+    ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty when it opened."),
 )
-GATES = TableSpec("ops", "gates", GATES_SCHEMA, stats=("stream", "changed_at"))
+GATES = TableSpec(
+    "ops",
+    "gates",
+    GATES_SCHEMA,
+    stats=("stream", "changed_at"),
+    comment="One row per stream and change of its gate.",
+)
 
 
 @dataclass(frozen=True)

@@ -15,35 +15,33 @@ from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from lakehouse.errors import QueryError
 from lakehouse.records.validation import HEADERS, REASONS
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
-from lakehouse.tables import TableSpec
+from lakehouse.tables import TableSpec, described
 
-SCHEMA = (
-    StructType()
-    .add("id", "string")
-    .add("stream", "string")
-    .add("stage", "string")
-    .add("topic", "string")
-    .add("partition", "integer")
-    .add("offset", "long")
-    .add("kafka_timestamp", "timestamp")
-    .add("key", "binary")
-    .add("value", "binary")
-    .add("headers", HEADERS)
-    .add("reasons", REASONS)
-    .add("status", "string")
-    .add("attempts", "integer")
-    .add("first_seen", "timestamp")
-    .add("last_attempt", "timestamp")
-    .add("job", "string")
-    .add("batch", "long")
-    .add("code_version", "string")
+SCHEMA = described(
+    ("id", "string", "SHA-256 of topic, partition, offset and stage; the key."),
+    ("stream", "string", "The stream that refused the record."),
+    ("stage", "string", "Where it was refused."),
+    ("topic", "string", "Kafka topic of the record."),
+    ("partition", "integer", "Kafka partition of the record."),
+    ("offset", "long", "Kafka offset of the record."),
+    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null where that is no time."),
+    ("key", "binary", "The record's key, as it came."),
+    ("value", "binary", "The record's value, as it came."),
+    ("headers", HEADERS, "The record's headers, as they came."),
+    ("reasons", REASONS, "Every rule that the record broke, with the column and a message."),
+    ("status", "string", "open, replayed (accepted into silver since) or discarded."),
+    ("attempts", "integer", "How many times the record was judged."),
+    ("first_seen", "timestamp", "When the record was refused first, UTC."),
+    ("last_attempt", "timestamp", "When the record was judged last, UTC."),
+    ("job", "string", "What refused it."),
+    ("batch", "long", "The micro-batch that refused it; null for none."),
+    ("code_version", "string", "The version of lakehouse that refused it."),
 )
 
 OPEN, REPLAYED, DISCARDED = "open", "replayed", "discarded"
@@ -55,6 +53,7 @@ DEAD_LETTERS = TableSpec(
     SCHEMA,
     stats=("stream", "partition", "offset", "first_seen"),
     cluster_by="first_seen",
+    comment="One row per record that a stage refused, with every reason, as it came.",
 )
 
 

@@ -96,6 +96,11 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
             "lock in the lake then makes sure of."
         ),
     )
+    metastore: str = Field(
+        default="",
+        pattern=r"^(thrift://[^/@\s,]+:\d{1,5}(,thrift://[^/@\s,]+:\d{1,5})*)?$",
+        description="thrift://host:port of a Hive metastore where tables get names; several with commas.",
+    )
     redis_url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),
         description=(

@@ -34,6 +34,7 @@ _PLANS = f"{_SQL}.catalyst.plans.logical"
 _FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
 _SIGNAL, _HANDLER = "sun.misc.Signal", "sun.misc.SignalHandler"
 _LATCH = "java.util.concurrent.CountDownLatch"
+_METASTORE = "org.apache.hadoop.hive.metastore"
 _USER = "org.apache.hadoop.security.UserGroupInformation"
 _SNAPPY, _ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
 
@@ -86,6 +87,21 @@ MEMBERS = (
     *members("org.apache.spark.api.python.PythonUtils", "toScalaMap(java.util.Map)", "toSeq(java.util.List)"),
     *members("org.apache.spark.api.java.JavaSparkContext", "hadoopConfiguration()", "sc()"),
     *members("org.apache.spark.SparkContext", "isStopped()"),
+    *members(
+        f"{_METASTORE}.HiveMetaStoreClient",
+        "new(org.apache.hadoop.hive.conf.HiveConf)",
+        f"alter_table(java.lang.String,java.lang.String,{_METASTORE}.api.Table)",
+        "close()",
+        f"createDatabase({_METASTORE}.api.Database)",
+        f"createTable({_METASTORE}.api.Table)",
+        "getDatabase(java.lang.String)",
+        "getTable(java.lang.String,java.lang.String)",
+    ),
+    *members(
+        "org.apache.hadoop.hive.conf.HiveConf",
+        "new(org.apache.hadoop.conf.Configuration,java.lang.Class)",
+        "set(java.lang.String,java.lang.String)",
+    ),
     *members(_USER, "createRemoteUser(java.lang.String)", f"setLoginUser({_USER})"),
     *members("scala.Console$", "out()", "setOutDirect(java.io.PrintStream)"),
     *members("scala.jdk.javaapi.CollectionConverters", "asJava(scala.collection.Map)"),
@@ -483,6 +499,16 @@ def file_system(spark: SparkSession, path: Any) -> Any:
 def hadoop_configuration(spark: SparkSession) -> Any:
     """Return Hadoop's configuration, with the session's own properties."""
     return java_session(spark).sessionState().newHadoopConf()
+
+
+def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
+    """Return a client of Hive's metastore, connected, with properties over those of the session."""
+    java: Any = spark.sparkContext._jsc
+    of_spark = static(spark, "java.lang.Class").forName("org.apache.spark.SparkContext")
+    found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)
+    for name, value in properties.items():
+        found.set(name, value)
+    return static(spark, f"{_METASTORE}.HiveMetaStoreClient")(found)
 
 
 def paths_in(spark: SparkSession, statuses: Any) -> str:

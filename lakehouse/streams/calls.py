@@ -41,7 +41,7 @@ from lakehouse.stream import (
     Stream,
     WallClock,
 )
-from lakehouse.tables import DELETED, shifted
+from lakehouse.tables import DELETED, described, shifted
 
 PAIR = ("user1", "user2")
 KEYS = (*PAIR, "ts")
@@ -49,26 +49,30 @@ SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
 
 _PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
 
-SCHEMA = (
-    StructType()
-    .add("user1", "string")
-    .add("user2", "string")
-    .add("ts", "timestamp")
-    .add("analytics", "string")
-    .add("metrics", "string")
-    .add("analytics_events", "long")
-    .add("metrics_events", "long")
-    .add("last_event_time", "timestamp")
-    .add("status", "string")
-    .add("closed_at", "timestamp")
-    .add("was_closed", "boolean")
-    .add("analytics_place", _PLACE)
-    .add("metrics_place", _PLACE)
+SCHEMA = described(
+    ("user1", "string", "The first of the two users, in the order of the records."),
+    ("user2", "string", "The second of the two users."),
+    ("ts", "timestamp", "Earliest event time of the call, UTC; part of the key."),
+    (
+        "analytics",
+        "string",
+        "Earliest analytics payload that is not null, as text: a JSON string as it is, else JSON.",
+    ),
+    (
+        "metrics",
+        "string",
+        "Earliest metrics payload that is not null, as text: a JSON string as it is, else JSON.",
+    ),
+    ("analytics_events", "long", "Number of analytics events."),
+    ("metrics_events", "long", "Number of metrics events."),
+    ("last_event_time", "timestamp", "Latest event time of the call, UTC."),
+    ("status", "string", "closed once the wall clock is past last_event_time by gap and grace, else open."),
+    ("closed_at", "timestamp", "When the call was due to close, UTC; null while it is open."),
+    ("was_closed", "boolean", "A row under this key has been closed before, and so has been sent."),
+    ("analytics_place", _PLACE, "Where the analytics payload comes from."),
+    ("metrics_place", _PLACE, "Where the metrics payload comes from."),
 )
-"""One row per call; key: user1, user2, ts. ts, last_event_time: its least and greatest event time, UTC.
-analytics, metrics: the earliest non-null payload of each side (ties: least partition and offset), kept as
-in `messages.json_text`; null for none. closed_at: when it was due to close; null while open. was_closed: a
-row under this key has been closed before, so it has been sent; *_place: where a payload comes from."""
+"""Of two payloads at one event time, the one with the least partition and offset is kept."""
 
 _PAIR_KEY = joined_key(*PAIR, separator="-")
 _CALL_KEY = _PAIR_KEY + key(":", Millis("ts"))
@@ -97,6 +101,7 @@ def make(gap_s: int, grace_s: int) -> Stream:
     joining = Joining(gap_s, grace_s)
     records = GoldTable(
         name="call_records",
+        comment="One row per call: a maximal set of neighbouring events of one pair of users.",
         reads=tuple(SIDES),
         keys=KEYS,
         schema=SCHEMA,

@@ -58,6 +58,7 @@ def make(grace_s: int, quantile_k: int, idle_after_s: int) -> Stream:
     """
     minutes = _kept(
         "metrics_1m",
+        "One row per service, metric and minute of event time: statistics of the values.",
         StatisticsWindows(MINUTES, grace_s, quantile_k, idle_after_s),
         topic="metrics-aggregated-1m",
         series=joined_key("service_id", "metric_name"),
@@ -66,6 +67,8 @@ def make(grace_s: int, quantile_k: int, idle_after_s: int) -> Stream:
     )
     summaries = _kept(
         "metrics_summary_10m",
+        "One row per environment, metric and ten minutes of event time, over all services; the environment "
+        "is default where a record names none.",
         StatisticsWindows(TEN_MINUTES, grace_s, quantile_k, idle_after_s),
         topic="metrics-summary-10m",
         series=key("environment=", Name("environment"), ":metric=", Name("metric_name")),
@@ -84,6 +87,7 @@ def with_environment(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 def _kept(
     name: str,
+    comment: str,
     kept: StatisticsWindows,
     *,
     topic: str,
@@ -96,6 +100,7 @@ def _kept(
     """Return a table of windows; `names` are its group columns by JSON name, `member` is one of them."""
     return GoldTable(
         name=name,
+        comment=comment,
         reads=(SOURCE.table,),
         combine=combine,
         keys=kept.windows.keys,

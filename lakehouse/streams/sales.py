@@ -39,6 +39,7 @@ from lakehouse.stream import (
     Source,
     Stream,
 )
+from lakehouse.tables import described
 from lakehouse.transforms import decimals
 
 CONTRACT = Contract(
@@ -63,33 +64,40 @@ _STATE = (
     .add("last_offset", "long")
 )
 
-SALES_SCHEMA = (
-    StructType()
-    .add("product", "string")
-    .add("total", decimals.TYPE)
-    .add("count", "long")
-    .add("last_event_time", "timestamp")
-    .add("partitions", MapType(IntegerType(), _STATE))
-    .add("reached", "timestamp")
-    .add("made_anew", "boolean")
+SALES_SCHEMA = described(
+    ("product", "string", "The product."),
+    (
+        "total",
+        decimals.TYPE,
+        "Sum of its sales since its last tombstone; null where decimal(38,9) does not hold it.",
+    ),
+    ("count", "long", "Number of these sales."),
+    ("last_event_time", "timestamp", "Latest event time of these sales, UTC; null for none."),
+    (
+        "partitions",
+        MapType(IntegerType(), _STATE),
+        "By Kafka partition, the same as of its last record, with the crossings so far and its offset.",
+    ),
+    (
+        "reached",
+        "timestamp",
+        "Greatest event time of all records, UTC; null where they lie in one partition.",
+    ),
+    (
+        "made_anew",
+        "boolean",
+        "The row was recomputed from silver: records came out of order, or the total came back into range.",
+    ),
 )
-"""One row per product. total, count: of the sales since its last tombstone; total is null if decimal(38,9)
-does not hold it. last_event_time, UTC: of these sales, null for none. partitions: by Kafka partition, the
-same as of its last record, with the crossings so far and that record's offset. reached, UTC: the greatest
-event time of all records, null where they lie in one partition. made_anew: the row was recomputed from
-silver, because records came out of order or the total came back into range."""
 
-NOTIFICATIONS_SCHEMA = (
-    StructType()
-    .add("product", "string")
-    .add("value", decimals.TYPE)
-    .add("crossing", "long")
-    .add("event_time", "timestamp")
-    .add("partition", "integer")
-    .add("offset", "long")
+NOTIFICATIONS_SCHEMA = described(
+    ("product", "string", "The product that was sold."),
+    ("value", decimals.TYPE, "Its total after this sale."),
+    ("crossing", "long", "How many times the total had reached the threshold by then, from 1."),
+    ("event_time", "timestamp", "Event time of the sale, UTC."),
+    ("partition", "integer", "Kafka partition of the record."),
+    ("offset", "long", "Kafka offset of the record."),
 )
-"""One row per sale that causes a notification; key: product, partition, offset, those of the record.
-value: the total after it; crossing: how many times the total had reached the threshold by then, from 1."""
 
 
 def make(threshold: Decimal, notify: Notify) -> Stream:
@@ -100,6 +108,7 @@ def make(threshold: Decimal, notify: Notify) -> Stream:
     pinned = {"sales_threshold": f"{threshold.normalize():f}", "sales_notify": notify}
     notified = SideTable(
         name="sales_notifications",
+        comment="One row per sale that made a product's total reach the threshold.",
         keys=NOTIFICATION_KEYS,
         schema=NOTIFICATIONS_SCHEMA,
         time_columns=("event_time", "event_time"),
@@ -120,6 +129,7 @@ def make(threshold: Decimal, notify: Notify) -> Stream:
     )
     sold = GoldTable(
         name="product_sales",
+        comment="One row per product: its total since its last tombstone.",
         reads=(SOURCE.table,),
         keys=KEYS,
         schema=SALES_SCHEMA,

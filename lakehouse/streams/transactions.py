@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.stream import (
@@ -25,6 +24,7 @@ from lakehouse.stream import (
     Source,
     Stream,
 )
+from lakehouse.tables import described
 from lakehouse.transforms import decimals
 from lakehouse.transforms.windows import Tumbling
 
@@ -37,17 +37,13 @@ CONTRACT = Contract(
 
 WINDOWS = Tumbling(by=("user_id",), length_s=300)
 
-SCHEMA = (
-    StructType()
-    .add("user_id", "string")
-    .add("window_start", "timestamp")
-    .add("window_end", "timestamp")
-    .add("total_amount", "decimal(38,9)")
-    .add("count", "long")
+SCHEMA = described(
+    ("user_id", "string", "Whose transactions these are."),
+    ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
+    ("window_end", "timestamp", "End of the window, UTC; not part of the window."),
+    ("total_amount", decimals.TYPE, "Sum of the amounts; null where decimal(38,9) does not hold it."),
+    ("count", "long", "Number of transactions, at least one."),
 )
-"""One row per (user_id, window_start): a tumbling window of five minutes of event time,
-[window_start, window_end), UTC. count: transactions in it, at least one. total_amount: null where
-decimal(38,9) does not hold it."""
 
 
 def rules() -> tuple[Rule, ...]:
@@ -103,6 +99,7 @@ MESSAGE = Message(
 
 USER_TRANSACTIONS_5M = GoldTable(
     name="user_transactions_5m",
+    comment="One row per user and five minutes of event time: the total of the transactions.",
     reads=("transactions",),
     keys=WINDOWS.keys,
     schema=SCHEMA,

@@ -194,7 +194,9 @@ def begin(spark: SparkSession, path: str) -> Commit:
     return Commit(spark, path, delta.start(spark, delta.log_of(spark, path), newest))
 
 
-def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
+def create(
+    spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str], comment: str = ""
+) -> None:
     """Commit version 0 of a table without rows; its directory may hold the beginnings of a log.
 
     An existing table is left as it is. Raises Py4JJavaError if somebody else creates one at the same moment.
@@ -207,6 +209,7 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
         txn,
         table=str(uuid.uuid4()),
         schema=schema.json(),
+        comment=comment,
         properties=properties,
         at_ms=int(time.time() * 1000),
     )

@@ -372,14 +372,21 @@ def set_properties(spark: SparkSession, txn: Txn, properties: Mapping[str, str])
 
 
 def set_new_metadata(
-    spark: SparkSession, txn: Txn, *, table: str, schema: str, properties: Mapping[str, str], at_ms: int
+    spark: SparkSession,
+    txn: Txn,
+    *,
+    table: str,
+    schema: str,
+    comment: str,
+    properties: Mapping[str, str],
+    at_ms: int,
 ) -> None:
-    """Give a new table its id, schema (as JSON) and properties, in the transaction."""
+    """Give a new table its id, schema (as JSON), comment and properties, in the transaction."""
     parquet = static(spark, f"{ACTIONS}.Format")("parquet", scala_map(spark, {}))
     nothing, given = scala_seq(spark, []), scala_map(spark, properties)
     made = static(spark, f"{ACTIONS}.Metadata")
     txn.updateMetadataForNewTable(
-        made(table, None, None, parquet, schema, nothing, given, some(spark, at_ms))
+        made(table, None, comment or None, parquet, schema, nothing, given, some(spark, at_ms))
     )
 
 

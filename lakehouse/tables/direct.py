@@ -195,6 +195,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
             DeltaTable.create(
                 path,
                 schema,
+                description=spec.comment or None,
                 configuration=properties_when_made(spec),
                 commit_properties=CommitProperties(max_commit_retries=0),  # or it is made again, as version 1
                 raise_if_key_not_exists=False,  # properties that are not Delta's

@@ -143,6 +143,11 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
     return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
 
 
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """Return a table's columns as its log has them, with their comments."""
+    return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
+
+
 def properties_of(snapshot: Snapshot) -> dict[str, str]:
     """Return a table's properties as of a snapshot."""
     found: dict[str, str] = delta.metadata(snapshot)["configuration"]

@@ -108,7 +108,7 @@ def _declared(schema: StructType) -> str:
 def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
     try:
         _refuse_foreign(spark, path)
-        commits.create(spark, path, spec.schema, properties_when_made(spec))
+        commits.create(spark, path, spec.schema, properties_when_made(spec), spec.comment)
     except (TableError, PySparkException, Py4JJavaError) as error:
         if exists(spark, path):  # another job has created it at this moment
             return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
@@ -24,7 +24,7 @@ class TableSpec:
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
     on `shape` in the code; both are kept as table properties and compared at every start. `cluster_by` is the
     column by which maintenance orders the rows, null for a table that stays small. `is_merged`: micro-batches
-    rewrite rows; into any other table they only append.
+    rewrite rows; into any other table they only append. `comment` says what a row is; catalogs show it.
     """
 
     layer: str
@@ -36,6 +36,7 @@ class TableSpec:
     shape: Mapping[str, str] = field(default_factory=dict)
     cluster_by: str | None = None
     is_merged: bool = False
+    comment: str = ""
 
     @property
     def qualified_name(self) -> str:
@@ -100,6 +101,14 @@ class DataFile:
     path: str
     modified_ms: int
     size_bytes: int
+
+
+def described(*columns: tuple[str, str | DataType, str]) -> StructType:
+    """Return a schema of columns, each given by its name, its type and the comment that catalogs show."""
+    schema = StructType()
+    for name, type_, comment in columns:
+        schema = schema.add(name, type_, metadata={"comment": comment})
+    return schema
 
 
 def path_of(lake: str, layer: str, name: str) -> str:

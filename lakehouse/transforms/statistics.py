@@ -18,28 +18,31 @@ import math
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+
+from lakehouse.tables import described
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
-SHOWN = (
-    StructType()
-    .add("count", "long")
-    .add("sum", "double")
-    .add("min", "double")
-    .add("max", "double")
-    .add("avg", "double")
-    .add("variance", "double")
-    .add("stddev", "double")
-    .add("p50", "double")
-    .add("p90", "double")
-    .add("p95", "double")
-    .add("p99", "double")
+SHOWN = described(
+    ("count", "long", "Number of values."),
+    ("sum", "double", "Sum of the values, exact to floating point."),
+    ("min", "double", "Least value."),
+    ("max", "double", "Greatest value."),
+    ("avg", "double", "Mean of the values, exact to floating point."),
+    ("variance", "double", "Variance of the sample; null for a single value."),
+    ("stddev", "double", "Standard deviation of the sample; null for a single value."),
+    *(
+        (name, "double", f"Least value of rank {rank:.2f} or more: exact for few values, else an estimate.")
+        for name, rank in PERCENTILES.items()
+    ),
 )
-"""What users read. variance and stddev are of the sample, null for a single value."""
+"""What users read."""
 
-FOR_MERGES = StructType().add("m2", "double").add("sketch", "binary")
-"""What only the next merge needs. m2 belongs to the mean, avg."""
+FOR_MERGES = described(
+    ("m2", "double", "Sum of squared distances from avg, for the next merge; cleared once none can come."),
+    ("sketch", "binary", "KLL sketch of the values, for the next merge; cleared once none can come."),
+)
+"""What only the next merge needs."""
 
 _ROUNDING = 8 * 2.0**-52
 _LEAST = 1e-150  # around its square, squares lose digits to underflow

@@ -21,7 +21,7 @@ from lakehouse.messages.layout import Equals, Message, Millis, Plain
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import EventClock, EventTimeProgress, WallClock
-from lakehouse.tables import shifted
+from lakehouse.tables import described, shifted
 from lakehouse.transforms import statistics
 
 
@@ -63,17 +63,20 @@ class StatisticsWindows:
     @property
     def schema(self) -> StructType:
         """One row per group and window; last, what only the next merge needs."""
-        names = StructType()
-        for name in self.windows.by:
-            names = names.add(name, "string")
-        return StructType(
-            [
-                *names.add("window_start", "timestamp").add("window_end", "timestamp"),
-                *statistics.SHOWN,
-                *StructType().add("last_event_time", "timestamp").add("is_final", "boolean"),
-                *statistics.FOR_MERGES,
-            ]
+        window = described(
+            *((name, "string", "Part of the key: what the values are of.") for name in self.windows.by),
+            ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
+            ("window_end", "timestamp", "End of the window, UTC; not part of the window."),
         )
+        state = described(
+            ("last_event_time", "timestamp", "Latest event time that is counted, UTC."),
+            (
+                "is_final",
+                "boolean",
+                "The window is past, by event time or wall clock; late records count.",
+            ),
+        )
+        return StructType([*window, *statistics.SHOWN, *state, *statistics.FOR_MERGES])
 
     @property
     def pinned_settings(self) -> Mapping[str, str]:

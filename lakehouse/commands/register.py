@@ -1,0 +1,45 @@
+"""`lakehouse register`: names of the tables in a Hive metastore."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from lakehouse.errors import SettingsError, TableError
+from lakehouse.names import Outcome, specs
+from lakehouse.names import register as register_names
+from lakehouse.ops.event_table import recorded
+from lakehouse.streams import load, read_settings
+from lakehouse.tables import open_lake
+from lakehouse.terminal import Console
+
+app = typer.Typer()
+
+
+@app.command()
+def register(
+    *,
+    ops: Annotated[bool, typer.Option("--ops", help="The ops tables, too.")] = False,
+    move: Annotated[
+        bool, typer.Option("--move", help="Take names along that are registered at another location.")
+    ] = False,
+) -> None:
+    """Register gold tables and the dead letters by name in the Hive metastore of LAKEHOUSE_METASTORE.
+
+    Says of each table whether its name is new, unchanged or changed. A rerun changes nothing. Names that
+    others have made are left alone, and none is removed. A live run with the setting does the same by itself.
+    """
+    settings, console = read_settings(), Console()
+    if not settings.metastore:
+        raise SettingsError("LAKEHOUSE_METASTORE is not set; it names a Hive metastore: thrift://host:9083")
+    wanted = specs(load(settings), ops=ops)
+    with recorded(settings.lake, "lakehouse register"), open_lake(settings, "lakehouse register") as lake:
+        done = list(register_names(lake, wanted, settings.metastore, moves=move))
+        shown = Table("table", "name", "changed")
+        for one in done:
+            shown.add_row(one.table, one.outcome, "" if one.outcome is Outcome.REFUSED else one.about)
+        console.print(shown)
+        if refused := [one.about for one in done if one.outcome is Outcome.REFUSED]:
+            raise TableError("; ".join(refused))

@@ -1,0 +1,200 @@
+"""Names of tables in a Hive metastore, for whoever asks by name: Thrift servers, Spark Connect, Trino.
+
+Gold tables and the dead letters get an entry each, and ops tables on demand, with the comments that the
+streams declare. A rerun changes nothing. Entries of others are never touched, and none is removed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse import catalog, tables
+from lakehouse.errors import LakehouseError, TableError
+from lakehouse.paths import is_local, location
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.spark import metastore
+from lakehouse.spark.metastore import Entry, Found, Metastore
+from lakehouse.spark.query_errors import what_of
+from lakehouse.spark.session import activate
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake, TableSpec
+
+_EVERY_S = 15.0
+
+
+class Outcome(StrEnum):
+    """What became of a table's name."""
+
+    NEW = "new"
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    NOT_MADE = "not in the lake yet"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What became of a table's name; `about`: what has changed, or why it was refused."""
+
+    table: str
+    outcome: Outcome
+    about: str = ""
+
+
+def specs(streams: Sequence[Stream], *, ops: bool = False) -> list[TableSpec]:
+    """Return the tables that get names."""
+    layers = ("gold", "ops") if ops else ("gold",)
+    return [spec for spec in catalog.specs(streams) if spec.layer in layers or spec == DEAD_LETTERS]
+
+
+def register(
+    lake: Lake, wanted: Sequence[TableSpec], uris: str, *, moves: bool = False
+) -> Iterator[Registered]:
+    """Write the tables' names into a metastore, one after the other, and yield what became of each.
+
+    `moves`: a table that is registered at another location gets this one; otherwise that is refused. Raises
+    ServiceError if the metastore does not answer.
+    """
+    with metastore.connected(lake.spark, uris) as names:
+        for spec in wanted:
+            try:
+                yield _register(lake, spec, names, moves=moves)
+            except TableError as error:
+                yield Registered(spec.qualified_name, Outcome.REFUSED, str(error))
+
+
+def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> Registered:
+    entry = _entry(lake, spec)
+    if entry is None:
+        return Registered(spec.qualified_name, Outcome.NOT_MADE)
+    found = names.find(entry.database, entry.table)
+    if found is None:
+        if names.create(entry):
+            return Registered(entry.name, Outcome.NEW)
+        found = names.find(entry.database, entry.table)  # somebody else has made it at this moment
+    registered = compare(entry, found, moves=moves)
+    if registered.outcome is Outcome.CHANGED:
+        names.change(entry)
+    return registered
+
+
+def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
+    """Return what must become of a name under which the metastore has something already."""
+    if found is None or not found.is_ours:
+        return Registered(
+            entry.name,
+            Outcome.REFUSED,
+            f"{entry.name} in the metastore was not made by lakehouse, and is left as it is. Rename or drop "
+            "it there, and run this again",
+        )
+    there = found.entry
+    if there.location != entry.location and not moves:
+        return Registered(
+            entry.name,
+            Outcome.REFUSED,
+            f"{entry.name} is registered at {there.location}, and this lake has it at {entry.location}. "
+            "`lakehouse register --move` takes the name along",
+        )
+    changed = [
+        what for what in ("location", "comment", "columns") if getattr(there, what) != getattr(entry, what)
+    ]
+    return Registered(entry.name, Outcome.CHANGED if changed else Outcome.UNCHANGED, ", ".join(changed))
+
+
+def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
+    """Return the entry for a table, null if there is no such table yet."""
+    if not lake.exists(spec.layer, spec.name):
+        return None
+    path = lake.path(spec.layer, spec.name)
+    columns = with_comments(tables.schema_of(lake.spark, path), spec.schema)
+    return Entry(spec.layer, spec.name, address(path), spec.comment, columns.json())
+
+
+def with_comments(standing: StructType, declared: StructType) -> StructType:
+    """Return a table's columns with the declared comments; a column that is not declared keeps its own."""
+    ours: Mapping[str, StructField] = {column.name: column for column in declared}
+    return StructType([_commented(column, ours.get(column.name, column)) for column in standing])
+
+
+def _commented(column: StructField, declared: StructField) -> StructField:
+    comment = declared.metadata.get("comment")
+    metadata = {} if comment is None else {"comment": comment}
+    return StructField(column.name, column.dataType, column.nullable, metadata)
+
+
+def address(path: str) -> str:
+    """Return a table's path as a URL, which is the same for every client on every machine."""
+    return f"file://{location(path)}" if is_local(path) else path
+
+
+@contextmanager
+def registering(
+    lake: Lake, streams: Sequence[Stream], uris: str, on_notice: Callable[[str], None]
+) -> Iterator[None]:
+    """Register tables during the block, as they appear and as their columns change.
+
+    A thread looks every 15 s. What fails is reported once and tried again; it holds up nothing.
+    """
+    ended = threading.Event()
+    own = replace(lake, spark=lake.spark.newSession())
+    keeper = _Keeper(own, specs(streams), uris, on_notice)
+
+    def keep() -> None:
+        activate(own.spark)
+        keeper.look()
+        while not ended.wait(_EVERY_S):
+            keeper.look()
+
+    thread = threading.Thread(target=keep, name="names", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=3 * metastore.ANSWER_S)
+
+
+class _Keeper:
+    """Registers tables again and again, and says a thing once. For one thread."""
+
+    def __init__(
+        self, lake: Lake, wanted: Sequence[TableSpec], uris: str, on_notice: Callable[[str], None]
+    ) -> None:
+        self._lake = lake
+        self._wanted = wanted
+        self._uris = uris
+        self._on_notice = on_notice
+        self._told: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Register what is new or has changed."""
+        try:
+            for one in register(self._lake, self._wanted, self._uris):
+                self._tell(one)
+            self._told.pop("", None)
+        except Exception as error:  # noqa: BLE001 - a thread that ends would leave names missing for good
+            self._once("", f"names are not up to date: {_line(error)}")
+
+    def _tell(self, one: Registered) -> None:
+        if one.outcome is Outcome.REFUSED:
+            self._once(one.table, f"names are not up to date: {one.about}")
+        else:
+            self._told.pop(one.table, None)
+        if one.outcome in (Outcome.NEW, Outcome.CHANGED):
+            about = f" ({one.about})" if one.about else ""
+            self._on_notice(f"{one.table} is registered in the metastore: {one.outcome}{about}")
+
+    def _once(self, about: str, text: str) -> None:
+        if self._told.get(about) != text:
+            self._on_notice(text)
+        self._told[about] = text
+
+
+def _line(error: Exception) -> str:
+    return str(error) if isinstance(error, LakehouseError) else what_of(error)
