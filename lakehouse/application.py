@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from rich.console import Group
 
+from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
@@ -121,6 +122,8 @@ def run_layers(
         lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
         brief = not is_live and is_small(settings.lake) and few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
+        if not options.adopts:
+            refuse_copy(lake)
         stop = run_.enter_context(stopping_on_signals(lake.spark))
         warn_of_services(settings, streams, layers, without, lines.notice)
         run_.enter_context(shown)

@@ -11,6 +11,7 @@ from lakehouse.application import exit_with
 from lakehouse.commands import (
     alert,
     audit,
+    copy,
     dead_letters,
     demo,
     events,
@@ -49,6 +50,7 @@ app.add_typer(sql.app)
 app.add_typer(register.app)
 app.add_typer(maintain.app)
 app.add_typer(audit.app)
+app.add_typer(copy.app)
 app.add_typer(alert.app)
 app.add_typer(expect.app)
 app.add_typer(health.app)

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     DISCARD = "discard"
     REBUILD = "rebuild"
     MAINTENANCE = "maintenance"
+    COPY = "copy"
     ALERT = "alert"
     EVENTS_LOST = "events_lost"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,23 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
         draft.unlink(missing_ok=True)
     if lasting:
         sync(path.parent)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copy a file and its time, so that the copy is there as a whole or not at all, whatever happens.
+
+    Directories are made where they are missing. A killed process leaves one of the `drafts_of` the target.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{uuid.uuid4()}.tmp")
+    try:
+        shutil.copyfile(source, draft)
+        found = source.stat()
+        os.utime(draft, ns=(found.st_atime_ns, found.st_mtime_ns))
+        sync(draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def make_home(path: Path) -> None:

@@ -2,13 +2,15 @@
 
 Rows that gold has changed since the version that the export had reached are in flight and left out. A row
 that is too large for the topic is a note, not a difference, whatever older state of it the topic has. So is
-what cannot be compared because VACUUM has removed files.
+what cannot be compared because VACUUM has removed files, or because the lake is a copy that is older than
+what was sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,6 +20,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared, Difference
 from lakehouse.audit.whole_topic import WholeTopic
+from lakehouse.copies import marker as markers
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.layers.outgoing import message_of
@@ -27,6 +30,7 @@ from lakehouse.sinks import progress_group, read_progress
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, Position, Progress
+from lakehouse.tables.adoption import adoption_in
 
 _NOT_SENT = "in gold, but not in the topic"
 _NOT_IN_GOLD = "in the topic, but not in gold"
@@ -38,7 +42,8 @@ GONE = "VACUUM has removed files of gold's change feed"
 class _Sent:
     """Gold as the export had it, rows changed since, and the messages sent by then.
 
-    `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone.
+    `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone. Rows
+    that were sent before the lake was `adopted` (UTC) may have been sent again then.
     """
 
     gold: DataFrame
@@ -48,6 +53,7 @@ class _Sent:
     first: int
     note: str
     has_expired: bool
+    adopted: datetime | None
 
 
 def check_topic(
@@ -66,6 +72,9 @@ def _check(lake: Lake, stream: Stream, table: MergedTable, records: WholeTopic) 
     unknown = _unknown_progress(lake, table, topic, progress, access)
     if unknown is not None:
         return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
+    older = _older_copy(lake, table, progress)
+    if older is not None:
+        return [subject.compared(0, notes=[older])]
     try:
         ranges = offset_ranges(access, topic)
         found = None if progress is None else _sent(lake, table, progress.position, ranges, records)
@@ -118,11 +127,22 @@ def _unknown_progress(
 ) -> str | None:
     """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
     if progress is not None:
-        is_ours = progress.table == tables.table_id(lake.spark, lake.path("gold", table.name))
+        is_ours = progress.table == tables.sent_as(lake.spark, lake.path("gold", table.name))
         return None if is_ours else f"rows were sent of another table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, topic).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
+
+
+def _older_copy(lake: Lake, table: MergedTable, progress: Progress | None) -> str | None:
+    """Return what there is to say of a copy of a lake that has sent more since; null for any other lake."""
+    marker = markers.read(lake.spark, lake.root)
+    if marker is None or progress is None:
+        return None
+    last, end = progress.position.version - 1, tables.version_of(lake.spark, lake.path("gold", table.name))
+    if last <= end:
+        return None
+    return f"not compared: {marker.of} has sent version {last}, and this copy of it ends at version {end}"
 
 
 def _sent(
@@ -143,6 +163,7 @@ def _sent(
         F.col("value").cast("string").alias("value"),
         "partition",
         "offset",
+        "timestamp",
     )
     gold = _as_messages(tables.read_version(spark, path, version), table)
     if newest > version:
@@ -158,7 +179,9 @@ def _sent(
     def changes() -> DataFrame:
         return _as_messages(tables.read_changes(spark, path, first, newest), table)
 
-    return _Sent(gold, moving.select(*names).distinct(), messages, changes, first, note, expired)
+    adoption = adoption_in(tables.properties_of(tables.snapshot(spark, path)))
+    adopted = None if adoption is None else tables.from_micros(1000 * adoption.at_ms)
+    return _Sent(gold, moving.select(*names).distinct(), messages, changes, first, note, expired, adopted)
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
@@ -232,10 +255,13 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
 
     If part of gold's history is gone, they can only be a note.
     """
-    if _counted(sent.messages).where("times > 1").isEmpty():
+    messages = sent.messages
+    if sent.adopted is not None:
+        messages = messages.where(F.col("timestamp") >= F.lit(sent.adopted))
+    if _counted(messages).where("times > 1").isEmpty():
         return [], []
     try:
-        doubled = _doubled(sent.changes(), sent.messages)
+        doubled = _doubled(sent.changes(), messages)
         count = doubled.count()
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):

@@ -59,7 +59,7 @@ def check_redis(
             f"gold's log begins at version {first}: rows changed before that, even within the time to "
             "live, are not compared"
         )
-    generation, url = tables.created_ms(spark, path), settings.redis_url.get_secret_value()
+    generation, url = tables.generation_ms(spark, path), settings.redis_url.get_secret_value()
 
     def looked(since: datetime) -> _Look:
         newest = newest_since(spark, path, table, since).persist()

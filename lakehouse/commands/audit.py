@@ -8,6 +8,7 @@ from rich.table import Column, Table
 from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
 from lakehouse.commands.options import Format, FormatOption
+from lakehouse.copies.marker import refuse_unfinished
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.ops.event_table import recorded
@@ -37,6 +38,7 @@ def audit_command(
         progress.print(f"{check.stream} {check.name} {check.subject}: {mark}", soft_wrap=True)
 
     with recorded(settings.lake, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
+        refuse_unfinished(lake)
         report = audit(lake, streams, settings, utc_now(), on_check)
         if not report.checks:
             raise TableError(

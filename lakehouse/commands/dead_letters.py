@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.commands.options import Format, FormatOption, grouped
+from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
@@ -171,6 +172,7 @@ def replay(
             report.print_tried(tried, Console())
         return
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
         now = datetime.now(UTC)
         done = replay_letters(lake, streams, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
@@ -194,6 +196,7 @@ def discard(
     selection = filters.chosen(streams, everything=all_)
     name = "lakehouse dead-letters discard"
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
         done = discard_letters(lake, streams, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())

@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from lakehouse.application import StreamOption
+from lakehouse.copies.marker import refuse_copy
 from lakehouse.events import Kind, note
 from lakehouse.maintenance.fold_state import clear_state
 from lakehouse.maintenance.upkeep import Keeper, Kept, tasks
@@ -43,6 +44,7 @@ def maintain(
     streams = choose(stream or [], settings)
     with recorded(settings.lake, "lakehouse maintain"), open_lake(settings, "lakehouse maintain") as lake:
         if not dry_run:
+            refuse_copy(lake)
             _clear(lake, streams, console)
         console.print(_table(_keep(lake, streams, settings, console, dry_run=dry_run), dry_run=dry_run))
         if not dry_run and (told := event_table.compact(lake.root)):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.application import StreamOption
+from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
@@ -75,6 +76,7 @@ def rebuild(
         recorded(settings.lake, f"lakehouse rebuild {layer}"),
         open_lake(settings, "lakehouse rebuild") as lake,
     ):
+        refuse_copy(lake)
         if layer is Layer.GOLD:
             _rebuild_gold(lake, streams, rebuild_gold.WindowSpan(since, until), console, force=force)
             return

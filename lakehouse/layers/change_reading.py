@@ -32,7 +32,8 @@ class ChangeReading:
         self._spark = spark
         self._query = query
         self._path = path
-        self.table_id = tables.table_id(spark, path)
+        self._table_id = tables.table_id(spark, path)
+        self.sent_as = tables.sent_as(spark, path)
         self.position: Position | None = None
         self._ahead: Position | None = None
         self._until: int | None = None
@@ -42,10 +43,9 @@ class ChangeReading:
         """Whether the next changes end where a killed micro-batch did, and cannot be fewer."""
         return self._ahead is not None
 
-    def begin(self, progress: tuple[Progress | None, Position | None]) -> None:
-        """Begin where the query has come, and read first of all up to where a killed micro-batch did."""
-        done, self._ahead = progress
-        self.position = None if done is None else done.position
+    def begin(self, done: Progress | None, ahead: Position | None) -> None:
+        """Begin where the query has come; read first up to `ahead`, where a killed micro-batch ended."""
+        self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
         """Read no change that is not there now."""
@@ -58,7 +58,7 @@ class ChangeReading:
         """
         snapshot = tables.snapshot(self._spark, self._path)
         newest = tables.version_in(snapshot)
-        if tables.id_of(snapshot) != self.table_id:
+        if tables.id_of(snapshot) != self._table_id:
             raise PositionError(f"{self._path} was deleted and recreated while {self._query} was running")
         sent = self._ahead or self.position
         if sent is not None and sent.version > newest + 1:

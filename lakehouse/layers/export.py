@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.errors import PositionError, TableError
+from lakehouse.errors import TableError
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import gold
 from lakehouse.layers.change_reading import ChangeReading
+from lakehouse.layers.export_position import Noted
 from lakehouse.layers.outgoing import filter_leaving, filter_newest, group_of, newest_since, outgoing, within
 from lakehouse.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
 from lakehouse.ops import unsent_rows
@@ -99,17 +100,18 @@ class _Export(Step):
         self._notice = permitted.notice
         self._max_bytes = settings.bytes_per_batch
         self._kafka = _kafka_sink(table, settings)
-        self._is_redis_behind = False
         self._allow = permitted.allow
         self._part: Part | None = None
         self._lost: int | None = None  # the last version of which changes were removed before they were sent
         self._reading = ChangeReading(lake.spark, self.name, self._path)
-        self._reading.begin(self._progress(resend=Allow.RESEND in permitted.allow))
+        begun = self._noted().begun(permitted)
+        self._is_redis_behind = begun.is_redis_behind
+        self._reading.begin(begun.progress, begun.ahead)
         self._redis = RedisSink(
             settings.redis_url.get_secret_value(),
             table.name,
             settings.redis_ttl_s,
-            generation=tables.created_ms(lake.spark, self._path),
+            generation=tables.generation_ms(lake.spark, self._path),
             rows_move=table.export.redis.rows_move,
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
@@ -127,7 +129,7 @@ class _Export(Step):
             feed = self._reading.feed(part)
         except (PySparkException, Py4JError) as error:
             feed, part = self._rest_of(part, error)
-        self._span = Span(self._reading.table_id, part.first, part.end)
+        self._span = Span(self._reading.sent_as, part.first, part.end)
         return Batch(
             feed,
             number=self._reading.number_of(part),
@@ -144,7 +146,7 @@ class _Export(Step):
             result = self._write(batch.rows, self._span, now)
         except (PySparkException, Py4JError) as error:
             feed, part = self._rest_of(self._part, error)
-            self._span = Span(self._reading.table_id, part.first, part.end)
+            self._span = Span(self._reading.sent_as, part.first, part.end)
             result = self._write(feed, self._span, now)
         yield Passed(result)
 
@@ -212,40 +214,13 @@ class _Export(Step):
             self._kafka.close()
         self._redis.close()
 
-    def _progress(self, *, resend: bool) -> tuple[Progress | None, Position | None]:
-        """Return how far the table has been sent, and up to where Kafka has more.
-
-        If only Kafka knows, Redis may lack the last micro-batch, and is filled again.
-        Raises PositionError if another table's rows were sent, unless sending everything again is allowed.
-        """
-        table_id = tables.table_id(self._lake.spark, self._path)
-        topic = None if self._kafka is None else self._kafka.topic
-        here = sent.noted(self._lake.spark, self._path, topic)
-        here = here if here is not None and here.table == table_id else None
-        there = None if self._kafka is None else self._kafka.sent()
-        if there is not None and there.table != table_id:
-            if not resend:
-                raise PositionError(
-                    f"rows of another {self._table.name} (table id {there.table}) were sent to topic "
-                    f"{topic}; the one at {self._path} has {table_id}: it was deleted and recreated. "
-                    "Continuing would send every row again: put that table back, or run once with --allow "
-                    f"{Allow.RESEND}"
-                )
-            there = None
-        self._is_redis_behind = (here is None and there is not None) or sent.is_redis_behind(
-            self._lake.spark, self._path, topic
-        )
-        if here is None or there is None:
-            position, ahead = here or there, None
-        else:
-            position, ahead = here, there.position if here.position.is_before(there.position) else None
-        sliced = None if topic is None else last_sliced(self._access, self._table.name, topic)
-        if sliced is None or sliced.table != table_id or ahead is not None:
-            return position, ahead
-        if position is None or position.position.is_before(sliced.after):
-            # Some slices of that micro-batch were sent. What lies before it was sent, or is no rows.
-            return Progress(table_id, sliced.before), sliced.after
-        return position, None
+    def _noted(self) -> Noted:
+        """Ask Kafka how far the table has been sent."""
+        spark, path, table, kafka = self._lake.spark, self._path, self._table.name, self._kafka
+        if kafka is None:
+            return Noted(spark, path, table, None, None, None)
+        sliced = last_sliced(self._access, table, kafka.topic)
+        return Noted(spark, path, table, kafka.topic, kafka.sent(), sliced)
 
     def _send(self, leaving: DataFrame, span: Span, now: datetime, *, few: bool) -> Sent:
         most = {"rows": SLICED_FROM_ROWS - 1, "size_bytes": SLICED_FROM_BYTES}
@@ -305,7 +280,7 @@ class _Export(Step):
 
     def _note_progress(self, position: Position) -> None:
         topic = None if self._kafka is None else self._kafka.topic
-        progress = Progress(self._reading.table_id, position)
+        progress = Progress(self._reading.sent_as, position)
         sent.note(self._lake.spark, self._path, topic, progress, is_redis_behind=self._is_redis_behind)
 
     def _note(self, refused: Sequence[TooLarge], topic: str, now: datetime) -> None:
@@ -378,7 +353,8 @@ class _Export(Step):
     ) -> int:
         newest = newest_since(spark, self._path, self._table, since)
         with outgoing(chosen(filter_leaving(newest, self._table)), self._table) as rows:
-            return self._redis.write(rows.in_parts(), are_all=True).rows
+            # A member's latest row first: under a new generation, an older one would stand for it meanwhile.
+            return self._redis.write(rows.latest_first(), are_all=True).rows
 
 
 def _kafka_sink(table: MergedTable, settings: Settings) -> KafkaSink | None:

@@ -41,9 +41,17 @@ class Outgoing:
 
     def in_parts(self) -> Iterator[Change]:
         """Yield them in the same order; the driver holds a part of them at a time."""
+        return self._in_parts(F.col(_ORDER))
+
+    def latest_first(self) -> Iterator[Change]:
+        """Yield rows that stand, of each member the latest first, and then deleted ones, in such parts."""
+        return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
+
+    def _in_parts(self, order: Column) -> Iterator[Change]:
         parts = 1 + self.size_bytes // _PART_BYTES  # each is a job
-        ordered = self._rows.repartitionByRange(parts, _ORDER).sortWithinPartitions(_ORDER).drop(_ORDER)
-        return (Change(**row.asDict()) for row in ordered.toLocalIterator())
+        ordered = self._rows.withColumn(_ORDER, order).repartitionByRange(parts, _ORDER)
+        rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER).toLocalIterator()
+        return (Change(**row.asDict()) for row in rows)
 
 
 def within(newest: DataFrame, table: MergedTable, *, rows: int, size_bytes: int) -> list[Change] | None:

@@ -36,11 +36,15 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class Permitted:
-    """What is not refused, which records are passed over, and who is told of what was let through."""
+    """What is not refused, which records are passed over, and who is told of what was let through.
+
+    With `adopts`, exports go on from a copy of the lake that has sent rows before.
+    """
 
     allow: Collection[Allow] = ()
     skip: Collection[LostRange] = ()
     notice: Callable[[str], None] = lambda _text: None
+    adopts: bool = False
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
     """Return how far the reader has come in the table at the path; null for not at all."""
     if reader.fills is None:
         progress = sent.noted(lake.spark, path, reader.topic)
-        is_this = progress is not None and progress.table == tables.table_id(lake.spark, path)
+        is_this = progress is not None and progress.is_of(tables.table_id(lake.spark, path))
         return progress.position if progress is not None and is_this else None
     if not lake.exists(*reader.fills):
         return None

@@ -56,6 +56,11 @@ def progress_in(text: str) -> Progress | None:
         return None
 
 
+def directory_of(path: str) -> str:
+    """Return where the notes for a table are."""
+    return f"{path}/{_DIRECTORY}"
+
+
 def file_of(path: str, topic: str | None) -> str:
     """Return the path of the note for a table and a topic."""
     return f"{path}/{name_of(topic)}"

@@ -55,6 +55,7 @@ class RunOptions:
     - `at_once`: how many streams catch up concurrently; helps if rows are few.
     - `upkeep` looks after the tables in a run with an interval.
     - `log_file` is where tracebacks go, for messages to say so.
+    - `adopts`: the lake is a copy, which goes on in place of the lake that has sent rows before.
     """
 
     trigger: str
@@ -69,6 +70,7 @@ class RunOptions:
     watch: Watch | None = None
     upkeep: Upkeep | None = None
     log_file: Path | None = None
+    adopts: bool = False
 
 
 def run(
@@ -110,7 +112,7 @@ class _Run:
         self._options = options
         self._stop = options.stop or Stop()
         self._gate = options.gate if "export" in layers else None
-        permitted = Permitted(options.allow, options.skip, options.on_notice)
+        permitted = Permitted(options.allow, options.skip, options.on_notice, options.adopts)
         lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
         makers = {
             one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams

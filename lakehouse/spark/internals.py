@@ -517,6 +517,14 @@ def paths_in(spark: SparkSession, statuses: Any) -> str:
     return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
 
 
+def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
+    """Copy a file from one of Hadoop's file systems to another, over an existing one."""
+    configuration = java_session(spark).sessionState().newHadoopConf()
+    (source, target), (path, copied) = systems, paths
+    util = static(spark, "org.apache.hadoop.fs.FileUtil")
+    util.copy(source, path, target, copied, False, True, configuration)  # noqa: FBT003 - Java takes no names
+
+
 def text_in(spark: SparkSession, stream: Any) -> str:
     """Return the rest of a Java stream as text."""
     return str(static(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))

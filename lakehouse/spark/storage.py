@@ -1,4 +1,4 @@
-"""Small files and directories of the lake, on any file system.
+"""Files and directories of the lake, on any file system.
 
 In an object store, `exists`, `modified_ms` of a file that exists, `names` of up to a thousand and
 `write_text` are one request each, and `read_text` is two.
@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lakehouse.files import write_whole
+from lakehouse.files import copy_whole, write_whole
 from lakehouse.lake_files import files_of, is_object_store, stored_below
 from lakehouse.paths import local_path
 from lakehouse.spark import internals
@@ -184,6 +184,63 @@ def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
 def delete(spark: SparkSession, path: str) -> None:
     """Remove a file, or a directory with everything in it."""
     _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
+
+
+def lying(spark: SparkSession, directory: str) -> dict[str, int]:
+    """Return the bytes of every file below a directory, by its path there; none if it does not exist.
+
+    Files whose names begin with a dot are left out: checksums of Hadoop's, and drafts.
+    """
+    here = on_this_machine(spark, directory)
+    if here is not None:
+        return dict(_lying_here(here))
+    if not exists(spark, directory):
+        return {}
+    system, path = _file_system(spark, directory), _path(spark, directory)
+    beginning, found = f"{system.makeQualified(path)}/", {}
+    files = system.listFiles(path, True)  # noqa: FBT003 - all below it
+    while files.hasNext():
+        file = files.next()
+        name = str(file.getPath()).removeprefix(beginning)
+        if not name.rpartition("/")[2].startswith("."):
+            found[name] = int(file.getLen())
+    return found
+
+
+def _lying_here(directory: Path) -> Iterator[tuple[str, int]]:
+    for root, _, names_ in os.walk(directory):
+        for name in names_:
+            if not name.startswith("."):
+                file = Path(root, name)
+                with contextlib.suppress(FileNotFoundError):  # somebody else has just removed it
+                    yield str(file.relative_to(directory)), file.stat().st_size
+
+
+def copy(spark: SparkSession, source: str, target: str) -> bool:
+    """Copy a file byte by byte, over an existing one; tell whether there was one to copy.
+
+    On a disk of this machine it outlives a power failure, and is there as a whole or not at all. So it is in
+    an object store. The copy's time is the original's, where files have one that can be set.
+    """
+    here, there = on_this_machine(spark, source), on_this_machine(spark, target)
+    try:
+        if here is not None and there is not None:
+            copy_whole(here, there)
+        else:
+            _copy_there(spark, source, target)
+    except (OSError, Py4JJavaError):
+        if exists(spark, source):
+            raise
+        return False
+    return True
+
+
+def _copy_there(spark: SparkSession, source: str, target: str) -> None:
+    paths = _path(spark, source), _path(spark, target)
+    systems = tuple(internals.file_system(spark, path) for path in paths)
+    internals.copy_file(spark, systems, paths)
+    modified = systems[0].getFileStatus(paths[0]).getModificationTime()
+    systems[1].setTimes(paths[1], modified, -1)
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:

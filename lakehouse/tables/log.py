@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
+from lakehouse.tables.adoption import adoption_in, sender
 from lakehouse.tables.delta_internals import Action, Log, Segment, Snapshot
 from lakehouse.tables.entries import LogEntry, commit_name, entry_of
 from lakehouse.tables.specs import DataFile, from_micros
@@ -121,9 +122,20 @@ def id_of(snapshot: Snapshot) -> str:
     return delta.table_id(snapshot)
 
 
-def created_ms(spark: SparkSession, path: str) -> int:
-    """Return when the table was created, in ms since the epoch; a new table at the path has another value."""
-    return delta.created_ms(snapshot(spark, path)) or 0
+def generation_ms(spark: SparkSession, path: str) -> int:
+    """Return when the table's versions became its own, in ms since the epoch.
+
+    That was when it was created, or when the copy that it is was adopted. A later value is of later rows.
+    """
+    found = snapshot(spark, path)
+    adoption = adoption_in(properties_of(found))
+    return delta.created_ms(found) or 0 if adoption is None else adoption.at_ms
+
+
+def sent_as(spark: SparkSession, path: str) -> str:
+    """Return what notes of rows that were sent call the table (`lakehouse.tables.adoption`)."""
+    found = snapshot(spark, path)
+    return sender(id_of(found), adoption_in(properties_of(found)))
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a table, by its id, has been read or sent."""
+    """How far a table has been read or sent: by its id or, of rows that were sent, by `tables.sent_as`."""
 
     table: str
     position: Position
+
+    def is_of(self, table_id: str | None) -> bool:
+        """Tell whether it is of the table with this id, before or after a copy of it was adopted."""
+        return self.table.partition(" ")[0] == table_id
 
 
 @dataclass(frozen=True)

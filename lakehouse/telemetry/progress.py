@@ -50,7 +50,7 @@ class ExportProgress:
     def position(self) -> Position | None:
         """How far the table has been sent."""
         noted = self._noted
-        return noted.position if noted is not None and noted.table == self._table.table_id else None
+        return noted.position if noted is not None and noted.is_of(self._table.table_id) else None
 
     def refresh(self) -> None:
         """Look at the note again, and read it if it is another one."""

@@ -46,7 +46,7 @@ def appends_since(spark: SparkSession, path: str, position: Position | None) -> 
 def changes_since(spark: SparkSession, path: str, position: Position | None) -> tuple[list[int], Position]:
     """Return what one who reads the change feed gets, and where he is then."""
     reading, found = ChangeReading(spark, "test", path), list[int]()
-    reading.begin((None if position is None else Progress(reading.table_id, position), None))
+    reading.begin(None if position is None else Progress(reading.sent_as, position), None)
     while (part := reading.next(max_bytes=1)) is not None:
         changes = reading.feed(part).collect()
         assert {row["_change_type"] for row in changes} == {"insert"}

@@ -1,0 +1,82 @@
+"""`lakehouse copy` and `adopt`: a whole lake in another place, and carrying on from there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from lakehouse.application import AllowOption, SkipOption, VerboseOption, run_layers, skipped
+from lakehouse.copies import marker as markers
+from lakehouse.copies.adopting import note_adoption
+from lakehouse.copies.copying import Copying
+from lakehouse.errors import SettingsError
+from lakehouse.events import Kind, note
+from lakehouse.layers.step import LAYERS
+from lakehouse.ops.event_table import recorded
+from lakehouse.paths import lake_address
+from lakehouse.runtime.runner import RunOptions
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.streams import load, read_settings
+from lakehouse.tables import Lake, open_lake
+from lakehouse.terminal import Console
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def copy(
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Where to: a path, or a URL of Hadoop's.")],
+) -> None:
+    """Copy the whole lake to another place or store, or bring an earlier copy there up to date.
+
+    The streams may run meanwhile. The copy has versions of all tables that fit together. If it is killed, run
+    it again. `LAKEHOUSE_LAKE=URL lakehouse audit` compares a copy; `lakehouse adopt` carries on from it.
+    """
+    settings, console = read_settings(), Console()
+    try:
+        target = lake_address(to)
+    except ValueError as error:
+        raise SettingsError(f"--to: {error}") from None
+    with recorded(settings.lake, "lakehouse copy"), open_lake(settings, "lakehouse copy") as lake:
+        with console.status("") as shown:
+
+            def tell(table: str, done: int, files: int) -> None:
+                shown.update(f"{table}: {done:,} of {files:,} files")
+
+            copying = Copying(lake, Lake(lake.spark, target), load(settings), tell)
+            made, done = copying.run(), copying.done
+        told = (
+            f"{target} is a copy of {lake.root} as of {made.at}: {done.tables:,} tables; {done.files:,} "
+            f"files, {decimal(done.bytes)} were copied just now"
+        )
+        note(Kind.COPY, told, details={"to": target, "files": done.files, "bytes": done.bytes})
+        console.print(told, soft_wrap=True)
+
+
+@app.command()
+def adopt(allow: AllowOption = None, skip: SkipOption = None, *, verbose: VerboseOption = False) -> None:
+    """Carry on from a copy of a lake, in place of the original, with the same Kafka and Redis.
+
+    Everything that runs on the original must have been stopped for good. First, bronze, silver and gold catch
+    up with the topics. Then each row that may have changed since the copy leaves once, in its newest state:
+    so no reader sees a row go back. If it is killed, run it again.
+    """
+    settings = read_settings()
+    with recorded(settings.lake, "lakehouse adopt"), open_lake(settings, "lakehouse adopt") as lake:
+        marker = note_adoption(lake)
+        told = f"{settings.lake} takes the place of {marker.of}, as of {marker.at}"
+        note(Kind.COPY, told)
+        Console().print(told, soft_wrap=True)
+    streams = [
+        one.name for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)
+    ]
+    options = RunOptions(
+        AVAILABLE_NOW, allow=allow or (), skip=skipped(skip or [], settings, streams), adopts=True
+    )
+    run_layers(settings, LAYERS[:-1], streams, options, verbose=verbose)
+    run_layers(settings, LAYERS[-1:], streams, options, verbose=verbose)
+    with open_lake(settings, "lakehouse adopt") as lake:
+        markers.remove(lake.spark, lake.root)
+    Console().print(f"{settings.lake} is a lake of its own; let `lakehouse run` go on", soft_wrap=True)

@@ -1,0 +1,105 @@
+"""Which version of each table a copy has, so that they fit together while the streams run on.
+
+A table says how far it has read others. So each is chosen before those that it was made from, which then have
+what it has read. Dead letters and side tables are written before their main table, and chosen after it: what
+they are ahead by is taken for a killed micro-batch, which is finished on the copy.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.spark import storage
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake, leases
+
+LOG = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_LAYERS = ("gold", "silver", "bronze")
+_PATIENCE_S = 300.0
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A table, by layer and name, and the version that is copied."""
+
+    layer: str
+    name: str
+    version: int
+
+    @property
+    def qualified_name(self) -> str:
+        """The name in SQL: layer.table."""
+        return f"{self.layer}.{self.name}"
+
+    @property
+    def place(self) -> str:
+        """Where it lies in a lake."""
+        return f"{self.layer}/{self.name}"
+
+
+def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
+    """Return the tables of a lake and versions that fit together, those that read others first.
+
+    Waits while somebody rebuilds or maintains a gold table, or repairs silver or its letters, in several
+    commits. Raises TableError if that lasts for minutes.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        names = sorted(_names(lake), key=lambda one: _rank(*one, streams=streams))
+        before = {one: newest(lake, *one) for one in names}
+        chosen = [Chosen(*one, newest(lake, *one)) for one in names]
+        disturbed = next(_disturbed(lake, chosen, before), None)
+        if disturbed is None:
+            return [one for one in chosen if one.version >= 0]
+        if time.monotonic() > deadline:
+            raise TableError(
+                f"{disturbed} is being rebuilt, repaired or maintained all the while; copy the lake after "
+                "that"
+            )
+        time.sleep(_LOOK_S)
+
+
+def newest(lake: Lake, layer: str, name: str) -> int:
+    """Return a table's newest version by the names in its log, -1 if there is none."""
+    found = map(_COMMIT.fullmatch, storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}"))
+    return max((int(one[1]) for one in found if one is not None), default=-1)
+
+
+def _names(lake: Lake) -> Iterator[tuple[str, str]]:
+    for layer in storage.names(lake.spark, lake.root):
+        if not layer.startswith(("_", ".")):
+            yield from (
+                (layer, name) for name in storage.names(lake.spark, f"{lake.root.rstrip('/')}/{layer}")
+            )
+
+
+def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, bool]:
+    place = _LAYERS.index(layer) if layer in _LAYERS else len(_LAYERS)
+    beside = {f"gold.{side.name}" for stream in streams for table in stream.gold for side in table.sides}
+    return place, f"{layer}.{name}" in {*beside, DEAD_LETTERS.qualified_name}
+
+
+def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
+    """Yield tables that somebody changes in an order of his own.
+
+    A replay writes to silver first, and then to the letters; a rebuild of silver changes rows there before
+    gold follows.
+    """
+    for one in chosen:
+        path = lake.path(one.layer, one.name)
+        if one.layer == "gold":
+            if one.version >= 0 and leases.is_held(lake.spark, path):
+                yield one.qualified_name
+        elif any(
+            tables.read_commit(lake.spark, path, version).rewrites
+            for version in range(before[one.layer, one.name] + 1, one.version + 1)
+        ):
+            yield one.qualified_name

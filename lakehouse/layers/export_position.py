@@ -1,0 +1,121 @@
+"""Where an export goes on, by what Kafka's groups and the note in the lake say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.errors import PositionError
+from lakehouse.layers.step import Allow, Permitted
+from lakehouse.progress import sent
+from lakehouse.sinks import Span
+from lakehouse.tables import Progress
+from lakehouse.tables.adoption import adopted_ms, both_have
+from lakehouse.tables.specs import Position, from_micros
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How far a table has been sent (null: not at all), up to where what comes next ends, and Redis's state.
+
+    `ahead` is where a micro-batch ends that was killed, or has to be sent as a whole; null for anywhere.
+    """
+
+    progress: Progress | None
+    ahead: Position | None
+    is_redis_behind: bool
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What says how far the table at a path has been sent to a topic, null for none.
+
+    `here` is the note in the lake, `there` that of Kafka's group; `sliced` is the last micro-batch of which
+    slices were sent.
+    """
+
+    spark: SparkSession
+    path: str
+    table: str
+    topic: str | None
+    there: Progress | None
+    sliced: Span | None
+
+    def begun(self, permitted: Permitted) -> Begun:
+        """Return where the export goes on.
+
+        If only Kafka knows, Redis may lack the last micro-batch, and is filled again. Raises PositionError if
+        rows of another table were sent, unless sending everything again is allowed, or of the lake that this
+        one is a copy of, unless it is being adopted.
+        """
+        mine, there = tables.sent_as(self.spark, self.path), self.there
+        here = sent.noted(self.spark, self.path, self.topic)
+        here = here if here is not None and self._is_this(here) else None
+        if there is not None and not self._is_this(there):
+            if Allow.RESEND not in permitted.allow:
+                raise self._another(there)
+            there = None
+        known = there or here
+        if known is not None and known.table != mine:
+            return self._adopted(mine, known, adopts=permitted.adopts)
+        here = here if here is not None and here.table == mine else None
+        is_behind = (here is None and there is not None) or sent.is_redis_behind(
+            self.spark, self.path, self.topic
+        )
+        if here is None or there is None:
+            position, ahead = here or there, None
+        else:
+            position, ahead = here, there.position if here.position.is_before(there.position) else None
+        sliced = self._sliced(mine)
+        if (
+            sliced is not None
+            and ahead is None
+            and (position is None or position.position.is_before(sliced.after))
+        ):
+            # Some slices of that micro-batch were sent. What lies before it was sent, or is no rows.
+            return Begun(Progress(mine, sliced.before), sliced.after, is_behind)
+        return Begun(position, ahead, is_behind)
+
+    def _adopted(self, mine: str, known: Progress, *, adopts: bool) -> Begun:
+        """Return where a copy goes on: behind what both lakes have, up to now, as one micro-batch.
+
+        The original may have sent later states of its rows than the copy's first versions have. Its rows in
+        Redis have the original's versions. So that gets all of them again, as those of a new generation.
+        """
+        if not adopts:
+            raise self._of_another_lake(mine, known)
+        sliced = self._sliced(mine)
+        if sliced is not None:  # by an attempt that was killed
+            return Begun(Progress(mine, sliced.before), sliced.after, is_redis_behind=True)
+        both = both_have(mine, known.table)
+        first = known.position if known.position.is_before(both) else both
+        end = Position(tables.version_of(self.spark, self.path) + 1)
+        return Begun(Progress(mine, first), end, is_redis_behind=True)
+
+    def _sliced(self, mine: str) -> Span | None:
+        return self.sliced if self.sliced is not None and self.sliced.table == mine else None
+
+    def _is_this(self, progress: Progress) -> bool:
+        return progress.is_of(tables.table_id(self.spark, self.path))
+
+    def _another(self, there: Progress) -> PositionError:
+        return PositionError(
+            f"rows of another {self.table} (table id {there.table}) were sent to topic {self.topic}; the one "
+            f"at {self.path} has {tables.table_id(self.spark, self.path)}: it was deleted and recreated. "
+            "Continuing would send every row again: put that table back, or run once with --allow "
+            f"{Allow.RESEND}"
+        )
+
+    def _of_another_lake(self, mine: str, known: Progress) -> PositionError:
+        if adopted_ms(known.table) > adopted_ms(mine):
+            at = from_micros(1000 * adopted_ms(known.table))
+            return PositionError(
+                f"a copy of gold.{self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
+                f'table at {self.path} is older. Run that copy; docs/operations.md, "Backups and moves"'
+            )
+        return PositionError(
+            f"rows of gold.{self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
+            'adopt`, so that no row goes back; docs/operations.md, "Backups and moves"'
+        )
