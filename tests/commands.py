@@ -19,11 +19,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse import application, cli
-from lakehouse.commands import audit, dead_letters, expect, health, maintain, rebuild, sql
+from lakehouse.commands import audit, copy, dead_letters, expect, health, maintain, rebuild, sql
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 
-_STARTERS: tuple[Any, ...] = (application, audit, dead_letters, expect, health, maintain, rebuild, sql)
+_STARTERS: tuple[Any, ...] = (application, audit, copy, dead_letters, expect, health, maintain, rebuild, sql)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
             outcome.faults_s = time.monotonic() - began
             feeder.stop()
             say(f"{feeder.given:,} events were given to the client; catching up")
-            outcome.differences += _await_end(settings, outcome)
+            outcome.differences += await_end(settings, outcome)
             say(f"caught up in {outcome.caught_up_s:.1f} s")
             outcome.differences += supervisor.stop(_STOP_TIMEOUT_S)
         outcome.starts, outcome.back_s, outcome.exits = supervisor.starts, supervisor.back_s, supervisor.exits
@@ -194,7 +194,7 @@ def _make_up_for_misses(plan: Plan, scene: Scene, outcome: Outcome, say: Callabl
                 _bring_about(name, scene, outcome, say)
 
 
-def _await_end(settings: Settings, outcome: Outcome) -> list[str]:
+def await_end(settings: Settings, outcome: Outcome) -> list[str]:
     """Wait until every query has read everything and every call is closed; return what has not come."""
     began = time.monotonic()
     ends = _ends(settings)

@@ -7,6 +7,7 @@ the layers.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 from lakehouse import tables
 from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.copies import choosing
 from lakehouse.copies import marker as markers
 from lakehouse.copies.adopting import note_adoption
 from lakehouse.copies.copying import Copying, Tell
@@ -31,6 +33,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import Lake, Move, Position, Progress, TableSpec
 from lakehouse.tables.adoption import Adoption, adoption_in
 from tests import pipeline
+from tests.commands import run_command
 from tests.damage import as_in_a_new_process
 from tests.frames import local_frame
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
@@ -273,6 +276,46 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
     markers.refuse_copy(copy.lake)
     with pytest.raises(TableError, match="is no copy, or was adopted before"):
         note_adoption(copy.lake)
+
+
+def test_the_command_says_what_it_has_copied_and_the_copy_is_left_alone(
+    original: Place, tmp_path: Path
+) -> None:
+    environment = {"LAKEHOUSE_LAKE": str(original.root), "LAKEHOUSE_HOME": str(tmp_path / "home")}
+    copy = tmp_path / "copy"
+
+    done = run_command(environment, "copy", "--to", str(copy), spark=original.spark)
+    refused = run_command(
+        environment | {"LAKEHOUSE_LAKE": str(copy)}, "maintain", "--stream", "metrics", spark=original.spark
+    )
+
+    said = rf"{copy} is a copy of {original.root} as of .*: 4 tables; \d+ files, .* were copied just now\n"
+    assert re.fullmatch(said, done.stdout), done
+    assert refused.returncode == 1
+    assert f"error: {copy} is a copy of {original.root} as of" in refused.stderr
+
+
+def test_versions_are_chosen_downstream_first_and_again_if_somebody_repairs_silver(
+    original: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, looked = choosing.newest, list[str]()
+
+    def repairing(lake: Lake, layer: str, name: str) -> int:
+        looked.append(f"{layer}.{name}")
+        if len(looked) == len(VERSIONS) + 1:  # gold, when versions are chosen: the other ones come after that
+            tables.update(lake.spark, original.path(SILVER), F.lit(True), {"count": F.lit(7).cast("long")})
+        return newest(lake, layer, name)
+
+    monkeypatch.setattr(choosing, "newest", repairing)
+    monkeypatch.setattr(choosing, "_LOOK_S", 0)
+    chosen = choosing.choose(original.lake, [STREAM])
+    assert [(one.qualified_name, one.version) for one in chosen] == [
+        (GOLD, 3),
+        (SILVER, 4),
+        (DEAD_LETTERS, 0),
+        (BRONZE, 3),
+    ]
+    assert looked == 4 * [GOLD, SILVER, DEAD_LETTERS, BRONZE]
 
 
 @pytest.mark.soak
