@@ -73,7 +73,7 @@ class Watch:
             )
             for key, text in zip(keys, client.mget(keys) if keys else (), strict=True):
                 self._note(self._counts, key, json.loads(str(text))["count"])
-        for key in client.scan_iter("lakehouse:metrics_1m:latest:*", _type="hash"):
+        for key in map(str, client.scan_iter("lakehouse:metrics_1m:latest:*", _type="hash")):
             for member, text in client.hgetall(key).items():
                 self._note(self._latest, f"{key} {member}", json.loads(str(text))["windowStart"])
 
