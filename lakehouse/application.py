@@ -109,12 +109,8 @@ def run_layers(
     end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
-    check_trigger(trigger)
+    _check(trigger, standby=standby)
     is_live = trigger != AVAILABLE_NOW
-    if standby and not is_live:
-        raise SettingsError(
-            f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
-        )
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
         without = require_services(settings, layers, streams)
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
@@ -174,6 +170,15 @@ def run_layers(
         else:
             work(stop)
         lines.say("stopped" if stop.requested else "caught up")
+
+
+def _check(trigger: str, *, standby: bool) -> None:
+    """Raise SettingsError for what is no trigger, and for a run that would wait for its turn and then end."""
+    check_trigger(trigger)
+    if standby and trigger == AVAILABLE_NOW:
+        raise SettingsError(
+            f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
+        )
 
 
 def _lines(

@@ -75,7 +75,7 @@ class Watch:
                 self._note(self._counts, key, json.loads(str(text))["count"])
         for key in map(str, client.scan_iter("lakehouse:metrics_1m:latest:*", _type="hash")):
             for member, text in client.hgetall(key).items():
-                self._note(self._latest, f"{key} {member}", json.loads(str(text))["windowStart"])
+                self._note(self._latest, f"{key} {member!s}", json.loads(str(text))["windowStart"])
 
     def _note(self, known: dict[str, int], key: str, value: int) -> None:
         if value < known.get(key, value):
