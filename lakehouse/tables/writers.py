@@ -17,10 +17,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import TableError
+from lakehouse.errors import TableError, first_line
 from lakehouse.paths import is_on_s3
 from lakehouse.spark import objects, storage
 from lakehouse.tables.terms import Terms
@@ -55,7 +55,7 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
     """Write an object twice, and tell whether the store has refused the second one.
 
-    Also true if nothing may be written there at all.
+    Also true if nothing may be written there at all. Raises TableError if the store cannot be used.
     """
     probe = f"{lake}/{_PROBES}/{uuid.uuid4()}"
     try:
@@ -66,6 +66,8 @@ def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
             storage.delete(spark, probe)
     except objects.ReadOnlyError:
         return True
+    except Py4JJavaError as error:
+        raise TableError(f"the store of {lake} cannot be used: {first_line(error.java_exception)}") from error
 
 
 @contextmanager

@@ -35,6 +35,17 @@ def settings_of(endpoint: str, prefix: str, key: tuple[str, str] = WRITER) -> di
     }
 
 
+def options_of(endpoint: str) -> dict[str, str]:
+    """Return deltalake's options for the store."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": WRITER[0],
+        "AWS_SECRET_ACCESS_KEY": WRITER[1],
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
 def files_of(endpoint: str) -> S3FileSystem:
     """Return the store's files, by a client that is not the pipeline's."""
     scheme, _, address = endpoint.partition("://")

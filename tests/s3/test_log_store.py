@@ -19,7 +19,7 @@ from pyarrow.fs import FileSelector
 from tests.processes import BIN, Process, running
 from tests.s3 import proxy
 from tests.s3.proxy import Request
-from tests.s3.store import BUCKET, READER, WRITER, files_of, settings_of
+from tests.s3.store import BUCKET, READER, files_of, options_of, settings_of
 
 LONG_S = 3600.0
 FIRST_COMMIT = re.compile(r"/silver/numbers/_delta_log/0{19}1\.json$")
@@ -35,14 +35,7 @@ def environment(directory: Path, endpoint: str, prefix: str, **more: str) -> dic
 
 
 def opened(store: str, prefix: str) -> DeltaTable:
-    options = {
-        "AWS_ENDPOINT_URL": store,
-        "AWS_ACCESS_KEY_ID": WRITER[0],
-        "AWS_SECRET_ACCESS_KEY": WRITER[1],
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    return DeltaTable(f"s3://{BUCKET}/{prefix}/silver/numbers", storage_options=options)
+    return DeltaTable(f"s3://{BUCKET}/{prefix}/silver/numbers", storage_options=options_of(store))
 
 
 def rows_of(store: str, prefix: str) -> list[tuple[str, int]]:
