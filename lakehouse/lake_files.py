@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -95,7 +95,8 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
         return LocalFileSystem(), location(path)
     scheme, _, rest = location(path).partition("://")
     authority, slash, below = rest.partition("/")
-    system, root = _system(scheme, authority)
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    system, root = _system(scheme, authority, variables)
     return system, f"{root}{slash}{below}".rstrip("/")
 
 
@@ -160,7 +161,7 @@ class _Far(Files):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    @cached_property
+    @property
     def _root(self) -> tuple[FileSystem, str]:
         return arrow_directory(self._path)
 
@@ -208,8 +209,9 @@ def _text(stream: pa.NativeFile) -> str:
         return bytes(stream.read()).decode()
 
 
-@cache
-def _system(scheme: str, authority: str) -> tuple[FileSystem, str]:
+@lru_cache(maxsize=4)
+def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
+    """Return a client that reads these variables when it is made: a changed key is another client."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 

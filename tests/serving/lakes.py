@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from lakehouse.paths import location
 from lakehouse.serving.lookups import group_of
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, RedisSink
@@ -47,14 +48,14 @@ class ServedLake:
     def write_to(
         self, layer: str, name: str, schema: StructType, rows: Sequence[Row], *, mode: Any = "append"
     ) -> DeltaTable:
-        path = path_of(self.settings.lake, layer, name)
+        path = location(path_of(self.settings.lake, layer, name))
         arrow = to_arrow_schema(schema, timezone="UTC")
         whole = [{field.name: row.get(field.name) for field in arrow} for row in rows]
         write_deltalake(path, pa.Table.from_pylist(whole, schema=arrow), mode=mode)
         return DeltaTable(path)
 
     def generation(self, table: MergedTable) -> int:
-        path = path_of(self.settings.lake, "gold", table.name)
+        path = location(path_of(self.settings.lake, "gold", table.name))
         return int(DeltaTable(path).metadata().created_time or 0)
 
     def export(
