@@ -27,6 +27,7 @@ _UNPACKED = {"compression.type": "uncompressed"}  # so limits of size hold for r
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
+_NO_LEADER = -1
 _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
 
 
@@ -197,11 +198,13 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
     cluster are assumed to agree. Raises ServiceError if none answers.
     """
     with administering(access) as admin:
-        brokers = [one for one in admin.describe_cluster()["brokers"] if not one.get("is_fenced")]
+        # Not by describe_cluster, which fails in the client with brokers before 3.7.
+        (described,) = admin.describe_topics([topic])
+        leaders = {one["leader_id"] for one in described["partitions"]} - {_NO_LEADER}
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]
-        if brokers:
+        if leaders:
             names = ["socket.request.max.bytes", "transaction.max.timeout.ms"]
-            asked.append(ConfigResource(ConfigResourceType.BROKER, str(brokers[0]["broker_id"]), names))
+            asked.append(ConfigResource(ConfigResourceType.BROKER, str(min(leaders)), names))
         answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
     said = {
         name: int(found["value"])
