@@ -23,7 +23,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.errors import PositionError, ServiceError
-from lakehouse.kafka.topics import Limits, create_topics
+from lakehouse.kafka.topics import Limits, create_topics, limits_of
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
     Change,
@@ -123,6 +123,10 @@ def read(services: Endpoints, topic: str, isolation_level: str) -> list[Message]
     """Read what a consumer sees up to the end of the log, in the order of each partition."""
     found = read_topic(services.kafka, topic, isolation_level)
     return [(m.key.decode(), None if m.value is None else m.value.decode()) for m in found]
+
+
+def test_the_limits_of_a_topic_are_those_of_its_broker(services: Endpoints, topic: str) -> None:
+    assert limits_of(services.access, topic) == Limits(record_bytes=2 * 1024 * 1024, transaction_ms=900_000)
 
 
 def test_rows_and_progress_are_committed_together_and_once(
