@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 from pyarrow import fs
+from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from lakehouse import duck
@@ -148,7 +148,7 @@ def test_the_api_answers_from_gold_letters_and_ops(
         (counted,) = got("/api/v1/dead-letters/counts")["counts"]
         assert counted == {"stream": "metrics", "rule": "bad", "status": "open", "count": 3}
         assert [one["offset"] for one in got("/api/v1/dead-letters?limit=2")["letters"]] == [2, 1]
-        assert got(f"/api/v1/dead-letters/{1:064x}/record")["value"]["text"] == "{}"
+        assert got(f"/api/v1/dead-letters/{1:064x}/record")["bytes"]["text"] == "{}"
         assert [(one["stream"], one["isOpen"]) for one in got("/api/v1/gates")["gates"]] == [
             ("metrics", False)
         ]
