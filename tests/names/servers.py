@@ -14,16 +14,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from xml.sax.saxutils import escape
 
 import pyspark
 
 from lakehouse.sandbox.processes import LOOPBACK, Child, free_port
 from lakehouse.spark import java
+from lakehouse.spark.jars import jars_directory
 from lakehouse.spark.properties import for_laptop
 
 JARS = Path(pyspark.__file__).parent / "jars"
-_START_TIMEOUT_S = 240.0
+_START_TIMEOUT_S = 900.0
 _STOP_TIMEOUT_S = 20.0
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=keep")
 """Runs a command as a user who owns nothing; only root may. It still ends with this process."""
@@ -52,10 +54,17 @@ def metastore(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def thrift_server(directory: Path, metastore_uri: str, *, as_nobody: bool = False) -> Iterator[int]:
-    """Run Spark's Thrift server on the names of a metastore; yield its port."""
+def thrift_server(
+    directory: Path,
+    metastore_uri: str,
+    *,
+    as_nobody: bool = False,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[int]:
+    """Run Spark's Thrift server on the names of a metastore, with more properties; yield its port."""
     port = free_port()
     options = {
+        **more,
         "spark.hadoop.hive.server2.thrift.port": str(port),
         "spark.hadoop.hive.server2.thrift.bind.host": LOOPBACK,
     }
@@ -88,7 +97,8 @@ def _spark_server(
     as_nobody: bool = False,
 ) -> Iterator[None]:
     directory.mkdir(parents=True)
-    # As laptop.properties: from spark.jars, no class can be loaded once the first client has left.
+    # As laptop.properties: from spark.jars, no class can be loaded once the first client has left, so those
+    # of S3 are on the class path, too.
     given = for_laptop(archive=False) | {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -100,6 +110,7 @@ def _spark_server(
         "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={directory}",
         "spark.hadoop.hive.exec.scratchdir": f"{directory}/scratch",
         **options,
+        "spark.jars": "",
     }
     confs = [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
     submit = str(JARS.parent / "bin" / "spark-submit")
@@ -107,12 +118,13 @@ def _spark_server(
     if as_nobody:
         shutil.chown(directory, "nobody", "nogroup")
         command = [*AS_NOBODY, *command]
-    with _running(
-        server,
-        ["/usr/bin/env", f"HOME={directory}", f"LAKEHOUSE_HOME={directory}", *command],
-        directory,
-        port,
-    ):
+    variables = {
+        "HOME": directory,
+        "LAKEHOUSE_HOME": directory,
+        "SPARK_DIST_CLASSPATH": jars_directory() / "s3" / "*",
+    }
+    own = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())]
+    with _running(server, [*own, *command], directory, port):
         yield
 
 
