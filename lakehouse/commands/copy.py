@@ -15,10 +15,10 @@ from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import recorded
-from lakehouse.paths import lake_address
+from lakehouse.paths import is_on_s3, lake_address
 from lakehouse.runtime.runner import RunOptions
 from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.streams import load, read_settings
+from lakehouse.streams import load, reach, read_settings
 from lakehouse.tables import Lake, open_lake
 from lakehouse.terminal import Console
 
@@ -39,7 +39,14 @@ def copy(
         target = lake_address(to)
     except ValueError as error:
         raise SettingsError(f"--to: {error}") from None
-    with recorded(settings.lake, "lakehouse copy"), open_lake(settings, "lakehouse copy") as lake:
+    reach(settings, target)
+    # A session for both places: one on S3 needs more.
+    place = settings.model_copy(update={"lake": target if is_on_s3(target) else settings.lake})
+    with (
+        recorded(settings.lake, "lakehouse copy"),
+        open_lake(place, "lakehouse copy", reads_only=True) as opened,
+    ):
+        lake = Lake(opened.spark, settings.lake)
         with console.status("") as shown:
 
             def tell(table: str, done: int, files: int) -> None:

@@ -194,9 +194,12 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
     here = on_this_machine(spark, directory)
     if here is not None:
         return dict(_lying_here(here))
-    if not exists(spark, directory):
-        return {}
+    stored = stored_below(directory)
+    if stored is not None:
+        return {one.path: one.size_bytes for one in stored if not one.path.rpartition("/")[2].startswith(".")}
     system, path = _file_system(spark, directory), _path(spark, directory)
+    if not system.exists(path):
+        return {}
     beginning, found = f"{system.makeQualified(path)}/", {}
     files = system.listFiles(path, True)  # noqa: FBT003 - all below it
     while files.hasNext():

@@ -66,6 +66,11 @@ def read_settings() -> Settings:
     if unknown:
         raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     check_kept_days(settings.kept_days, BY_DEFAULT)
-    if is_on_s3(settings.lake):
-        os.environ.update(settings.s3.for_environment())
+    reach(settings, settings.lake)
     return settings
+
+
+def reach(settings: Settings, place: str) -> None:
+    """Let readers without a JVM find a lake at a place that may be on S3."""
+    if is_on_s3(place):
+        os.environ.update(settings.s3.for_environment())
