@@ -32,7 +32,7 @@ from tests.conftest import MakeSettings
 from tests.damage import as_in_a_new_process
 from tests.integration.test_export import ONE_TABLE, Export, State, of_key
 
-REDIS_DATABASE = 13  # no other test uses it
+REDIS_DATABASE = 15  # no other test uses it
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The drill: a lake is copied under load and destroyed, and the copy carries on with the same services.
 
-All streams, as processes, with poison among the events. What readers of the topics and of Redis see meanwhile
-is watched: nothing goes back, and at the end everything is what the oracles make of the topics.
+Once in this process, with two streams; once all streams as processes, of which the first is killed, with
+poison among the events. What readers of the topics and of Redis see meanwhile is watched: nothing goes back.
+At the end, everything is what the audit, and the oracles, make of the topics.
 """
 
 from __future__ import annotations
@@ -20,17 +21,33 @@ from typing import Any
 
 import pytest
 import redis
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
 
+from lakehouse.audit import audit
+from lakehouse.copies import marker as markers
+from lakehouse.copies.adopting import note_adoption
+from lakehouse.copies.copying import Copying
 from lakehouse.kafka.topics import create_topics
+from lakehouse.layers.step import LAYERS
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
+from lakehouse.streams import choose
+from lakehouse.tables import Lake
+from tests import redis_databases
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.load import Feeder
 from tests.chaos.run import Outcome, await_end
-from tests.pipeline import read_topic
+from tests.conftest import MakeSettings
+from tests.damage import as_in_a_new_process
+from tests.pipeline import await_, read_topic, rows_of
+from tests.pipeline import running as running_here
 from tests.processes import LAKEHOUSE, Process, finish, place, running
 
 CHANGES = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
+DATABASE = 14  # of Redis; no other test uses it
 EXPORTS = 8  # micro-batches, between two things that happen
 COUNTED = {"metrics_1m": "metrics-aggregated-1m", "user_transactions_5m": "aggregated-transactions"}
 WAIT_S = 600.0
@@ -103,10 +120,67 @@ def await_exports(process: Process) -> None:
 
 
 @pytest.mark.soak
+def test_two_streams_go_on_from_a_copy_that_was_made_while_they_ran(
+    spark: SparkSession, make_settings: MakeSettings, services: Endpoints, tmp_path: Path
+) -> None:
+    with redis_databases.emptied(services.redis, DATABASE) as url:
+        settings = make_settings(redis_url=SecretStr(url))
+        create_topics(services.access, dict.fromkeys(settings.topics.values(), settings.topic_partitions))
+        streams, place = choose(["metrics", "transactions"], settings), str(tmp_path / "copy")
+        lake, copy = Lake(spark, settings.lake), Lake(spark, place)
+        moved, done, watch = settings.model_copy(update={"lake": place}), list[BatchDone](), Watch(url)
+        live = RunOptions("1 second", on_batch=done.append)
+        catch_up = RunOptions(AVAILABLE_NOW, on_batch=done.append, adopts=True)
+
+        def await_more_exports() -> None:
+            until = _exports(done) + 2 * len(COUNTED)
+            await_(lambda: _exports(done) >= until, WAIT_S)
+
+        with Feeder(settings, rate=40, seed=8, poison=0.0) as feeder, watch.looking():
+            with running_here(lake, streams, LAYERS, settings, live) as failures:
+                await_more_exports()
+                Copying(lake, copy, streams).run()
+                await_more_exports()
+                Copying(lake, copy, streams).run()
+                await_more_exports()
+                assert audit(copy, streams, moved, utc_now()).is_clean
+            assert failures == []
+            shutil.rmtree(settings.lake)
+            as_in_a_new_process(spark)
+
+            note_adoption(copy)
+            for layers in (LAYERS[:-1], LAYERS[-1:]):
+                run(copy, streams, layers, moved, catch_up)
+            markers.remove(spark, place)
+
+            with running_here(copy, streams, LAYERS, moved, live) as failures:
+                await_more_exports()
+                feeder.stop()
+            assert failures == []
+            run(copy, streams, LAYERS, moved, RunOptions(AVAILABLE_NOW))
+
+        report = audit(copy, streams, moved, utc_now())
+        assert [check for check in report.checks if check.differences] == []
+        assert [one for topic in COUNTED.values() for one in went_back(moved, topic)] == []
+        assert watch.wrong == Counter()
+        assert watch.looks > 10
+        sent = len(read_topic(services.kafka, settings.topic("transactions-topic")))
+        rows = rows_of(moved, "gold.user_transactions_5m")
+        letters = [
+            one for one in rows_of(moved, "silver.dead_letters") if one["job"] == "silver.transactions"
+        ]
+        assert sum(row["count"] for row in rows) + len(letters) == sent > 100
+
+
+def _exports(done: list[BatchDone]) -> int:
+    return sum(one.query.startswith("export.") for one in done)
+
+
+@pytest.mark.soak
 def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_lost_or_going_back(
     services: Endpoints, tmp_path: Path
 ) -> None:
-    with place(tmp_path / "home", services, database=14) as here:
+    with place(tmp_path / "home", services, database=DATABASE) as here:
         settings, copy = here.settings(**CHANGES), tmp_path / "backup" / "lake"
         environment = here.environment | {
             f"LAKEHOUSE_{name.upper()}": str(value) for name, value in CHANGES.items()
