@@ -69,6 +69,7 @@ def test_every_version_is_the_pinned_one() -> None:
         "Delta": locked("delta-spark"),
         "deltalake (delta-rs)": locked("deltalake"),
         "Hadoop's client": inside_pyspark("hadoop-client-api"),
+        "Hadoop's client of S3 (hadoop-aws)": of_ivy("hadoop-aws"),
         "Scala": minor(inside_pyspark("scala-library")),
         "Kafka's client in Spark": of_ivy("kafka-clients"),
         "kafka-python": locked("kafka-python"),

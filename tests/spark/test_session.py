@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from lakehouse.errors import VersionError
 from lakehouse.settings import Settings
@@ -63,9 +64,10 @@ def test_where_pyspark_would_use_spark_connect_nothing_starts(
     )
 
 
-def test_a_session_without_a_jvm_is_refused_by_the_lake() -> None:
+def test_a_session_of_spark_connect_is_refused_by_the_lake() -> None:
+    remote = ConnectSession.__new__(ConnectSession)  # without a server to connect to
     with pytest.raises(VersionError) as refused:
-        Lake(cast("SparkSession", object()), "lake")
+        Lake(cast("SparkSession", remote), "lake")
     assert str(refused.value) == (
         "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: "
         "make the session by build_session or run it by spark-submit (docs/where-it-runs.md)"
