@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from lakehouse.errors import SettingsError
 
+_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")
 _ANY_REGION = "us-east-1"  # of a store that has none; a signature has to name one
 
@@ -40,9 +41,13 @@ class S3Access:
             )
 
     def for_hadoop(self) -> dict[str, str]:
-        """Return the properties of Hadoop's client, s3a; they contain the secret key."""
+        """Return the properties of Hadoop's client, s3a, and of what Spark writes small files by.
+
+        They contain the secret key.
+        """
         return _given(
             {
+                _FILES: "lakehouse.storage.ObjectFileManager",
                 "fs.s3a.endpoint": self.endpoint,
                 "fs.s3a.endpoint.region": self._region,
                 # A store of one's own is rarely asked for by a host name for each bucket.

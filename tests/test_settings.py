@@ -383,6 +383,7 @@ def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
 
     assert "hidden" not in f"{settings!r}{settings.s3!r}"
     assert settings.s3.for_hadoop() == {
+        "spark.sql.streaming.checkpointFileManagerClass": "lakehouse.storage.ObjectFileManager",
         "fs.s3a.endpoint": "http://127.0.0.1:8333",
         "fs.s3a.endpoint.region": "us-east-1",
         "fs.s3a.path.style.access": "true",
@@ -403,7 +404,10 @@ def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
 def test_a_lake_on_s3_without_a_key_leaves_it_to_awss_provider_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_S3_REGION", "eu-central-1")
     settings = load_settings()
-    assert settings.s3.for_hadoop() == {"fs.s3a.endpoint.region": "eu-central-1"}
+    found = settings.s3.for_hadoop()
+    assert {name: value for name, value in found.items() if name.startswith("fs.")} == {
+        "fs.s3a.endpoint.region": "eu-central-1"
+    }
     assert settings.s3.for_environment() == {"AWS_REGION": "eu-central-1"}
 
 

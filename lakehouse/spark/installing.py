@@ -33,10 +33,10 @@ from lakehouse.spark.jars import (
     Configuration,
     checksums,
     jars_directory,
-    log_store,
-    log_store_source,
     require_jars,
     share_directory,
+    storage_jar,
+    storage_sources,
 )
 
 BY_DEFAULT: tuple[Configuration, ...] = ("spark", "kafka")
@@ -50,7 +50,7 @@ def install(
     """Fetch missing jars, write the properties, and return the directory of both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
-    fetched, if one differs from its checksum, or if the log store for S3 cannot be compiled.
+    fetched, if one differs from its checksum, or if what a lake on S3 needs cannot be compiled.
     """
     try:
         _fetch(say, configurations)
@@ -163,19 +163,21 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object]) -> None:
-    """Compile the log store for S3, if that has not been done for this version of it."""
-    target = log_store()
+    """Compile what a lake on S3 needs, if that has not been done for this version of it."""
+    target = storage_jar()
     if target.is_file():
         return
-    say("compiling the log store for S3 (some seconds)")
+    say("compiling what a lake on S3 needs (some seconds)")
     pysparks = Path(pyspark.__file__).parent / "jars"
     needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *(target.parent).glob("*.jar")]
     with tempfile.TemporaryDirectory(prefix="s3-", dir=share_directory()) as directory:
-        source, made = Path(directory, "ConditionalLogStore.scala"), Path(directory, target.name)
-        source.write_text(log_store_source(), encoding="utf-8")
+        made, sources = Path(directory, target.name), list[str]()
+        for name, text in storage_sources().items():
+            Path(directory, name).write_text(text, encoding="utf-8")
+            sources.append(f"{directory}/{name}")
         compiler = [java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn"]
         done = subprocess.run(
-            [*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), str(source)],
+            [*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *sources],
             env=os.environ | java.ENVIRONMENT,
             capture_output=True,
             text=True,
@@ -183,7 +185,7 @@ def _compile(say: Callable[[str], object]) -> None:
         )
         if done.returncode or not made.is_file():
             told = "\n".join((done.stdout + done.stderr).split("\n")[:_FEW_LINES])
-            raise ServiceError(f"the log store for S3 could not be compiled:\n{told}")
+            raise ServiceError(f"what a lake on S3 needs could not be compiled:\n{told}")
         for former in target.parent.glob("lakehouse-storage-*.jar"):
             former.unlink()
         sync(made)

@@ -31,7 +31,7 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted; of s3, the log store that is compiled here is the last.
+    """Return every jar of a configuration, sorted; of s3, the one that is compiled here is the last.
 
     Raises ServiceError if one is missing. `lakehouse setup` compares the contents once; only names are
     checked here, because this runs at every start.
@@ -52,20 +52,22 @@ def has_jars(configuration: Configuration) -> bool:
     return all(path.is_file() for path in _expected(configuration))
 
 
-def log_store() -> Path:
-    """Return the path of the jar that `lakehouse setup --s3` compiles of this version's Scala source."""
-    digest = hashlib.sha256(log_store_source().encode()).hexdigest()
+def storage_jar() -> Path:
+    """Return the path of the jar that `lakehouse setup --s3` compiles of this version's Scala sources."""
+    digest = hashlib.sha256("".join(storage_sources().values()).encode()).hexdigest()
     return jars_directory() / "s3" / f"lakehouse-storage-{digest[:8]}.jar"
 
 
-def log_store_source() -> str:
-    """Return the Scala source of the log store for S3."""
-    return resources.files("lakehouse.spark").joinpath("ConditionalLogStore.scala").read_text("utf-8")
+def storage_sources() -> dict[str, str]:
+    """Return the Scala sources of what a lake on S3 needs, by the names of their files."""
+    files = resources.files("lakehouse.spark").iterdir()
+    found = {file.name: file.read_text("utf-8") for file in files if file.name.endswith(".scala")}
+    return dict(sorted(found.items()))
 
 
 def _expected(configuration: Configuration) -> list[Path]:
     listed = [jars_directory() / name for name in checksums([configuration])]
-    return [*listed, log_store()] if configuration == "s3" else listed
+    return [*listed, storage_jar()] if configuration == "s3" else listed
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:

@@ -1,0 +1,87 @@
+package lakehouse.storage
+
+import java.io.{FileNotFoundException, IOException}
+import java.nio.file.FileAlreadyExistsException
+import java.util.UUID
+
+import scala.jdk.CollectionConverters._
+import scala.language.existentials
+import scala.util.Try
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataOutputStream, FileStatus, Path}
+import org.apache.hadoop.fs.s3a.S3AFileSystem
+import software.amazon.awssdk.services.s3.model.{ListObjectsV2Request, S3Object}
+
+/** Objects of S3, in as few requests as they take. */
+object Objects {
+  private val Id = "lakehouse-write-id"
+  private val Conditional = "fs.option.create.conditional.overwrite" -> "true"
+  private val WithoutLooking = "fs.s3a.create.performance" -> "true"
+
+  /** Creates an object; FileAlreadyExistsException if there is one that another write has made. */
+  def create(path: Path, content: Array[Byte], conf: Configuration): Unit = {
+    val id = UUID.randomUUID().toString
+    try put(path, content, conf, overwrite = false, s"fs.s3a.create.header.$Id" -> id, Conditional)
+    catch {
+      case error: IOException =>
+        // What is there now decides, whatever the answer was; the question may fail for the same reason.
+        val there = try metadata(path, conf) catch { case _: IOException => throw error }
+        there match {
+          case Some(of) if of.get(Id).contains(id) => ()
+          case Some(_) =>
+            val refusal = new FileAlreadyExistsException(path.toString)
+            refusal.initCause(error)
+            throw refusal
+          case None => throw error
+        }
+    }
+  }
+
+  /** Writes an object over an existing one. */
+  def replace(path: Path, content: Array[Byte], conf: Configuration): Unit =
+    put(path, content, conf, overwrite = true, WithoutLooking)
+
+  /** When an object was last modified, in ms since the epoch; -1 if there is none. One request, and no listing. */
+  def modifiedMs(path: Path, conf: Configuration): Long =
+    head(path, conf).fold(-1L)(_.lastModified.toEpochMilli)
+
+  /** Statuses of the objects beside a path, in the order of their names, from the path's own name on. */
+  def namesFrom(path: Path, conf: Configuration): Iterator[FileStatus] = {
+    val (system, directory, name) = (systemOf(path, conf), path.getParent, path.getName)
+    val prefix = system.pathToKey(directory) + "/"
+    val request = ListObjectsV2Request.builder.bucket(system.getBucket).prefix(prefix).delimiter("/")
+      // S3 begins after that name: without its last character, it comes before the name itself.
+      .startAfter(prefix + name.dropRight(1)).build
+    val pages = system.getS3AInternals.getAmazonS3Client("listing of a log").listObjectsV2Paginator(request)
+    pages.contents.iterator.asScala.map(status(system, directory, prefix, _)).filter(_.getPath.getName >= name)
+  }
+
+  private def status(system: S3AFileSystem, directory: Path, prefix: String, found: S3Object): FileStatus =
+    new FileStatus(
+      found.size, false, 1, system.getDefaultBlockSize(directory), found.lastModified.toEpochMilli,
+      new Path(system.makeQualified(directory), found.key.stripPrefix(prefix)))
+
+  private def metadata(path: Path, conf: Configuration): Option[Map[String, String]] =
+    head(path, conf).map(_.metadata.asScala.toMap)
+
+  private def head(path: Path, conf: Configuration) =
+    try Some(systemOf(path, conf).getS3AInternals.getObjectMetadata(path))
+    catch { case _: FileNotFoundException => None }
+
+  private def put(
+      path: Path, content: Array[Byte], conf: Configuration, overwrite: Boolean, options: (String, String)*): Unit = {
+    val builder = systemOf(path, conf).createFile(path)
+    builder.overwrite(overwrite)
+    for ((name, value) <- options) builder.must(name, value)
+    val out: FSDataOutputStream = builder.build()
+    try out.write(content)
+    catch { case error: Throwable => Try(out.abort()); throw error } // closing would publish a part of it
+    out.close()
+  }
+
+  private def systemOf(path: Path, conf: Configuration): S3AFileSystem = path.getFileSystem(conf) match {
+    case system: S3AFileSystem => system
+    case other => throw new IOException(s"$path is on ${other.getClass.getName}, and not on s3a")
+  }
+}
