@@ -41,7 +41,7 @@ def main(commands: Sequence[Sequence[str]]) -> None:
 def _upkeep(lake: Lake, table: str) -> dict[str, Any]:
     layer, _, name = table.partition(".")
     path = lake.path(layer, name)
-    merged = upkeep.optimize(lake.spark, path, None, 1 << 20)
+    upkeep.optimize(lake.spark, path, None, 1 << 20)
     counted = upkeep.vacuum(lake.spark, path, timedelta(0), dry_run=True)
     removed = upkeep.vacuum(lake.spark, path, timedelta(0), dry_run=False)
     again = upkeep.vacuum(lake.spark, path, timedelta(0), dry_run=False)
@@ -49,11 +49,10 @@ def _upkeep(lake: Lake, table: str) -> dict[str, Any]:
     upkeep.clean_log(lake.spark, path, timedelta(hours=-2))
     left = DeltaTable(location(path))
     return {
-        "merged": merged,
         "removed": [counted, removed, again],
         "files": [one for one in files_of(path).names() if one.endswith(".parquet")],
         "named": [one.rpartition("/")[2] for one in left.file_uris()],
-        "commits": [one for one in files_of(path).names("_delta_log") if one.endswith("0.json")],
+        "commits": [one for one in files_of(path).names("_delta_log") if one.endswith(".json")],
         "rows": left.count(),
     }
 
