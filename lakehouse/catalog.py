@@ -14,6 +14,7 @@ from lakehouse.errors import QueryError, first_line
 from lakehouse.layers import bronze, gold, silver
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.ops.event_table import EVENTS
+from lakehouse.ops.retained import RETENTION
 from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
@@ -62,6 +63,7 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
         *(gold.spec(table) for table in merged),
         DATA_LOSSES,
         UNSENT_ROWS,
+        RETENTION,
         RESULTS,
         GATES,
         EVENTS,

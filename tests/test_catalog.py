@@ -89,6 +89,7 @@ def test_every_table_of_the_lake_has_a_spec() -> None:
             "ops.events",
             "ops.expectation_results",
             "ops.gates",
+            "ops.retention",
             "ops.unsent_rows",
         ]
     )

@@ -19,18 +19,23 @@ from pyspark.sql.types import ArrayType, StructType
 from lakehouse import tables
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, described
 
 _GONE = StructType().add("topic", "string").add("partition", "integer").add("last", "long")
-SCHEMA = (
-    StructType()
-    .add("table_id", "string")
-    .add("table", "string")
-    .add("before", "timestamp")
-    .add("gone", ArrayType(_GONE))
-    .add("at", "timestamp")
+SCHEMA = described(
+    ("table_id", "string", "Delta's id of the table."),
+    ("table", "string", "The table, as layer.name."),
+    ("before", "timestamp", "Rows whose time (UTC) is before it have been taken; null for bronze."),
+    ("gone", ArrayType(_GONE), "Of bronze, the last offset taken of each partition."),
+    ("at", "timestamp", "When that was noted, UTC."),
 )
-RETENTION = TableSpec("ops", "retention", SCHEMA, stats=("table",))
+RETENTION = TableSpec(
+    "ops",
+    "retention",
+    SCHEMA,
+    stats=("table",),
+    comment="One row per table of which rows were deleted because they were old.",
+)
 
 
 @dataclass(frozen=True)
