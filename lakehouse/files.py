@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 OWNER_ONLY = 0o600
@@ -38,16 +39,23 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file and its time, so that the copy is there as a whole or not at all, whatever happens.
+    """Copy a file and its time, so that the copy is there as a whole or not at all, whatever happens."""
+    with drafted(target) as draft:
+        shutil.copyfile(source, draft)
+        found = source.stat()
+        os.utime(draft, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@contextmanager
+def drafted(target: Path) -> Iterator[Path]:
+    """Yield where to write a file, which has its name once it is whole and on the disk.
 
     Directories are made where they are missing. A killed process leaves one of the `drafts_of` the target.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{uuid.uuid4()}.tmp")
     try:
-        shutil.copyfile(source, draft)
-        found = source.stat()
-        os.utime(draft, ns=(found.st_atime_ns, found.st_mtime_ns))
+        yield draft
         sync(draft)
         draft.replace(target)
     finally:

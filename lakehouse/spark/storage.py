@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lakehouse.files import copy_whole, write_whole
+from lakehouse.files import copy_whole, drafted, write_whole
 from lakehouse.lake_files import files_of, is_object_store, stored_below
 from lakehouse.paths import local_path
 from lakehouse.spark import internals
@@ -229,6 +229,8 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
     try:
         if here is not None and there is not None:
             copy_whole(here, there)
+        elif there is not None:
+            _copy_here(spark, source, there)
         else:
             _copy_there(spark, source, target)
     except (OSError, Py4JJavaError):
@@ -236,6 +238,16 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
             raise
         return False
     return True
+
+
+def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
+    """Copy a file of another file system without Hadoop's checksum beside it."""
+    system, path = _file_system(spark, source), _path(spark, source)
+    stays, without_checksum = False, True
+    with drafted(target) as draft:
+        system.copyToLocalFile(stays, path, _path(spark, str(draft)), without_checksum)
+        at_ns = 1_000_000 * int(system.getFileStatus(path).getModificationTime())
+        os.utime(draft, ns=(at_ns, at_ns))
 
 
 def _copy_there(spark: SparkSession, source: str, target: str) -> None:

@@ -147,10 +147,16 @@ def test_a_copy_has_the_original_s_rows_ids_versions_positions_feeds_and_times(
     assert not (copy.root / "gold/metrics_1m/_lakehouse_lease").exists()
 
 
+@pytest.mark.parametrize("to_hadoop", [True, False])
 def test_through_hadoop_s_file_systems_a_copy_is_the_same(
-    filled: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, to_hadoop: bool
 ) -> None:
-    monkeypatch.setattr(storage, "on_this_machine", lambda *_: None)
+    on_this_machine = storage.on_this_machine
+
+    def elsewhere(spark: SparkSession, path: str) -> Path | None:
+        return None if to_hadoop or path.startswith(str(filled.root)) else on_this_machine(spark, path)
+
+    monkeypatch.setattr(storage, "on_this_machine", elsewhere)
     filled.copied_to(tmp_path / "copy")
     again = filled.copied_to(tmp_path / "copy")
     monkeypatch.undo()
@@ -160,6 +166,7 @@ def test_through_hadoop_s_file_systems_a_copy_is_the_same(
     one, other = (tables.committed_at(copy.spark, place.path(GOLD), 1) for place in (filled, copy))
     assert one == other
     assert again.done.files == 0
+    assert to_hadoop or not list(copy.root.glob("*/*/.*"))  # neither checksums nor drafts
 
 
 def test_a_copy_that_was_killed_is_no_lake_until_it_is_finished_by_the_next(
