@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import threading
 import time
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,13 +32,13 @@ class Request:
 class Faults:
     """What the proxy does.
 
-    `loses` tells of which answers the client gets nothing but a closed connection. `drops_conditions` makes a
-    store of it that takes every PUT, as older ones do.
+    `loses` tells of which answers the client gets nothing but a closed connection. `hides_refusals` says
+    that what a condition has refused was taken, as older stores do; the condition itself is signed.
     """
 
     endpoint: str
     wait_s: float = 0.0
-    drops_conditions: bool = False
+    hides_refusals: bool = False
     loses: Callable[[Request], bool] = lambda _request: False
     seen: list[Request] = field(default_factory=list)
 
@@ -78,8 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if not (self.server.faults.drops_conditions and name.lower() == _CONDITION):
-                    connection.putheader(name, value)
+                connection.putheader(name, value)
             connection.endheaders(body)
             answer = connection.getresponse()
             content = answer.read()
@@ -91,6 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.faults.seen.append(request)
         if self.server.faults.loses(request):
             self.close_connection = True
+        elif self.server.faults.hides_refusals and answer.status == HTTPStatus.PRECONDITION_FAILED:
+            self.send_response_only(HTTPStatus.OK)
+            self.send_header("ETag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         else:
             self._answer(answer, content)
 
