@@ -90,6 +90,9 @@ def environment(settings: Settings) -> dict[str, str]:
         "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
         "LAKEHOUSE_LOG_FORMAT": "json",
+        "LAKEHOUSE_S3_ENDPOINT": settings.s3_endpoint,
+        "LAKEHOUSE_S3_ACCESS_KEY": settings.s3_access_key,
+        "LAKEHOUSE_S3_SECRET_KEY": settings.s3_secret_key.get_secret_value(),
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
 

@@ -3,11 +3,13 @@
 python -m benchmarks.live --rate 10000 --seconds 120 --rounds 3 --peer --json live.json --plot live.png
 python -m benchmarks.live --stream metrics --stream calls --stream sales --stream transactions --rate 2500
 python -m benchmarks.live --kill-after 30
+python -m benchmarks.live --rate 5000 --s3-wait-ms 30
 
 `lakehouse run all` runs as a process, events come from another, and a third looks at Redis and the topic of
 metrics. In gold an event is there with the first commit of a table that has an event as late, and sent when
 the export says that it has sent that commit; this is what is told of other streams. With `--peer` a Kafka
-Streams application of the same streams takes turns, whose topics are looked at.
+Streams application of the same streams takes turns, whose topics are looked at. With `--s3-wait-ms` the lake
+is on a SeaweedFS behind a proxy that waits, and gold is not looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import typer
+from pydantic import SecretStr
 
 from benchmarks import peer
 from benchmarks.ages import Ages, Places, Watcher, watching
@@ -41,6 +44,8 @@ from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import GoldTable
 from lakehouse.streams import choose
+from tests.s3 import proxy
+from tests.s3 import store as seaweed
 
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 _DRAIN_TIMEOUT_S = 60.0
@@ -60,6 +65,7 @@ class Plan:
     warmup_seconds: float
     arguments: Sequence[str] = ()
     kill_after_s: float | None = None
+    s3_wait_ms: float | None = None
 
     @property
     def events(self) -> float:
@@ -112,6 +118,10 @@ def live(
     kill_after: Annotated[
         float | None, typer.Option(min=0, help="Kill the pipeline so long into what is measured.")
     ] = None,
+    s3_wait_ms: Annotated[
+        float | None,
+        typer.Option(min=0, help="Have the lake on a SeaweedFS of which each request takes so long more."),
+    ] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write every figure there.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG.")] = None,
 ) -> None:
@@ -119,7 +129,7 @@ def live(
     names = [one.name for one in choose(stream or ["metrics"], load_settings())]
     if with_peer and kill_after is not None:
         raise typer.BadParameter("the peer is not killed")
-    plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after)
+    plan = Plan(names, rate, seconds, warmup_seconds, ["--gate"] if gate else [], kill_after, s3_wait_ms)
     if with_peer:
         peer.build()
     found = []
@@ -147,7 +157,9 @@ def _print_round(who: str, number: int, one: Round) -> None:
 
 
 def _measure(plan: Plan) -> Round:
-    with bench_services() as settings, ExitStack() as stack:
+    with bench_services() as on_disk, ExitStack() as stack:
+        is_on_disk = plan.s3_wait_ms is None
+        settings = on_disk if is_on_disk else stack.enter_context(_on_s3(on_disk, plan.s3_wait_ms or 0.0))
         one = stack.enter_context(pipeline(settings, *_streams_of(plan), *plan.arguments))
         one.await_start()
         watcher = _watcher_of(plan, settings, stack)
@@ -163,11 +175,23 @@ def _measure(plan: Plan) -> Round:
         steps = one.lines()[said:]
         seen = _seen(plan, watcher, one)
         one.stop()
-        seen |= _ages_in_lake(settings, plan.streams, None if watcher is not None else one.lines())
+        if is_on_disk:
+            seen |= _ages_in_lake(settings, plan.streams, None if watcher is not None else one.lines())
         found.ages = {place: ages.since(began) for place, ages in seen.items()}
         found.cores, found.cpu_s_per_million = used.cpu_s / used.wall_s, used.cpu_s / plan.events * 1e6
         found.peak_mb, found.steps = used.peak_mb, _steps(steps, used.wall_s)
         return found
+
+
+@contextmanager
+def _on_s3(settings: Settings, wait_ms: float) -> Iterator[Settings]:
+    """Run a store of S3, with a proxy before it that waits; yield settings of a lake there."""
+    with seaweed.running(settings.home / "weed") as store, proxy.before(store) as between:
+        between.wait_s = wait_ms / 1000
+        access = {"s3_endpoint": between.endpoint, "s3_access_key": seaweed.WRITER[0]}
+        secret = {"s3_secret_key": SecretStr(seaweed.WRITER[1])}
+        yield settings.model_copy(update={"lake": f"s3a://{seaweed.BUCKET}/live", **access, **secret})
+        console.print(f"requests: {dict(sorted(between.counts().items()))}")
 
 
 def _measure_peer(plan: Plan) -> Round:
