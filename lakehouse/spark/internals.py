@@ -1,8 +1,8 @@
 """The only module that touches Spark's and py4j's private members, and the JVM beside Spark's public API.
 
-Each function does one thing and decides nothing. MEMBERS and PRIVATE list what an upgrade of Spark may take
-away: `missing` and `missing_here` say what is gone, and tests/spark/test_internals.py asks for all of it.
-Delta's members are in `lakehouse.tables.delta_internals`.
+Each function does one thing and decides nothing. `lakehouse.spark.members` lists what an upgrade of Spark may
+take away; `missing` and `missing_here` say what is gone. Hadoop's files are in `lakehouse.spark.hadoop`, and
+Delta's members in `lakehouse.tables.delta_internals`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from importlib import import_module
 from itertools import groupby
@@ -23,107 +22,22 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_active_spark_context
 
-NEW = "new"
-"""The name of a constructor in a signature."""
-CLASS = ""
-"""The signature of a class of which only the name is used."""
+from lakehouse.spark.members import (
+    CLASS,
+    HANDLER,
+    LATCH,
+    MEMBERS,
+    METASTORE,
+    NEW,
+    PRIVATE,
+    SIGNAL,
+    SNAPPY,
+    USER,
+    ZSTD,
+    Member,
+)
 
 _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
-_SQL = "org.apache.spark.sql"
-_PLANS = f"{_SQL}.catalyst.plans.logical"
-_FILES = f"{_SQL}.execution.streaming.checkpointing.CheckpointFileManager"
-_SIGNAL, _HANDLER = "sun.misc.Signal", "sun.misc.SignalHandler"
-_LATCH = "java.util.concurrent.CountDownLatch"
-_METASTORE = "org.apache.hadoop.hive.metastore"
-_USER = "org.apache.hadoop.security.UserGroupInformation"
-_SNAPPY, _ZSTD = "org.xerial.snappy.Snappy", "com.github.luben.zstd.util.Native"
-
-
-@dataclass(frozen=True)
-class Member:
-    """A method or constructor of a class in the JVM: `name(types of its parameters)`."""
-
-    owner: str
-    signature: str
-
-
-def members(owner: str, *signatures: str) -> tuple[Member, ...]:
-    """Return members of one class."""
-    return tuple(Member(owner, signature) for signature in signatures)
-
-
-MEMBERS = (
-    *members(f"{_SQL}.classic.SparkSession$", f"setActiveSession({_SQL}.SparkSession)"),
-    *members(
-        f"{_SQL}.classic.SparkSession",
-        f"baseRelationToDataFrame({_SQL}.sources.BaseRelation)",
-        f"createDataFrame(java.util.List,{_SQL}.types.StructType)",
-        "sessionState()",
-    ),
-    *members(f"{_SQL}.internal.SessionState", "newHadoopConf()", "sqlParser()"),
-    *members(f"{_SQL}.catalyst.parser.ParserInterface", "parsePlan(java.lang.String)"),
-    *members(
-        f"{_SQL}.classic.Dataset",
-        "collectAsList()",
-        "queryExecution()",
-        "schema()",
-        "select(scala.collection.immutable.Seq)",
-        "withColumns(scala.collection.immutable.Seq,scala.collection.immutable.Seq)",
-    ),
-    *members(f"{_SQL}.execution.QueryExecution", "analyzed()", "optimizedPlan()"),
-    *members(f"{_PLANS}.LogicalPlan", "children()", "stats()"),
-    *members(f"{_PLANS}.Statistics", "sizeInBytes()"),
-    *members(f"{_PLANS}.Filter", "condition()"),
-    *members(f"{_PLANS}.Command", CLASS),
-    *members(f"{_PLANS}.ParsedStatement", CLASS),
-    *members(f"{_SQL}.catalyst.optimizer.ConstantFolding", f"apply({_PLANS}.LogicalPlan)"),
-    *members(
-        _FILES,
-        "create(org.apache.hadoop.fs.Path,org.apache.hadoop.conf.Configuration)",
-        "createAtomic(org.apache.hadoop.fs.Path,boolean)",
-        "mkdirs(org.apache.hadoop.fs.Path)",
-    ),
-    *members(f"{_FILES}$CancellableFSDataOutputStream", "cancel()"),
-    *members("org.apache.spark.api.python.PythonUtils", "toScalaMap(java.util.Map)", "toSeq(java.util.List)"),
-    *members("org.apache.spark.api.java.JavaSparkContext", "hadoopConfiguration()", "sc()"),
-    *members("org.apache.spark.SparkContext", "isStopped()"),
-    *members(
-        f"{_METASTORE}.HiveMetaStoreClient",
-        "new(org.apache.hadoop.hive.conf.HiveConf)",
-        f"alter_table(java.lang.String,java.lang.String,{_METASTORE}.api.Table)",
-        "close()",
-        f"createDatabase({_METASTORE}.api.Database)",
-        f"createTable({_METASTORE}.api.Table)",
-        "getDatabase(java.lang.String)",
-        "getTable(java.lang.String,java.lang.String)",
-    ),
-    *members(
-        "org.apache.hadoop.hive.conf.HiveConf",
-        "new(org.apache.hadoop.conf.Configuration,java.lang.Class)",
-        "set(java.lang.String,java.lang.String)",
-    ),
-    *members(_USER, "createRemoteUser(java.lang.String)", f"setLoginUser({_USER})"),
-    *members("scala.Console$", "out()", "setOutDirect(java.io.PrintStream)"),
-    *members("scala.jdk.javaapi.CollectionConverters", "asJava(scala.collection.Map)"),
-    *members("scala.jdk.javaapi.OptionConverters", "toScala(java.util.Optional)"),
-    *members(_SIGNAL, "new(java.lang.String)", f"handle({_SIGNAL},{_HANDLER})"),
-    *members(_HANDLER, f"handle({_SIGNAL})"),
-    *members(_SNAPPY, "getNativeLibraryVersion()"),
-    *members(_ZSTD, "load()"),
-)
-"""Every member of the JVM that is used here and is not Spark's, Hadoop's or Java's public API."""
-
-PRIVATE = (
-    ("py4j.java_gateway", "JVMView.__getattr__"),
-    ("py4j.java_gateway", "JavaClass.__getattr__"),
-    ("py4j.java_gateway", "JavaPackage.__getattr__"),
-    ("pyspark", "SparkContext._ensure_initialized"),
-    ("pyspark", "SparkContext._gateway"),
-    ("pyspark", "SparkContext._jvm"),
-    ("pyspark.sql.classic.column", "_to_java_column"),
-    ("pyspark.sql.classic.column", "_to_seq"),
-)
-"""Every private member of PySpark's modules and classes that is used here; those of its objects are not."""
 
 
 def remember_names() -> None:
@@ -375,7 +289,7 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
     SparkContext._ensure_initialized(conf=conf)
     if user is not None:
         jvm: Any = SparkContext._jvm
-        users = getattr(jvm, _USER)
+        users = getattr(jvm, USER)
         users.setLoginUser(users.createRemoteUser(user))
 
 
@@ -395,8 +309,8 @@ def load_codecs(spark: SparkSession) -> None:
 
     A class that fails to do so when it is first used, on a full disk say, stays broken as long as the JVM.
     """
-    static(spark, _SNAPPY).getNativeLibraryVersion()
-    static(spark, _ZSTD).load()
+    static(spark, SNAPPY).getNativeLibraryVersion()
+    static(spark, ZSTD).load()
 
 
 def stop_with_jvm(spark: SparkSession) -> None:
@@ -416,8 +330,8 @@ def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], N
     A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port, on which it asks
     nobody for the gateway's token.
     """
-    signals, told, over = static(spark, _SIGNAL), static(spark, _LATCH)(1), threading.Event()
-    interface = static(spark, "java.lang.Class").forName(_HANDLER)
+    signals, told, over = static(spark, SIGNAL), static(spark, LATCH)(1), threading.Event()
+    interface = static(spark, "java.lang.Class").forName(HANDLER)
     handler = static(spark, "java.beans.EventHandler").create(interface, told, "countDown")
     for name in names:
         signals.handle(signals(name), handler)
@@ -486,16 +400,6 @@ def configure_hadoop(spark: SparkSession, properties: Mapping[str, str]) -> None
         java.hadoopConfiguration().set(name, value)
 
 
-def hadoop_path(spark: SparkSession, path: str) -> Any:
-    """Return a path of Hadoop's."""
-    return static(spark, "org.apache.hadoop.fs.Path")(path)
-
-
-def file_system(spark: SparkSession, path: Any) -> Any:
-    """Return Hadoop's file system of a path of Hadoop's."""
-    return path.getFileSystem(hadoop_configuration(spark))
-
-
 def hadoop_configuration(spark: SparkSession) -> Any:
     """Return Hadoop's configuration, with the session's own properties."""
     return java_session(spark).sessionState().newHadoopConf()
@@ -508,32 +412,4 @@ def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
     found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)
     for name, value in properties.items():
         found.set(name, value)
-    return static(spark, f"{_METASTORE}.HiveMetaStoreClient")(found)
-
-
-def paths_in(spark: SparkSession, statuses: Any) -> str:
-    """Return the paths of Hadoop's file statuses as one text, `{a,b}`."""
-    paths = static(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(statuses)
-    return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
-
-
-def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
-    """Copy a file from one of Hadoop's file systems to another, over an existing one."""
-    configuration = java_session(spark).sessionState().newHadoopConf()
-    (source, target), (path, copied) = systems, paths
-    util = static(spark, "org.apache.hadoop.fs.FileUtil")
-    util.copy(source, path, target, copied, False, True, configuration)  # noqa: FBT003 - Java takes no names
-
-
-def text_in(spark: SparkSession, stream: Any) -> str:
-    """Return the rest of a Java stream as text."""
-    return str(static(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
-
-
-def atomic_file(spark: SparkSession, path: Any) -> Any:
-    """Begin a file as Spark writes checkpoint files, and return its stream; closing it publishes the file."""
-    directory = path.getParent()
-    configuration = hadoop_configuration(spark)
-    manager = static(spark, _FILES).create(directory, configuration)
-    manager.mkdirs(directory)
-    return manager.createAtomic(path, True)  # noqa: FBT003 - over an existing one
+    return static(spark, f"{METASTORE}.HiveMetaStoreClient")(found)

@@ -7,7 +7,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakehouse.spark import internals
+from lakehouse.spark import hadoop, internals
 
 _REFUSED = "FileAlreadyExistsException"
 _DENIED = "AccessDeniedException"
@@ -45,4 +45,4 @@ def _objects(spark: SparkSession) -> Any:
 
 
 def _place(spark: SparkSession, path: str, *content: bytearray) -> tuple[Any, ...]:
-    return (internals.hadoop_path(spark, path), *content, internals.hadoop_configuration(spark))
+    return (hadoop.hadoop_path(spark, path), *content, internals.hadoop_configuration(spark))

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from lakehouse.files import copy_whole, drafted, write_whole
 from lakehouse.lake_files import files_of, is_object_store, stored_below
 from lakehouse.paths import local_path
-from lakehouse.spark import internals
+from lakehouse.spark import hadoop, internals
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
@@ -65,7 +65,7 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     if not system.exists(path):
         return []
     # As one text, "{a,b}": a hundred files would be three calls each.
-    text = internals.paths_in(spark, system.listStatus(path))
+    text = hadoop.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
@@ -125,7 +125,7 @@ def read_text(spark: SparkSession, path: str) -> str:
         return here.read_text(encoding="utf-8")
     stream = _file_system(spark, path).open(_path(spark, path))
     try:
-        return internals.text_in(spark, stream)
+        return hadoop.text_in(spark, stream)
     finally:
         stream.close()
 
@@ -166,7 +166,7 @@ def _write_there(spark: SparkSession, path: str, text: str) -> None:
         stream = system.createFile(there).recursive().overwrite(over).opt(_UNASKED, "true").build()
         give_up = stream.abort
     else:
-        stream = internals.atomic_file(spark, there)
+        stream = hadoop.atomic_file(spark, there)
         give_up = stream.cancel
     try:
         stream.write(bytearray(text, "utf-8"))
@@ -252,15 +252,15 @@ def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
 
 def _copy_there(spark: SparkSession, source: str, target: str) -> None:
     paths = _path(spark, source), _path(spark, target)
-    systems = tuple(internals.file_system(spark, path) for path in paths)
-    internals.copy_file(spark, systems, paths)
+    systems = tuple(hadoop.file_system(spark, path) for path in paths)
+    hadoop.copy_file(spark, systems, paths)
     modified = systems[0].getFileStatus(paths[0]).getModificationTime()
     systems[1].setTimes(paths[1], modified, -1)
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:
-    return internals.file_system(spark, _path(spark, path))
+    return hadoop.file_system(spark, _path(spark, path))
 
 
 def _path(spark: SparkSession, path: str) -> Any:
-    return internals.hadoop_path(spark, path)
+    return hadoop.hadoop_path(spark, path)

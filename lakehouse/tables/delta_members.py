@@ -5,7 +5,7 @@ tests/spark/test_internals.py asks the JVM for each of them.
 
 from __future__ import annotations
 
-from lakehouse.spark.internals import members
+from lakehouse.spark.members import members
 
 DELTA = "org.apache.spark.sql.delta"
 ACTIONS = f"{DELTA}.actions"

@@ -13,7 +13,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import VersionError
-from lakehouse.spark import internals
+from lakehouse.spark import internals, members
 from lakehouse.tables import delta_internals, delta_members
 
 TESTED = {"PySpark": "4.2.0", "Spark": "4.2.0", "Delta": "4.4.0", "deltalake": "1.6.6"}
@@ -29,7 +29,7 @@ def check(spark: SparkSession) -> str | None:
     other = {name: present[name] for name, tested in TESTED.items() if present[name] != tested}
     if other.keys() - _WITHOUT_JVM:
         lacks = internals.missing_here() + internals.missing(
-            spark, (*internals.MEMBERS, *delta_members.MEMBERS)
+            spark, (*members.MEMBERS, *delta_members.MEMBERS)
         )
         if lacks:
             more = f" and {len(lacks) - 1} more members" if len(lacks) > 1 else ""

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.spark import internals
-from lakehouse.spark.internals import Member
+from lakehouse.spark import internals, members
+from lakehouse.spark.members import Member
 from lakehouse.tables import delta_members
 from tests.counting import counted
 
@@ -31,7 +31,7 @@ OF_DELTA = {
 
 def test_every_listed_member_is_there(spark: SparkSession) -> None:
     assert internals.missing_here() == []
-    assert internals.missing(spark, internals.MEMBERS) == []
+    assert internals.missing(spark, members.MEMBERS) == []
     assert internals.missing(spark, delta_members.MEMBERS) == []
 
 

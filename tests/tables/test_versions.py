@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.errors import VersionError
 from lakehouse.settings import Settings
-from lakehouse.spark.internals import Member
+from lakehouse.spark.members import Member
 from lakehouse.tables import delta_members, lake, open_lake, versions
 from lakehouse.tables.versions import TESTED
 
