@@ -25,19 +25,14 @@ from tests.names import servers
 from tests.names.rows import NOON, TRANSACTIONS
 from tests.streams import USER_TRANSACTIONS_5M
 
-pytestmark = [
-    pytest.mark.soak,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("setpriv") is None,
-        reason="only root may start the Thrift server as the user nobody, by setpriv (util-linux)",
-    ),
-]
-
+pytestmark = pytest.mark.soak
 SPEC = gold.spec(USER_TRANSACTIONS_5M)
 
 
 @pytest.fixture(scope="module")
 def port(readable_lake: Lake, metastore: str, directory: Path) -> Iterator[int]:
+    assert os.geteuid() == 0, "only root may start a server as another user: run these tests as root"
+    assert shutil.which("setpriv"), "setpriv starts the server as nobody: install util-linux"
     assert [one.outcome for one in register(readable_lake, [SPEC], metastore)] == [Outcome.NEW]
     with servers.thrift_server(directory / "thrift", metastore, as_nobody=True) as port:
         yield port
