@@ -4,6 +4,9 @@ import java.io.{FileNotFoundException, IOException}
 import java.nio.file.FileAlreadyExistsException
 import java.util.UUID
 
+import scala.concurrent.{Await, Future}
+import scala.concurrent.ExecutionContext.Implicits.global
+import scala.concurrent.duration.Duration
 import scala.jdk.CollectionConverters._
 import scala.language.existentials
 import scala.util.Try
@@ -45,6 +48,12 @@ object Objects {
   /** When an object was last modified, in ms since the epoch; -1 if there is none. One request, and no listing. */
   def modifiedMs(path: Path, conf: Configuration): Long =
     head(path, conf).fold(-1L)(_.lastModified.toEpochMilli)
+
+  /** The same of two objects, in the time of one request; as text, which is one call from Python. */
+  def modifiedMsOfBoth(one: Path, other: Path, conf: Configuration): String = {
+    val meanwhile = Future(modifiedMs(other, conf))
+    s"${modifiedMs(one, conf)} ${Await.result(meanwhile, Duration.Inf)}"
+  }
 
   /** Statuses of the objects beside a path, in the order of their names, from the path's own name on. */
   def namesFrom(path: Path, conf: Configuration): Iterator[FileStatus] = {

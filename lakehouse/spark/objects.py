@@ -40,6 +40,14 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
     return None if found < 0 else found
 
 
+def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
+    """Return the same of two objects, which are asked for at once."""
+    places = (hadoop.hadoop_path(spark, one), hadoop.hadoop_path(spark, other))
+    found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
+    of_one, of_other = (None if int(ms) < 0 else int(ms) for ms in found.split())
+    return of_one, of_other
+
+
 def _objects(spark: SparkSession) -> Any:
     return internals.static(spark, "lakehouse.storage.Objects")
 

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse.files import copy_whole, drafted, write_whole
 from lakehouse.lake_files import files_of, is_object_store, stored_below
-from lakehouse.paths import local_path
-from lakehouse.spark import hadoop, internals
+from lakehouse.paths import is_on_s3, local_path
+from lakehouse.spark import hadoop, internals, objects
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
@@ -50,6 +50,13 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
         if _is_missing(spark, error):
             return None
         raise
+
+
+def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
+    """Return the same of two files; on S3 in the time of one request."""
+    if is_on_s3(one):
+        return objects.modified_ms_of_both(spark, one, other)
+    return modified_ms(spark, one), modified_ms(spark, other)
 
 
 def status(spark: SparkSession, path: str) -> Any:

@@ -48,14 +48,16 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
     if version < 0:
         return None
     segment = delta.segment_of(known)
-    written = storage.modified_ms(spark, commit_file(path, version))
+    written, next_ms = _looked_at(spark, path, version)
     if written is None or written != delta.last_written_ms(segment):
         return None
     last = delta.checkpoint_version(segment) + CHECKPOINT_INTERVAL
-    while newest <= last and storage.exists(spark, commit_file(path, newest + 1)):
+    has_next = next_ms is not None
+    while newest <= last and has_next:
         newest += 1
         status = storage.status(spark, commit_file(path, newest))
         segment = delta.with_commit(spark, segment, status, newest)
+        has_next = storage.exists(spark, commit_file(path, newest + 1))
     if newest > last:
         return None
     return known if newest == version else _installed(spark, log, segment)
@@ -87,9 +89,13 @@ def mark_of(spark: SparkSession, path: str, version: int) -> Mark:
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
     """Tell, by two looks at files, whether a version is still the table's newest."""
-    if storage.exists(spark, commit_file(path, mark.version + 1)):
-        return False
-    return mark == mark_of(spark, path, mark.version)
+    written_ms, next_ms = _looked_at(spark, path, mark.version)
+    return next_ms is None and mark.modified_ms == written_ms
+
+
+def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
+    """Return when a version's commit and the next one were written, null for a file that is not there."""
+    return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
 
 
 def commit_file(path: str, version: int) -> str:
