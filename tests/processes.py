@@ -144,7 +144,7 @@ def unused_port() -> int:
 
 def unused_ports(many: int) -> list[int]:
     """As many such ports, each another one."""
-    first = 10_000 + os.getpid() % 10_000  # another one in each worker
+    first = 10_000 + os.getpid() * 32 % 20_000  # others in each worker, whose number is near this one's
     found: list[int] = []
     for port in range(first, first + 1000):
         with socket.socket() as probe:
