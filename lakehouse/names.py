@@ -15,6 +15,7 @@ from enum import StrEnum
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse import catalog, tables
+from lakehouse.background import beside
 from lakehouse.errors import LakehouseError, TableError
 from lakehouse.paths import is_local, location
 from lakehouse.records.dead_letters import DEAD_LETTERS
@@ -141,23 +142,17 @@ def registering(
 
     A thread looks every 15 s. What fails is reported once and tried again; it holds up nothing.
     """
-    ended = threading.Event()
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)
 
-    def keep() -> None:
+    def keep(ended: threading.Event) -> None:
         activate(own.spark)
         keeper.look()
         while not ended.wait(_EVERY_S):
             keeper.look()
 
-    thread = threading.Thread(target=keep, name="names", daemon=True)
-    thread.start()
-    try:
+    with beside("names", keep, patience_s=3 * metastore.ANSWER_S):
         yield
-    finally:
-        ended.set()
-        thread.join(timeout=3 * metastore.ANSWER_S)
 
 
 class _Keeper:

@@ -26,12 +26,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakehouse import tables
+from lakehouse.background import beside
 from lakehouse.errors import TableError
 from lakehouse.tables import Commit
 from lakehouse.tables.terms import Terms
@@ -113,19 +115,15 @@ def _holding(
     spark: SparkSession, path: str, holder: str, key: str, take: Callable[[], None]
 ) -> Iterator[None]:
     """Take a lease, renew it during the block, and return it."""
-    over = threading.Event()
-    renewal = threading.Thread(target=_renew, args=(spark, path, holder, over), daemon=True)
     terms = _terms(spark, path)
     terms.renew(holder)
     terms.forget_the_dead()
     try:
         tables.retry_on_conflict(take)
-        renewal.start()
         try:
-            yield
+            with beside("lease", partial(_renew, spark, path, holder)):
+                yield
         finally:
-            over.set()
-            renewal.join()
             tables.retry_on_conflict(lambda: _give_back(spark, path, holder, key))
     finally:
         terms.forget(holder)

@@ -16,10 +16,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakehouse.background import beside
 from lakehouse.errors import TableError, first_line
 from lakehouse.paths import is_on_s3
 from lakehouse.spark import objects, storage
@@ -78,7 +80,6 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
-    over = threading.Event()
     terms.renew(me)
     try:
         if others := terms.alive() - {me}:
@@ -87,13 +88,8 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
                 f"ends {TERM_S:.0f} s later"
             )
         terms.forget_the_dead()
-        renewal = threading.Thread(target=_renew, args=(terms, me, over), name="writer", daemon=True)
-        renewal.start()
-        try:
+        with beside("writer", partial(_renew, terms, me)):
             yield
-        finally:
-            over.set()
-            renewal.join()
     finally:
         terms.forget(me)
 

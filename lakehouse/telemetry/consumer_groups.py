@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from lakehouse.background import beside
 from lakehouse.errors import ServiceError
 from lakehouse.kafka.clients import Admin, KafkaError, OffsetAndMetadata, TopicPartition
 from lakehouse.kafka.probe import require_listening
@@ -40,9 +41,9 @@ def committing(
     if not settings.consumer_group:
         yield
         return
-    ended, progress = threading.Event(), GroupProgress(streams, settings)
+    progress = GroupProgress(streams, settings)
 
-    def keep() -> None:
+    def keep(ended: threading.Event) -> None:
         is_told = False
         while True:
             was_last = ended.wait(_EVERY_S)
@@ -56,13 +57,10 @@ def committing(
             if was_last:
                 return
 
-    thread = threading.Thread(target=keep, name="consumer groups", daemon=True)
-    thread.start()
     try:
-        yield
+        with beside("consumer groups", keep, patience_s=2 * _REQUEST_MS / 1000):
+            yield
     finally:
-        ended.set()
-        thread.join(timeout=2 * _REQUEST_MS / 1000)
         progress.close()
 
 

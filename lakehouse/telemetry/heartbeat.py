@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.background import beside
 from lakehouse.files import make_private, write_whole
 from lakehouse.runtime.watch import Watch
 from lakehouse.telemetry.queries import query_of
@@ -89,9 +90,9 @@ class Heartbeat(Watch):
 @contextmanager
 def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) -> Iterator[None]:
     """Keep this process's file up to date during the block, and remove it afterwards."""
-    file, ended = file_of(home, socket.gethostname(), os.getpid()), threading.Event()
+    file = file_of(home, socket.gethostname(), os.getpid())
 
-    def keep() -> None:
+    def keep(ended: threading.Event) -> None:
         is_told = False
         while not ended.is_set():
             try:
@@ -103,13 +104,10 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
                 is_told = True
             ended.wait(EVERY_S)
 
-    thread = threading.Thread(target=keep, name="heartbeat", daemon=True)
-    thread.start()
     try:
-        yield
+        with beside("heartbeat", keep, patience_s=EVERY_S):
+            yield
     finally:
-        ended.set()
-        thread.join(timeout=EVERY_S)
         with suppress(OSError):
             file.unlink(missing_ok=True)
 
