@@ -7,7 +7,6 @@ they are ahead by is taken for a killed micro-batch, which is finished on the co
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.spark import storage
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, leases
+from lakehouse.tables.entries import LOG, commits_among
 
-LOG = "_delta_log"
-_COMMIT = re.compile(r"(\d{20})\.json")
 _LAYERS = ("gold", "silver", "bronze")
 _PATIENCE_S = 300.0
 _LOOK_S = 1.0
@@ -69,8 +67,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
 
 def newest(lake: Lake, layer: str, name: str) -> int:
     """Return a table's newest version by the names in its log, -1 if there is none."""
-    found = map(_COMMIT.fullmatch, storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}"))
-    return max((int(one[1]) for one in found if one is not None), default=-1)
+    return max(commits_among(storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}")), default=-1)
 
 
 def _names(lake: Lake) -> Iterator[tuple[str, str]]:

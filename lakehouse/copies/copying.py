@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 
 from lakehouse import tables
 from lakehouse.copies import marker as markers
-from lakehouse.copies.choosing import LOG, Chosen, choose, newest
+from lakehouse.copies.choosing import Chosen, choose, newest
 from lakehouse.copies.marker import Copied, Marker
 from lakehouse.errors import TableError
 from lakehouse.paths import location
@@ -28,6 +28,7 @@ from lakehouse.spark import storage
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
+from lakehouse.tables.entries import LOG
 
 _AT_ONCE = 8  # files: a store takes most of the time to answer
 _ATTEMPTS = 3

@@ -8,7 +8,8 @@ its actions say `dataChange: false`. (Delta's protocol, "Actions".)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -21,12 +22,18 @@ GIVEN_UP = "GIVEN UP"
 LOG = "_delta_log"
 """The directory of a table's log, below its own."""
 
+_COMMIT = re.compile(r"([0-9]{20})\.json")
 _ONLY_APPENDS = {"add", "commitInfo", "txn"}
 
 
 def commit_name(version: int) -> str:
     """Return the path of a version's commit below its table's."""
     return f"{LOG}/{version:020}.json"
+
+
+def commits_among(names: Iterable[str]) -> list[int]:
+    """Return the versions whose commits are among the names of a log's files, in order."""
+    return sorted(int(found[1]) for found in map(_COMMIT.fullmatch, names) if found is not None)
 
 
 @dataclass(frozen=True)

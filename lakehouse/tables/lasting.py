@@ -27,12 +27,11 @@ from urllib.parse import unquote
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note
 from lakehouse.files import sync, write_whole
-from lakehouse.tables.entries import GIVEN_UP, LogEntry, entry_of
+from lakehouse.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
 _MOST_COMMITS = 100  # what is older has long been on the disk
 _SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
 _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
@@ -59,13 +58,13 @@ def keep(path: Path, version: int) -> None:
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
             _sync(path, _read(path, number))
-    sync(path / "_delta_log")
+    sync(path / LOG)
     _kept[path] = version
 
 
 def keep_checkpoints(path: Path) -> None:
     """Wait until the log's checkpoints are on the disk, before commits are removed that they stand for."""
-    for file in (path / "_delta_log").glob("*.checkpoint*"):
+    for file in (path / LOG).glob("*.checkpoint*"):
         sync(file)
 
 
@@ -88,11 +87,11 @@ def look(path: Path, name: str) -> None:
     for one in unreadable:
         log.warning("%s %s, as after a power failure; it is removed", one.file, one.what)
         _remove(one.file)
-    _check_hint(path / "_delta_log" / _HINT, {version for version in checkpoints if version < first})
+    _check_hint(path / LOG / _HINT, {version for version in checkpoints if version < first})
     for one in reversed(found):
         _give_up(path, name, one, is_first=first == 0)
     left = _numbers(path)
-    _check_noted(path / "_delta_log" / f"{max(left, default=0):020}.crc")
+    _check_noted(path / LOG / f"{max(left, default=0):020}.crc")
     for number in left[-_MOST_COMMITS:]:
         with suppress(FileNotFoundError):
             for file, _ in _files(path, _read(path, number), set()):
@@ -133,7 +132,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
 
     A log whose first commit is lost is not the beginning of a table: then nothing stays.
     """
-    for file in (path / "_delta_log").iterdir():
+    for file in (path / LOG).iterdir():
         version = _OF_A_VERSION.fullmatch(file.name)
         if version is not None and int(version[1]) == one.version:
             file.unlink(missing_ok=True)
@@ -152,7 +151,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
 def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
     """Return the versions of the log's checkpoints that can be read, and those that cannot."""
     whole, unreadable = set[int](), list[Damage]()
-    for file in sorted((path / "_delta_log").iterdir()):
+    for file in sorted((path / LOG).iterdir()):
         if (version := _CHECKPOINT.fullmatch(file.name)) is not None:
             what = _wrong(file, None)
             if what is None:
@@ -205,14 +204,13 @@ def _remove(file: Path) -> None:
 def _numbers(path: Path) -> list[int]:
     """Return the versions whose commits are in the log, in order."""
     try:
-        names = [_COMMIT.fullmatch(file.name) for file in (path / "_delta_log").iterdir()]
+        return commits_among(file.name for file in (path / LOG).iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(name[1]) for name in names if name is not None)
 
 
 def _commit(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
+    return path / commit_name(version)
 
 
 def _read(path: Path, version: int) -> LogEntry:

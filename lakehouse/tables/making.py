@@ -13,6 +13,7 @@ from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import commits, features, schema_evolution
+from lakehouse.tables.entries import LOG
 from lakehouse.tables.log import (
     CHECKPOINT_INTERVAL,
     Metadata,
@@ -32,7 +33,6 @@ FIXED_PREFIX = "lakehouse."
 FORMAT = 1
 """Under which rules tables are written; noted in each as `lakehouse.format` (docs/upgrades.md)."""
 _FORMAT = f"{FIXED_PREFIX}format"
-_LOG = "_delta_log"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
@@ -124,13 +124,13 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     To remove it is advised only where it cannot be a table: its log may have names that Delta overlooks.
     """
     found = storage.names(spark, path)
-    foreign = [name for name in found if name != _LOG]
+    foreign = [name for name in found if name != LOG]
     foreign += [
-        f"{_LOG}/{name}"
-        for name in storage.names(spark, f"{path}/{_LOG}")
+        f"{LOG}/{name}"
+        for name in storage.names(spark, f"{path}/{LOG}")
         if name not in _BEGINNINGS and not name.endswith(_UNFINISHED)
     ]
-    if foreign and _LOG in found:
+    if foreign and LOG in found:
         raise TableError(
             f"{foreign[-1]} lies there, and may belong to a table whose log Delta does not see. Nothing was "
             'changed: docs/troubleshooting.md, "A start is refused"'

@@ -18,6 +18,7 @@ from lakehouse.spark import internals, storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of
+from lakehouse.tables.entries import LOG
 from lakehouse.tables.log import noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
 
@@ -143,7 +144,7 @@ def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
 
 def _data_files(spark: SparkSession, path: str) -> int:
     """Return how many files lie below the table's directory, apart from its log."""
-    return stored_size(spark, path).files - stored_size(spark, f"{path}/_delta_log").files
+    return stored_size(spark, path).files - stored_size(spark, f"{path}/{LOG}").files
 
 
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:

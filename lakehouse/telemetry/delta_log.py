@@ -25,6 +25,7 @@ from lakehouse.tables.entries import (
     LogEntry,
     bounds_of,
     commit_name,
+    commits_among,
     committed_ms_of,
     entry_of,
     rows_of,
@@ -37,7 +38,6 @@ _FEW = 10
 """A far log that has more new commits begins at its newest checkpoint again, and reads several at once."""
 _IDENTIFIED_EVERY_S = 10.0
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
@@ -188,7 +188,7 @@ class Log:
         self._identified_at = time.monotonic()
         names = self._files.names(LOG)
         self._begin_at(_checkpoints(self._files, names))
-        there = [int(name[1]) for name in map(_COMMIT.fullmatch, names) if name is not None]
+        there = commits_among(names)
         for first in range(self.version + 1, max(there, default=-1) + 1, _AT_ONCE):
             for read in self.each(self._read, range(first, min(first + _AT_ONCE, max(there) + 1))):
                 if read is None:
