@@ -23,7 +23,8 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
     Raises ReadOnlyError if nothing may be written there, and Py4JJavaError for what else keeps it from that.
     """
     try:
-        _objects(spark).create(*_place(spark, path, bytearray(text, "utf-8")))
+        conf = internals.hadoop_configuration(spark)
+        _objects(spark).create(hadoop.hadoop_path(spark, path), bytearray(text, "utf-8"), conf)
     except Py4JJavaError as error:
         kind = internals.class_name(error.java_exception)
         if kind == _REFUSED:
@@ -34,14 +35,11 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
     return True
 
 
-def modified_ms(spark: SparkSession, path: str) -> int | None:
-    """Return when an object was last modified, in ms since the epoch; null if there is none. One request."""
-    found = int(_objects(spark).modifiedMs(*_place(spark, path)))
-    return None if found < 0 else found
-
-
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return the same of two objects, which are asked for at once."""
+    """Return when two objects were last modified, in ms since the epoch; null for one that is not there.
+
+    They are asked for at once, so that it takes the time of one request.
+    """
     places = (hadoop.hadoop_path(spark, one), hadoop.hadoop_path(spark, other))
     found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
     of_one, of_other = (None if int(ms) < 0 else int(ms) for ms in found.split())
@@ -50,7 +48,3 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
 
 def _objects(spark: SparkSession) -> Any:
     return internals.static(spark, "lakehouse.storage.Objects")
-
-
-def _place(spark: SparkSession, path: str, *content: bytearray) -> tuple[Any, ...]:
-    return (hadoop.hadoop_path(spark, path), *content, internals.hadoop_configuration(spark))

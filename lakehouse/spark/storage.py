@@ -24,8 +24,6 @@ from lakehouse.spark import hadoop, internals, objects
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
-_ABORTABLE = "fs.capability.outputstream.abortable"  # nothing is there before the stream is closed
-_UNASKED = "fs.s3a.create.performance"  # without requests for what is at the path
 
 
 def exists(spark: SparkSession, path: str) -> bool:
@@ -166,19 +164,12 @@ def _write_here(path: Path, text: str) -> None:
 
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file with one PUT where a stream can be aborted, and else as Spark writes checkpoint files."""
-    system, there = _file_system(spark, path), _path(spark, path)
-    if system.hasPathCapability(there, _ABORTABLE):
-        over = True
-        stream = system.createFile(there).recursive().overwrite(over).opt(_UNASKED, "true").build()
-        give_up = stream.abort
-    else:
-        stream = hadoop.atomic_file(spark, there)
-        give_up = stream.cancel
+    """Write a file as Spark writes checkpoint files; on S3 that is one PUT (ObjectFileManager.scala)."""
+    stream = hadoop.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:
-        give_up()
+        stream.cancel()
         raise
     stream.close()
 
