@@ -58,7 +58,7 @@ def install(
             _compile(say)
         share = share_directory()
         properties.write(share / "cluster.properties", properties.for_cluster())
-        properties.write(share / "laptop.properties", properties.for_laptop(archive=True))
+        properties.write(share / "laptop.properties", properties.for_laptop_submit())
     except PermissionError as error:
         raise ServiceError(
             f"{share_directory()} cannot be written: install lakehouse into a virtual environment of your "
@@ -107,13 +107,7 @@ def _resolved(say: Callable[[str], object], configurations: Sequence[Configurati
     with resources.as_file(resources.files("lakehouse.spark").joinpath("ivy.xml")) as module:
         where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", *configurations]
         into = ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
-        done = subprocess.run(
-            [found, "-jar", str(ivy), *where, *into],
-            env=os.environ | java.ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _run(found, "-jar", str(ivy), *where, *into)
     if done.returncode:
         shutil.rmtree(target)
         lines = [line for line in done.stdout.split("\n") if "FAILED" in line or "ERROR" in line]
@@ -123,6 +117,13 @@ def _resolved(say: Callable[[str], object], configurations: Sequence[Configurati
             f"when it is.\n{told}"
         )
     return target
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in Java, and return what it said."""
+    return subprocess.run(
+        command, env=os.environ | java.ENVIRONMENT, capture_output=True, text=True, check=False
+    )
 
 
 def _groups() -> dict[str, str]:
@@ -169,20 +170,14 @@ def _compile(say: Callable[[str], object]) -> None:
         return
     say("compiling what a lake on S3 needs (some seconds)")
     pysparks = Path(pyspark.__file__).parent / "jars"
-    needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *(target.parent).glob("*.jar")]
+    needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *target.parent.glob("*.jar")]
     with tempfile.TemporaryDirectory(prefix="s3-", dir=share_directory()) as directory:
         made, sources = Path(directory, target.name), list[str]()
         for name, text in storage_sources().items():
             Path(directory, name).write_text(text, encoding="utf-8")
             sources.append(f"{directory}/{name}")
-        compiler = [java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn"]
-        done = subprocess.run(
-            [*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *sources],
-            env=os.environ | java.ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        compiler = (java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn")
+        done = _run(*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *sources)
         if done.returncode or not made.is_file():
             told = "\n".join((done.stdout + done.stderr).split("\n")[:_FEW_LINES])
             raise ServiceError(f"what a lake on S3 needs could not be compiled:\n{told}")

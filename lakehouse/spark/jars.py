@@ -47,9 +47,10 @@ def require_jars(configuration: Configuration) -> list[Path]:
     return expected
 
 
-def has_jars(configuration: Configuration) -> bool:
-    """Tell whether every jar of a configuration is there."""
-    return all(path.is_file() for path in _expected(configuration))
+def installed_jars(configuration: Configuration) -> list[Path]:
+    """Return what `require_jars` does; none if one is missing."""
+    expected = _expected(configuration)
+    return expected if all(path.is_file() for path in expected) else []
 
 
 def storage_jar() -> Path:

@@ -8,11 +8,11 @@ with those of this machine, for spark-submit; `lakehouse run` and the others rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lakehouse.files import write_whole
-from lakehouse.spark.jars import class_archive, has_jars, jars_directory, require_jars
+from lakehouse.spark.jars import class_archive, installed_jars, jars_directory, require_jars
 
 CLUSTER = Path(__file__).parents[1] / "spark.properties"
 LAPTOP = Path(__file__).parents[1] / "laptop.properties"
@@ -25,8 +25,7 @@ def for_cluster() -> dict[str, str]:
 
     Raises ServiceError if those of Spark are missing.
     """
-    jars = [*require_jars("spark"), *(require_jars("s3") if has_jars("s3") else [])]
-    return read(CLUSTER) | {"spark.jars": ",".join(map(str, jars))}
+    return read(CLUSTER) | _with_jars([*require_jars("spark"), *installed_jars("s3")])
 
 
 def for_laptop(*, archive: bool) -> dict[str, str]:
@@ -40,12 +39,22 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     # From the driver's start, as the archive has them; as a wildcard, because it depends on their order. What
     # spark.jars lists, a driver would send to itself, encrypted.
     options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
-    if has_jars("s3"):
-        options["spark.jars"] = ",".join(map(str, require_jars("s3")))
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
         options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
     return options
+
+
+def for_laptop_submit() -> dict[str, str]:
+    """Return the same for spark-submit, with the archive and, if they are installed, the jars of S3.
+
+    A driver that is started otherwise has them on its class path, where it needs them.
+    """
+    return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
+
+
+def _with_jars(jars: Sequence[Path]) -> dict[str, str]:
+    return {"spark.jars": ",".join(map(str, jars))} if jars else {}
 
 
 def read(path: Path) -> dict[str, str]:

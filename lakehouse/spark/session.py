@@ -242,8 +242,6 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
         options["spark.jars"] = for_cluster()["spark.jars"]
-    else:
-        options.pop("spark.jars", None)  # the driver would send them to itself
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,

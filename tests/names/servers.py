@@ -97,8 +97,8 @@ def _spark_server(
     as_nobody: bool = False,
 ) -> Iterator[None]:
     directory.mkdir(parents=True)
-    # As laptop.properties: from spark.jars, no class can be loaded once the first client has left, so those
-    # of S3 are on the class path, too.
+    # Jars are on the class path, those of S3, too: from spark.jars, no class can be loaded once the first
+    # client has left.
     given = for_laptop(archive=False) | {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -110,7 +110,6 @@ def _spark_server(
         "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={directory}",
         "spark.hadoop.hive.exec.scratchdir": f"{directory}/scratch",
         **options,
-        "spark.jars": "",
     }
     confs = [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
     submit = str(JARS.parent / "bin" / "spark-submit")
