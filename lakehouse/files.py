@@ -22,7 +22,7 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
     `mode` are its permissions. If it cannot be written, the file stays as it was, and the error names it. A
     killed process leaves one of the `drafts_of` the file.
     """
-    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    draft = _draft_of(path)
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(text.encode())
@@ -53,7 +53,7 @@ def drafted(target: Path) -> Iterator[Path]:
     Directories are made where they are missing. A killed process leaves one of the `drafts_of` the target.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{uuid.uuid4()}.tmp")
+    draft = _draft_of(target)
     try:
         yield draft
         sync(draft)
@@ -88,6 +88,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
 
 
 def drafts_of(path: Path) -> list[Path]:

@@ -8,7 +8,6 @@ variables, a file of credentials, a web identity, the machine's own role.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import SecretStr
 
@@ -61,7 +60,6 @@ class S3Access:
 
     def for_environment(self) -> dict[str, str]:
         """Return the variables that deltalake and pyarrow read; they contain the secret key."""
-        is_known = bool(self.access_key)
         return _given(
             {
                 "AWS_ENDPOINT_URL": self.endpoint,
@@ -70,9 +68,8 @@ class S3Access:
                 "AWS_ACCESS_KEY_ID": self.access_key,
                 "AWS_SECRET_ACCESS_KEY": self.secret_key.get_secret_value(),
                 "AWS_SESSION_TOKEN": self.session_token.get_secret_value(),
-                "AWS_EC2_METADATA_DISABLED": "true"
-                if is_known
-                else "",  # or they look for a role for seconds
+                # Or they look for the machine's role for seconds.
+                "AWS_EC2_METADATA_DISABLED": "true" if self.access_key else "",
             }
         )
 
@@ -84,8 +81,7 @@ class S3Access:
     def _provider(self) -> str:
         if not self.access_key:
             return ""
-        is_temporary = bool(self.session_token.get_secret_value())
-        kind: Literal["Temporary", "Simple"] = "Temporary" if is_temporary else "Simple"
+        kind = "Temporary" if self.session_token.get_secret_value() else "Simple"
         return f"org.apache.hadoop.fs.s3a.{kind}AWSCredentialsProvider"
 
 

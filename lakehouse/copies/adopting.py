@@ -22,8 +22,7 @@ def note_adoption(lake: Lake) -> Marker:
     A rerun changes nothing. Raises TableError if the lake is no copy, or one that was never finished, or if
     something has written to it.
     """
-    markers.refuse_unfinished(lake)
-    marker = markers.read(lake.spark, lake.root)
+    marker = markers.refuse_unfinished(lake)
     if marker is None:
         raise TableError(f"{lake.root} is no copy, or was adopted before: `lakehouse run` goes on there")
     at_ms = int(time.time() * 1000)

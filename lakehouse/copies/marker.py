@@ -73,22 +73,22 @@ def remove(spark: SparkSession, root: str) -> None:
 
 def refuse_copy(lake: Lake) -> None:
     """Raise TableError if the lake is a copy, before anything writes to it."""
-    marker = read(lake.spark, lake.root)
+    marker = refuse_unfinished(lake)
     if marker is not None:
-        refuse_unfinished(lake)
         raise TableError(
             f"{lake.root} is a copy of {marker.of} as of {marker.at}. If it shall take that lake's place, "
             f"stop whatever still runs there, and run `lakehouse adopt`; {_SEE}"
         )
 
 
-def refuse_unfinished(lake: Lake) -> None:
-    """Raise TableError if the lake is a copy that was never finished."""
+def refuse_unfinished(lake: Lake) -> Marker | None:
+    """Return the note of a copy, as `read` does; raises TableError if it was never finished, too."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(
             f"{lake.root} is an unfinished copy of {marker.of}: run `lakehouse copy` there again; {_SEE}"
         )
+    return marker
 
 
 def now() -> str:

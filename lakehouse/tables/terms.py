@@ -24,9 +24,8 @@ from lakehouse.spark import storage
 _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # by the directory and the holder
-_noted: dict[
-    tuple[str, str], set[int]
-] = {}  # what holders of this process have noted, so that none is looked for
+_noted: dict[tuple[str, str], set[int]] = {}
+"""What this process has noted, by the same: so nobody has to look for it to remove it."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,9 @@ class Terms:
         """Note that the holder is alive, for another term from now; the earlier ones are removed."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
-        noted = _noted.setdefault((self.directory, holder), set())
+        noted = _noted.get((self.directory, holder), set())
         self._remove(holder, noted, before_ms=until_ms)
-        noted.difference_update([term for term in noted if term < until_ms])
-        noted.add(until_ms)
+        _noted[self.directory, holder] = {until_ms, *(term for term in noted if term > until_ms)}
 
     def forget(self, holder: str) -> None:
         """Remove the holder's terms."""
