@@ -25,6 +25,9 @@ from pyspark.sql.types import StructType
 
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
 
+OWN_SUITES = "expectations"
+"""The package with the suites of this project's tables."""
+
 
 class FieldType(Enum):
     """The JSON types that a contract can require; they are strict ("12.5" is not a number).
@@ -335,11 +338,14 @@ class Stream:
     name     the stream's, in commands
     sources  what it reads from Kafka, each into one table of bronze and one of silver
     gold     the tables made from these
+    suites   the package with the suites of its tables, `<layer>.<table>`; a table without one is expected to
+             have what any such table has
     """
 
     name: str
     sources: tuple[Source, ...]
     gold: tuple[GoldTable, ...] = field(default=())
+    suites: str = OWN_SUITES
 
     @property
     def tables(self) -> tuple[MergedTable, ...]:

@@ -6,14 +6,16 @@ come lately is no fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from great_expectations import ExpectationSuite
 
 from lakehouse.layers.silver import STAGE
 from lakehouse.quality.expectations import make_suite, no_rows, required, rows, unique
 from lakehouse.records.dead_letters import OPEN, STATUSES
-from lakehouse.streams import BY_DEFAULT
+from lakehouse.settings import load_settings
+from lakehouse.stream import Stream
+from lakehouse.streams import load
 
 KEY = ("id",)
 REQUIRED = (
@@ -26,6 +28,7 @@ _IDENTITY = r"concat_ws('\n', topic, string(partition), string(offset), stage)"
 
 def suite() -> ExpectationSuite:
     """Return the suite of silver.dead_letters."""
+    streams = load(load_settings())
     return make_suite(
         "silver.dead_letters",
         unique(KEY),
@@ -33,22 +36,22 @@ def suite() -> ExpectationSuite:
         rows(
             KEY, "ids are the SHA-256 of topic, partition, offset and stage", f"id = sha2({_IDENTITY}, 256)"
         ),
-        rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in BY_DEFAULT)})"),
+        rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in streams)})"),
         rows(KEY, "stages are known", f"stage IN ({_texts([STAGE])})"),
         rows(KEY, "statuses are known", f"status IN ({_texts(STATUSES)})"),
         rows(KEY, "there has been an attempt", "attempts >= 1"),
         rows(KEY, "there is a reason", "size(reasons) >= 1"),
         rows(KEY, "every reason has a rule", "NOT exists(reasons, reason -> reason.rule IS NULL)"),
         rows(KEY, "the last attempt is not before the first", "first_seen <= last_attempt"),
-        no_rows("few of a topic's records are open", _open_rate(), severity="warn"),
+        no_rows("few of a topic's records are open", _open_rate(streams), severity="warn"),
     )
 
 
-def _open_rate() -> str:
+def _open_rate(streams: Sequence[Stream]) -> str:
     """Return the query for topics of which more records wait than may; one without bronze rows is one."""
     landed = " UNION ALL ".join(
         f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
-        for stream in BY_DEFAULT
+        for stream in streams
         for source in stream.sources
     )
     return (

@@ -26,7 +26,9 @@ from lakehouse.quality.pages import make_plain
 from lakehouse.quality.report import Finding, Severity, TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject
 from lakehouse.spark.query_errors import error_line
+from lakehouse.stream import OWN_SUITES
 
+_BY_DEFAULT = f"{OWN_SUITES}.by_default"
 _RESULT_FORMAT = {
     "result_format": "SUMMARY",
     "partial_unexpected_count": EXAMPLES,
@@ -36,18 +38,20 @@ _SEVERITIES: Mapping[Any, Severity] = {FailureSeverity.CRITICAL: "fail", Failure
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return the suite of a table, null if there is none."""
-    name = f"expectations.{subject.spec.layer}.{subject.spec.name}"
+    """Return the suite of a table: its own, or what is expected of any table of its kind; null for none.
+
+    Raises TableError for a module that does not return a suite.
+    """
+    name = f"{subject.suites}.{subject.spec.layer}.{subject.spec.name}"
     try:
-        module = import_module(name)
+        made = import_module(name).suite()
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise
-        return None
-    suite = module.suite()
-    if not isinstance(suite, ExpectationSuite):
+        made = None if subject.declared is None else import_module(_BY_DEFAULT).suite(subject)
+    if made is not None and not isinstance(made, ExpectationSuite):
         raise TableError(f"{name}.suite() has not returned an ExpectationSuite")
-    return suite
+    return made
 
 
 def make_context(directory: str | None = None) -> AbstractDataContext:

@@ -20,7 +20,7 @@ from lakehouse.layers import bronze, gold, silver
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.settings import Settings
 from lakehouse.spark.execution import are_few, executing_for
-from lakehouse.stream import MergedTable, Stream
+from lakehouse.stream import OWN_SUITES, MergedTable, Source, Stream
 from lakehouse.tables import Lake, TableSpec
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.entries import LogEntry
@@ -41,10 +41,16 @@ LIMITS_VIEW = "limits"
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec, its rows' time column, and its change feed if it has one."""
+    """A table that can have a suite: its spec, and its rows' time column.
+
+    `suites` is the package in which its suite is looked for. `declared` is what its stream says of it; null
+    for a table of no stream.
+    """
 
     spec: TableSpec
     time: str
+    suites: str = OWN_SUITES
+    declared: Source | MergedTable | None = None
 
     @property
     def name(self) -> str:
@@ -59,13 +65,13 @@ class Subject:
 
 def subjects(streams: Sequence[Stream]) -> list[Subject]:
     """Return the tables of these streams, and the dead letters, in the order of the data flow."""
-    sources = [source for stream in streams for source in stream.sources]
-    kept = [table for stream in streams for table in stream.tables]
+    sources = [(source, stream.suites) for stream in streams for source in stream.sources]
+    kept = [(table, stream.suites) for stream in streams for table in stream.tables]
     return [
-        *(Subject(bronze.spec(source), "ingested_at") for source in sources),
-        *(Subject(silver.spec(source), "event_time") for source in sources),
+        *(Subject(bronze.spec(source), "ingested_at", suites, source) for source, suites in sources),
+        *(Subject(silver.spec(source), "event_time", suites, source) for source, suites in sources),
         Subject(DEAD_LETTERS, "last_attempt"),
-        *(Subject(gold.spec(table), _time_of(table)) for table in kept),
+        *(Subject(gold.spec(table), _time_of(table), suites, table) for table, suites in kept),
     ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lakehouse.paths import absolute, lake_address, of_tables
 from lakehouse.settings.kafka import KafkaSettings
@@ -50,6 +50,11 @@ def _web(url: SecretStr) -> SecretStr:
     if _UNSAFE.search(url.get_secret_value()):
         raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
     return url
+
+
+def _listed(names: object) -> object:
+    """Return names with commas between them as several."""
+    return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
 
 
 def _proxy(url: SecretStr) -> SecretStr:
@@ -113,6 +118,13 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     )
     redis_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
+    )
+    streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        default=(),
+        description=(
+            "The streams that there are, by name or as module:OBJECT, with commas. Default: those of "
+            "lakehouse and of installed packages."
+        ),
     )
     topics: dict[str, str] = Field(
         default_factory=dict,

@@ -1,4 +1,4 @@
-"""The one registry of streams, under the settings."""
+"""The streams of a lake, under the settings."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from lakehouse.errors import SettingsError
 from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
-from lakehouse.streams import calls, metrics, sales, transactions
+from lakehouse.streams.clashes import check_names
+from lakehouse.streams.finding import OWN, found
 from lakehouse.streams.kept_days import check_kept_days
 
 
 def load(settings: Settings) -> tuple[Stream, ...]:
-    """Return all streams, as the settings make them."""
-    streams = (
-        metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
-        calls.make(settings.call_gap_s, settings.call_grace_s),
-        sales.make(settings.sales_threshold, settings.sales_notify),
-        transactions.TRANSACTIONS,
-    )
-    return tuple(
+    """Return all streams, as the settings make them.
+
+    Raises SettingsError for one that cannot be found or made, and where two share a name.
+    """
+    streams = tuple(_under(settings, stream) for stream in found(settings))
+    check_names(streams)
+    return streams
+
+
+def _under(settings: Settings, stream: Stream) -> Stream:
+    sources = (
         replace(
-            stream,
-            sources=tuple(
-                replace(
-                    source,
-                    allowed_lateness_s=settings.allowed_lateness_s,
-                    future_tolerance_s=settings.future_tolerance_s,
-                )
-                for source in stream.sources
-            ),
+            source,
+            allowed_lateness_s=settings.allowed_lateness_s,
+            future_tolerance_s=settings.future_tolerance_s,
         )
-        for stream in streams
+        for source in stream.sources
     )
+    return replace(stream, sources=tuple(sources))
 
 
-BY_DEFAULT = load(Settings.model_construct())
-"""The streams under default settings, for what no setting changes, such as names, topics and schemas."""
+_DEFAULTS = Settings.model_construct()
+BY_DEFAULT = tuple(_under(_DEFAULTS, make(_DEFAULTS)) for make in OWN.values())
+"""This package's own streams under default settings."""
 
 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
@@ -61,11 +61,12 @@ def read_settings() -> Settings:
     Also refuses topics that no stream has, and days to keep rows for that their tables cannot have.
     """
     settings = load_settings()
-    known = {topic for stream in BY_DEFAULT for topic in stream.topics}
+    streams = load(settings)
+    known = {topic for stream in streams for topic in stream.topics}
     unknown = sorted(settings.topics.keys() - known)
     if unknown:
         raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    check_kept_days(settings.kept_days, BY_DEFAULT)
+    check_kept_days(settings.kept_days, streams)
     reach(settings, settings.lake)
     return settings
 

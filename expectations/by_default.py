@@ -1,0 +1,31 @@
+"""What is expected of a table that has no suite of its own: what its stream declares."""
+
+from __future__ import annotations
+
+from great_expectations import ExpectationSuite
+from great_expectations.expectations.expectation import Expectation
+
+from expectations.bronze.common import landed
+from expectations.gold.windows import aligned
+from expectations.silver.common import accepted
+from lakehouse.quality.expectations import fresh, make_suite, required, unique
+from lakehouse.quality.subjects import Subject
+from lakehouse.stream import MergedTable, Source
+
+
+def suite(subject: Subject) -> ExpectationSuite:
+    """Return the suite of a table that a stream declares."""
+    declared = subject.declared
+    if isinstance(declared, Source):
+        return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
+    if declared is None:
+        raise TypeError(f"no stream declares {subject.name}")
+    return make_suite(subject.name, *_merged(declared), fresh(subject.time))
+
+
+def _merged(table: MergedTable) -> list[Expectation]:
+    """Expect one row for each key and, of tumbling windows, that they lie where such windows do."""
+    found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
+    if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
+        found += aligned(table.keys, table.window_s)
+    return found

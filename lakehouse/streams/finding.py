@@ -1,0 +1,105 @@
+"""Which streams there are: those of this package, those that installed packages offer, and those by address.
+
+A package offers a stream by an entry point of the group `lakehouse.streams`:
+
+    [project.entry-points."lakehouse.streams"]
+    orders = "shop.streams:ORDERS"
+
+The name is for those who read the package; the stream's own name counts. What is found is a Stream, or a
+function that makes one of the settings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from lakehouse.errors import SettingsError, first_line
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.streams import calls, metrics, sales, transactions
+
+GROUP = "lakehouse.streams"
+SETTING = "LAKEHOUSE_STREAMS"
+OWN: Mapping[str, Callable[[Settings], Stream]] = {
+    "metrics": lambda settings: metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
+    "calls": lambda settings: calls.make(settings.call_gap_s, settings.call_grace_s),
+    "sales": lambda settings: sales.make(settings.sales_threshold, settings.sales_notify),
+    "transactions": lambda _settings: transactions.TRANSACTIONS,
+}
+"""The streams of this package, in the order in which they are listed."""
+
+
+def found(settings: Settings) -> Iterator[Stream]:
+    """Yield the streams that the settings name; if they name none, this package's and those of packages.
+
+    Raises SettingsError for an unknown name, and for what cannot be imported or is no stream.
+    """
+    if not settings.streams:
+        yield from (make(settings) for make in OWN.values())
+        yield from (_offered(entry, settings) for entry in _entry_points())
+        return
+    offered: dict[str, Stream] | None = None
+    for one in settings.streams:
+        if one in OWN:
+            yield OWN[one](settings)
+        elif ":" in one:
+            yield by_address(one, settings, f"{SETTING} names {one}")
+        else:
+            if offered is None:
+                offered = {stream.name: stream for stream in (_offered(e, settings) for e in _entry_points())}
+            if one not in offered:
+                known = ", ".join((*OWN, *offered))
+                raise SettingsError(
+                    f"{SETTING} names {one}, which no installed package offers; known: {known}. A stream in "
+                    "a module is named as module:OBJECT"
+                )
+            yield offered[one]
+
+
+def by_address(address: str, settings: Settings, said: str) -> Stream:
+    """Return the stream at `module:OBJECT`; modules are looked for in the working directory, too.
+
+    `said` begins an error's message. Raises SettingsError for what cannot be imported or is no stream.
+    """
+    module, _, name = address.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it
+    return _made(said, partial(_object, module, name), settings)
+
+
+def _object(module: str, name: str) -> Any:
+    value: Any = import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _entry_points() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+def _offered(entry: EntryPoint, settings: Settings) -> Stream:
+    package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    return _made(f"{package} offers {entry.value}", entry.load, settings)
+
+
+def _made(said: str, load: Callable[[], Any], settings: Settings) -> Stream:
+    """Return the stream that is loaded; whatever goes wrong in a module of a user is that module's."""
+    try:
+        value = load()
+        stream = value(settings) if callable(value) else value
+    except Exception as error:
+        why = first_line(error) or type(error).__name__
+        raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
+    if not isinstance(stream, Stream):
+        kind = type(stream).__name__
+        raise SettingsError(
+            f"{said}, which is no stream but a {kind}; expected a lakehouse.stream.Stream, or a function of "
+            "the settings that returns one"
+        )
+    return stream
