@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
+from lakehouse.kinds.calls import SOURCES
 from lakehouse.layers.step import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -29,7 +30,6 @@ from lakehouse.settings import Settings
 from lakehouse.spark.session import start_session
 from lakehouse.stream import Stream
 from lakehouse.streams import choose
-from lakehouse.streams.calls import SOURCES
 from lakehouse.tables import Lake
 
 app = typer.Typer(add_completion=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from great_expectations import ExpectationSuite
 
+from lakehouse.kinds.calls import KEYS, SIDES
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
-from lakehouse.streams.calls import KEYS, SIDES
 
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 

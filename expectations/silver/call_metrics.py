@@ -5,8 +5,8 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
+from lakehouse.kinds.calls import SOURCES
 from lakehouse.quality.expectations import make_suite
-from lakehouse.streams.calls import SOURCES
 
 
 def suite() -> ExpectationSuite:

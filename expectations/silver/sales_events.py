@@ -8,8 +8,8 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
+from lakehouse.kinds.totals import SOURCE
 from lakehouse.quality.expectations import make_suite
-from lakehouse.streams.sales import SOURCE
 
 
 def suite() -> ExpectationSuite:

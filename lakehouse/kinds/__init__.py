@@ -1,0 +1,1 @@
+"""Kinds of streams, each made by a function of field names."""
