@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
 from lakehouse.errors import LakehouseError
-from lakehouse.kinds.calls import SOURCES
 from lakehouse.layers.step import LayerName
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
@@ -83,7 +82,8 @@ def _compare(spark: SparkSession, *lakes: Settings) -> bool:
     one, other = (
         Lake(spark, settings.lake).read("gold", "call_records").drop("was_closed") for settings in lakes
     )
-    silver = sum(Lake(spark, lakes[0].lake).read("silver", source.table).count() for source in SOURCES)
+    (stream,) = choose(["calls"], lakes[0])
+    silver = sum(Lake(spark, lakes[0].lake).read("silver", source.table).count() for source in stream.sources)
     counted = one.agg(F.sum(F.col("analytics_events") + F.col("metrics_events"))).collect()[0][0]
     different = one.exceptAll(other).count() + other.exceptAll(one).count()
     console.print(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from great_expectations import ExpectationSuite
 
-from lakehouse.kinds.calls import KEYS, SIDES
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
 
+KEYS = ("user1", "user2", "ts")
+SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
+"""Payloads by the silver table that they come from."""
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 

@@ -6,9 +6,8 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
 from lakehouse.quality.expectations import fresh, make_suite, unique
-from lakehouse.streams.metrics import MINUTES
 
-KEY = MINUTES.keys
+KEY = ("service_id", "metric_name", "window_start")
 
 
 def suite() -> ExpectationSuite:

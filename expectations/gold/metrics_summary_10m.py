@@ -6,14 +6,13 @@ from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
 from lakehouse.quality.expectations import fresh, make_suite, unique
-from lakehouse.streams.metrics import NO_ENVIRONMENT, TEN_MINUTES
 
-KEY = TEN_MINUTES.keys
+KEY = ("environment", "metric_name", "window_start")
 
 
 def suite() -> ExpectationSuite:
     """Return the suite of gold.metrics_summary_10m."""
-    group = {"environment": f"coalesce(environment, '{NO_ENVIRONMENT}')", "metric_name": "metric_name"}
+    group = {"environment": "coalesce(environment, 'default')", "metric_name": "metric_name"}
     return make_suite(
         "gold.metrics_summary_10m",
         unique(KEY),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from great_expectations import ExpectationSuite
 
-from lakehouse.kinds.totals import NOTIFICATION_KEYS as KEYS
 from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
+
+KEYS = ("product", "partition", "offset")
 
 _MERGED = """
     SELECT partition, max(state.last_offset) AS last_offset

@@ -7,13 +7,13 @@ from great_expectations import ExpectationSuite
 from expectations.silver.common import accepted
 from lakehouse.quality.expectations import make_suite, rows
 from lakehouse.records.validation import COORDINATES
-from lakehouse.streams.transactions import SOURCE
+from lakehouse.streams.transactions import TRANSACTIONS
 
 
 def suite() -> ExpectationSuite:
     """Return the suite of silver.transactions."""
     return make_suite(
         "silver.transactions",
-        *accepted(SOURCE),
+        *accepted(TRANSACTIONS.sources[0]),
         rows(COORDINATES, "amounts are above zero", "amount > 0"),
     )

@@ -19,17 +19,16 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lakehouse.errors import SettingsError, first_line
-from lakehouse.kinds import calls, totals
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams import metrics, transactions
+from lakehouse.streams import calls, metrics, sales, transactions
 
 GROUP = "lakehouse.streams"
 SETTING = "LAKEHOUSE_STREAMS"
 OWN: Mapping[str, Callable[[Settings], Stream]] = {
     "metrics": lambda settings: metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
     "calls": lambda settings: calls.make(settings.call_gap_s, settings.call_grace_s),
-    "sales": lambda settings: totals.make(settings.sales_threshold, settings.sales_notify),
+    "sales": lambda settings: sales.make(settings.sales_threshold, settings.sales_notify),
     "transactions": lambda _settings: transactions.TRANSACTIONS,
 }
 """The streams of this package, in the order in which they are listed."""

@@ -49,7 +49,7 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations of a table with `lakehouse.transforms.statistics` of `value` in windows.
+    """The transformations of a table with `lakehouse.transforms.statistics` of a `value` in windows.
 
     `grace_s` is how far past its end a window becomes final, in event time or, once no event has come for
     `idle_after_s`, by the wall clock; `quantile_k` is the sketches' size.
@@ -59,6 +59,7 @@ class StatisticsWindows:
     grace_s: int
     quantile_k: int
     idle_after_s: int
+    value: str = "value"
 
     @property
     def schema(self) -> StructType:
@@ -85,7 +86,7 @@ class StatisticsWindows:
 
     def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the state of each window over a micro-batch's clean rows, one row per key."""
-        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(self.quantile_k))
+        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(self.value, self.quantile_k))
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
@@ -154,8 +155,8 @@ class _Folding:
 
 
 @cache
-def _states(quantile_k: int) -> tuple[Column, ...]:
-    states = statistics.aggregates(F.col("value"), quantile_k) | {"last_event_time": F.max("event_time")}
+def _states(value: str, quantile_k: int) -> tuple[Column, ...]:
+    states = statistics.aggregates(F.col(value), quantile_k) | {"last_event_time": F.max("event_time")}
     return tuple(state.alias(name) for name, state in states.items())
 
 

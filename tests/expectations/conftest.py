@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 from great_expectations import ExpectationSuite, ValidationDefinition
 from pyspark.sql import SparkSession
 
+from lakehouse.quality import checking
 from lakehouse.quality.checking import make_context
 from lakehouse.quality.expectations import BATCH_VIEW, ExpectNoRows
+from lakehouse.quality.subjects import subjects
 from tests.expectations.lakes import Row, TinyLake, frame
+from tests.streams import STREAMS
 
 
 def suite_of(table: str) -> ExpectationSuite:
     """Return the suite of a table, `layer.name`."""
-    return cast("ExpectationSuite", importlib.import_module(f"expectations.{table}").suite())
+    (suite,) = (checking.suite_of(one) for one in subjects(STREAMS) if one.name == table)
+    assert suite is not None
+    return suite
 
 
 def names_of(table: str) -> list[str]:

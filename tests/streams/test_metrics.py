@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
 from lakehouse.stream import EventTimeProgress
-from lakehouse.streams.metrics import CONTRACT, MINUTES
-from lakehouse.transforms.windows import StatisticsWindows
+from lakehouse.transforms.windows import StatisticsWindows, Tumbling
 from tests.chance import chance
 from tests.frames import local_frame
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
@@ -54,7 +53,9 @@ class Gold:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.kept = StatisticsWindows(MINUTES, grace_s=60, quantile_k=200, idle_after_s=300)
+        self.kept = StatisticsWindows(
+            Tumbling(("service_id", "metric_name"), 60), grace_s=60, quantile_k=200, idle_after_s=300
+        )
         self.rows: Table = {}
         self.front: datetime | None = None
 
@@ -85,7 +86,7 @@ class Gold:
             )
             for n, e in enumerate(events)
         ]
-        return local_frame(self.spark, rows, clean_schema(CONTRACT))
+        return local_frame(self.spark, rows, clean_schema(METRICS.sources[0].contract))
 
     def table(self) -> DataFrame:
         rows = [

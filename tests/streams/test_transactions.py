@@ -21,7 +21,6 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.catalog import ask, register
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
-from lakehouse.streams.transactions import SCHEMA
 from lakehouse.tables import Candidates, Commit, Lake
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
@@ -166,7 +165,7 @@ def test_a_late_record_has_only_the_files_of_its_hour_read(
     path, window = str(pipeline.path_of(lake_settings, GOLD)), timedelta(milliseconds=WINDOW_MS)
     starts = [datetime.fromtimestamp(START_MS / 1000, UTC) - timedelta(hours=6 * n) for n in range(20)]
     for start in starts:
-        row = local_frame(spark, [("ann", start, start + window, Decimal(1), 1)], SCHEMA)
+        row = local_frame(spark, [("ann", start, start + window, Decimal(1), 1)], TRANSACTIONS.gold[0].schema)
         tables.append(row, path)
     found: list[int] = []
     candidates = Commit.candidates

@@ -1,0 +1,85 @@
+"""What every kind of stream asks of its records: a topic, fields, a time; and names where none are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lakehouse.stream import Contract, Field, FieldType, Rule, Source
+
+_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
+
+Named = str | Field
+"""A field of a record: its JSON name alone, or with its column, its type and whether it must be there."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a topic, but for the fields that a kind has arguments for.
+
+    `also` are further fields, kept in silver. `event_time` is the field with the event time; `rules` are what
+    a clean record must not break. `table` is the name of its bronze and silver tables; null: the stream's.
+    """
+
+    topic: str
+    event_time: str = "timestamp"
+    also: tuple[Field, ...] = ()
+    rules: Callable[[], tuple[Rule, ...]] = tuple
+    table: str | None = None
+
+
+def source_of(
+    stream: str,
+    records: str | Records,
+    fields: Iterable[Field],
+    *,
+    rules: Callable[[], tuple[Rule, ...]] = tuple,
+    tombstone: str | None = None,
+) -> Source:
+    """Return the source of a stream: the fields and rules of its kind, and those that the records add."""
+    given = Records(records) if isinstance(records, str) else records
+    contract = Contract((*fields, *given.also), given.event_time, tombstone)
+    table = given.table or column_of(stream)
+    return Source(given.topic, table, contract, lambda: (*rules(), *given.rules()))
+
+
+def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
+    """Return a field of this type; one that is given as a whole stays as it is."""
+    return Field(name, column_of(name), type_, required) if isinstance(name, str) else name
+
+
+def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, ...]:
+    """Return one field or several."""
+    several = (names,) if isinstance(names, str | Field) else names
+    return tuple(field_of(name, type_) for name in several)
+
+
+def optional(field: Field) -> Field:
+    """Return a field that a record may leave out."""
+    return replace(field, required=False)
+
+
+def column_of(name: str) -> str:
+    """Return the column of a JSON name: `serviceId` and `service-id` are service_id."""
+    return "_".join(_WORDS.findall(name)).lower()
+
+
+def json_name_of(column: str) -> str:
+    """Return the JSON name of a column: total_amount is totalAmount."""
+    first, *others = column.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def label_of(length_s: int) -> str:
+    """Return a length of time in one number: 300 is 5m."""
+    for unit, seconds in _UNITS_S.items():
+        if length_s % seconds == 0:
+            return f"{length_s // seconds}{unit}"
+    return f"{length_s}s"
+
+
+def topic_of(to: str | None, by_default: str) -> str | None:
+    """Return the topic that rows are sent to: the given one, null for none, and by default a stream's own."""
+    return None if to is None else to or by_default.replace("_", "-")
