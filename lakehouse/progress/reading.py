@@ -246,7 +246,7 @@ class _State:
         versions = {reading.target.path: target}
         versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
         versions |= {path: sources[name] for name, path in reading.sources.items()}
-        marks = {path: tables.mark_of(spark, path, tables.version_in(one)) for path, one in versions.items()}
+        marks = {path: tables.mark_of(one) for path, one in versions.items()}
         ids = {name: tables.id_of(one) for name, one in sources.items()}
         positions = {name: position_in(noted, application(query, id_)) for name, id_ in ids.items()}
         ahead, first = dict[str, Position](), dict[str, Position]()

@@ -28,7 +28,7 @@ from lakehouse.runtime.watch import Watch
 from lakehouse.spark.execution import execute_for
 from lakehouse.spark.query_errors import has_ended, heap_of, is_heap_full
 from lakehouse.spark.session import activate
-from lakehouse.tables import Lake
+from lakehouse.tables import Lake, looking_once
 
 _RETRY_S = 0.05  # between two looks whether a pause is over
 _SMALLER = 4  # so much less is taken after the heap was full
@@ -153,10 +153,11 @@ class StreamLoop:
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)
-            if common.is_live and (self._may_wait(slot, step) or step.is_held()):
-                return False
-            began, step.limit = time.monotonic(), slot.limit
-            batch = step.plan(handed)
+            with looking_once():
+                if common.is_live and (self._may_wait(slot, step) or step.is_held()):
+                    return False
+                began, step.limit = time.monotonic(), slot.limit
+                batch = step.plan(handed)
             slot.waits = False
             if batch is None:
                 common.troubles.end(slot.name)

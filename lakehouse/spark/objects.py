@@ -11,6 +11,7 @@ from lakehouse.spark import hadoop, internals
 
 _REFUSED = "FileAlreadyExistsException"
 _DENIED = "AccessDeniedException"
+_WHY = "reading of a small object"
 
 
 class ReadOnlyError(Exception):
@@ -44,6 +45,17 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
     found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
     of_one, of_other = (None if int(ms) < 0 else int(ms) for ms in found.split())
     return of_one, of_other
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return an object's text by one request; Hadoop asks for its size first.
+
+    Raises Py4JJavaError, also for an object that is not there.
+    """
+    place = hadoop.hadoop_path(spark, path)
+    system = hadoop.file_system(spark, place)
+    request = system.getRequestFactory().newGetObjectRequestBuilder(system.pathToKey(place)).build()
+    return str(system.getS3AInternals().getAmazonS3Client(_WHY).getObjectAsBytes(request).asUtf8String())
 
 
 def _objects(spark: SparkSession) -> Any:

@@ -128,6 +128,8 @@ def read_text(spark: SparkSession, path: str) -> str:
     here = on_this_machine(spark, path)
     if here is not None and here.exists():
         return here.read_text(encoding="utf-8")
+    if is_on_s3(path):
+        return objects.read_text(spark, path)
     stream = _file_system(spark, path).open(_path(spark, path))
     try:
         return hadoop.text_in(spark, stream)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from py4j.protocol import Py4JJavaError
@@ -26,13 +29,44 @@ FEW_FILES = 16
 """Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What a thread has seen of logs during a block: snapshots by table, and commits by table and version."""
+
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
+
+
+_SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Look at each table's log once during the block, which decides something by what it then says.
+
+    What others commit meanwhile is not seen; what this process commits is. Each look is two requests to an
+    object store, and a step that chooses its rows would ask for the same ones again and again.
+    """
+    token = _SEEN.set(_Seen())
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
     """Return Delta's own object of the table, as of now or a version; version -1 if there is no table."""
-    log = delta.log_of(spark, path)
+    log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
+    before = None if seen is None else seen.snapshots.get(path)
+    if before is not None and delta.version_of(before) == delta.version_of(delta.known_snapshot(log)):
+        return before
     newest = _newest(spark, path, log)
-    return delta.newest_snapshot(spark, log) if newest is None else newest
+    found = delta.newest_snapshot(spark, log) if newest is None else newest
+    if seen is not None:
+        seen.snapshots[path] = found
+    return found
 
 
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
@@ -82,9 +116,10 @@ class Mark:
     modified_ms: int | None
 
 
-def mark_of(spark: SparkSession, path: str, version: int) -> Mark:
-    """Return the mark of a version, by which `is_newest` recognises it."""
-    return Mark(version, storage.modified_ms(spark, commit_file(path, version)))
+def mark_of(snapshot: Snapshot) -> Mark:
+    """Return the mark of a snapshot's version, by which `is_newest` recognises it."""
+    version = delta.version_of(snapshot)
+    return Mark(version, None if version < 0 else delta.last_written_ms(delta.segment_of(snapshot)))
 
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
@@ -96,6 +131,14 @@ def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
 def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
     """Return when a version's commit and the next one were written, null for a file that is not there."""
     return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
+
+
+def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
+    """Return when a version's commit was written, in ms since the epoch; null if it is not there."""
+    newest = mark_of(snapshot(spark, path))
+    if newest.version == version:
+        return newest.modified_ms
+    return storage.modified_ms(spark, commit_file(path, version))
 
 
 def commit_file(path: str, version: int) -> str:
@@ -221,6 +264,16 @@ def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 
     Raises ValueError if Delta does not understand it either.
     """
+    seen = _SEEN.get()
+    before = None if seen is None else seen.commits.get((path, version))
+    if before is None:
+        before = _read_commit(spark, path, version)
+        if seen is not None:
+            seen.commits[path, version] = before
+    return before
+
+
+def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
     text = storage.read_text(spark, commit_file(path, version))
     try:
         return entry_of(version, text)

@@ -32,6 +32,7 @@ from lakehouse.tables.log import (
     size_bytes,
     snapshot,
     version_of,
+    written_ms,
 )
 from lakehouse.tables.pruning import last_ones
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
@@ -145,7 +146,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
         rows = read_parquet(spark, [f"{path}/{unquote(file)}" for file in files], schema)
     if not feed:
         rows = rows.withColumn("_change_type", F.lit("insert"))
-    at = entry.in_commit_ms or storage.modified_ms(spark, commit_file(path, version))
+    at = entry.in_commit_ms or written_ms(spark, path, version)
     # A new value in generated code would be a new class to compile.
     by = F.col(columns.names[0])
     noted = {
