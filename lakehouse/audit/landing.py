@@ -14,7 +14,7 @@ from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
-from lakehouse.progress.positions import offsets_in, sources_in
+from lakehouse.progress.positions import begun_in, offsets_in, sources_in
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.stream import Contract, Source, Stream
 from lakehouse.tables import Lake
@@ -46,12 +46,18 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
         return [subject.found(0, len(beyond), beyond)]
     taken = retained.taken_of(lake, "bronze", source.table)
     gone = {one.partition: one.last + 1 for one in taken.gone if one.topic == topic}
-    firsts = {partition: max(first, gone.get(partition, 0)) for partition, (first, _) in ranges.items()}
+    begun = begun_in(tables.transactions(lake.spark, lake.path("bronze", source.table)), query, topic)
+    firsts = {n: max(first, gone.get(n, 0), begun.get(n, 0)) for n, (first, _) in ranges.items()}
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
     bronze = taken.filter_kept(lake.read("bronze", source.table))
     landed = _counted(bronze.where(F.col("topic") == topic))
     lost = _losses(lake, topic)
-    explained = [*taken.notes(), *map(_said, lost), *_unknown(bronze, source)]
+    left_out = [
+        f"{topic}-{partition}: offsets before {first} were left out on purpose (LAKEHOUSE_START)"
+        for partition, first in sorted(begun.items())
+        if first
+    ]
+    explained = [*left_out, *taken.notes(), *map(_said, lost), *_unknown(bronze, source)]
     if not due:
         return [subject.compared(landed.count(), notes=explained)]
     of_lost = [OffsetRange(topic, row.partition, row.first_offset, row.last_offset) for row in lost]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
+from datetime import datetime
 from statistics import mean
 from typing import Any
 
@@ -98,6 +99,20 @@ class OffsetLooker:
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             return _ranges(self._access, self._consumer, self._topic)
+
+    def since(self, at: datetime) -> dict[int, int]:
+        """Return for each partition the first offset whose record has this time, or a later one.
+
+        Where there is none, that is the next offset. Raises ServiceError as `look` does.
+        """
+        ranges = self.look()
+        places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
+        with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
+            found = self._consumer.offsets_for_times(places)
+        return {
+            one.partition: ranges[one.partition][1] if found.get(one) is None else found[one].offset
+            for one in places
+        }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
         """Return the mean size of key and value, unpacked, of some records from an offset on.

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse import tables
 from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
-from lakehouse.layers.topic_reading import TopicReading
+from lakehouse.layers.topic_reading import EARLIEST, TopicReading
 from lakehouse.progress.reading import InMemory
 from lakehouse.records.kafka_source import RECORDS
 from lakehouse.settings import Settings
@@ -89,6 +89,7 @@ class _Landing(Step):
             max_records=settings.max_records_per_batch,
             max_bytes=settings.bytes_per_batch,
             permitted=permitted,
+            start=settings.start.get(source.topic, EARLIEST),
         )
         self._files = settings.shuffle_partitions
 

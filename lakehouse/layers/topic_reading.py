@@ -25,14 +25,16 @@ from lakehouse.kafka.offsets import OffsetLooker
 from lakehouse.kafka.refusals import denied
 from lakehouse.kafka.topics import describe_topic
 from lakehouse.layers.step import Allow, Permitted
+from lakehouse.messages.readable import parse_moment
 from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
-from lakehouse.progress.positions import offset_moves, offsets_in, sources_in, topic_source
+from lakehouse.progress.positions import begins, offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import Place, ReadApart, invalid, misdated, read_apart, read_between
 from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.spark.query_errors import heap_bytes, what_of
 from lakehouse.tables import Lake, Move
 
+EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
@@ -72,6 +74,7 @@ class TopicReading:
         max_records: int,
         max_bytes: int,
         permitted: Permitted,
+        start: str = EARLIEST,
     ) -> None:
         self._lake = lake
         self._query = query
@@ -81,6 +84,7 @@ class TopicReading:
         self._max_records = max_records
         self._room = min(max_bytes, heap_bytes(lake.spark) // _PARTS_OF_HEAP)
         self._permitted = permitted
+        self._start = start
         self._until: Offsets | None = None
         self._apart = dict[int, int]()  # from where on a partition's records are read apart
         self._looker = OffsetLooker(access, topic)
@@ -100,6 +104,9 @@ class TopicReading:
         snapshot = tables.snapshot(self._lake.spark, self._path)
         noted = offsets_in(tables.transactions_in(self._lake.spark, snapshot), self._query, self._source)
         there = self._looker.look()
+        if not noted and there and self._start != EARLIEST:
+            noted = self._begin(there)
+            snapshot = tables.snapshot(self._lake.spark, self._path)
         first = self._first(noted, there)
         until = self._until
         ends = {n: end if until is None else min(end, until.get(n, 0)) for n, (_, end) in there.items()}
@@ -251,6 +258,24 @@ class TopicReading:
         if lost:
             self._pass_over(lost)
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
+
+    def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Note where to begin as the user has chosen, before any record is read, and return that.
+
+        A second start goes on from there, also if no record came in between.
+        """
+        if self._start == LATEST:
+            at = {n: end for n, (_, end) in there.items()}
+        else:
+            at = self._looker.since(parse_moment(self._start, datetime.now(UTC)))
+        source = self._source or ""
+        moves = (*offset_moves(self._query, source, {}, at), *begins(self._query, source, at))
+        tables.note(self._lake.spark, self._path, moves)
+        self._permitted.notice(
+            f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as LAKEHOUSE_START says "
+            f"({self._start}); earlier records are left out"
+        )
+        return at
 
     def _pass_over(self, lost: Sequence[LostRange]) -> None:
         what = f"Kafka no longer has offsets {', '.join(map(str, lost))}, which {self._query} has not read"

@@ -7,6 +7,7 @@ version, or offset, that has not been read:
     silver.metrics_events reads 5d0f…                   57   every version of bronze before 57
     silver.metrics_events reads 5d0f…@12                 3   3 files of version 12, with which it began
     bronze.metrics_events reads metrics-events:9Zc…/0  812   every offset of partition 0 before 812
+    bronze.metrics_events begins metrics-events:9Zc…/0 500   it began there, as the user had chosen
 
 A table is named by the id that Delta gave it, a topic by its name and the id that Kafka gave it, so neither
 is mistaken for one that was recreated under the same name. Where a query fills two tables, the first one also
@@ -23,6 +24,7 @@ Transactions = Mapping[str, int]
 """The last version of each application's transactions in a table."""
 
 _READS = " reads "
+_BEGINS = " begins "
 _OF = " of "
 _ALL = 1 << 62  # files
 
@@ -93,6 +95,20 @@ def offset_moves(
         for partition, offset in sorted(after.items())
         if before.get(partition) != offset
     )
+
+
+def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move, ...]:
+    """Return what a commit has to note so that it stays known at which offset of each partition it began."""
+    return tuple(
+        Move(f"{query}{_BEGINS}{topic_source_}/{partition}", None, offset)
+        for partition, offset in sorted(at.items())
+    )
+
+
+def begun_in(noted: Transactions, query: str, topic: str) -> dict[int, int]:
+    """Return for each partition the offset at which the query began by choice; none where it did not."""
+    prefix = f"{query}{_BEGINS}{topic}:"
+    return {int(name.rpartition("/")[2]): offset for name, offset in noted.items() if name.startswith(prefix)}
 
 
 def _begun(noted: Transactions, application_: str) -> int | None:

@@ -130,6 +130,13 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default_factory=dict,
         description="Topics to use instead of the defaults, as {default: other}; JSON in the environment.",
     )
+    start: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "Where a topic is begun, as {default name: earliest, latest, or a time}; JSON in the "
+            "environment. Only the first start of a lake asks."
+        ),
+    )
     topic_partitions: int = Field(
         default=4, ge=1, description="Partitions of the topics that are created here."
     )

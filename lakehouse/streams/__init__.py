@@ -13,6 +13,7 @@ from lakehouse.stream import Stream
 from lakehouse.streams.clashes import check_names
 from lakehouse.streams.finding import OWN, found
 from lakehouse.streams.kept_days import check_kept_days
+from lakehouse.streams.start import check_start
 
 
 def load(settings: Settings) -> tuple[Stream, ...]:
@@ -63,9 +64,12 @@ def read_settings() -> Settings:
     settings = load_settings()
     streams = load(settings)
     known = {topic for stream in streams for topic in stream.topics}
-    unknown = sorted(settings.topics.keys() - known)
-    if unknown:
-        raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    for setting, given in (("topics", settings.topics), ("start", settings.start)):
+        if unknown := sorted(given.keys() - known):
+            raise SettingsError(
+                f"{setting}: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            )
+    check_start(settings.start)
     check_kept_days(settings.kept_days, streams)
     reach(settings, settings.lake)
     return settings

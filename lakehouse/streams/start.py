@@ -1,0 +1,22 @@
+"""Where topics may be begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from lakehouse.errors import SettingsError
+from lakehouse.messages.readable import parse_moment
+
+_WORDS = ("earliest", "latest")
+
+
+def check_start(start: Mapping[str, str]) -> None:
+    """Raise SettingsError for a start that is neither a word nor a time."""
+    for topic, at in start.items():
+        if at in _WORDS:
+            continue
+        try:
+            parse_moment(at, datetime.now(UTC))
+        except SettingsError as error:
+            raise SettingsError(f"start: for {topic}, {error}; or {' or '.join(_WORDS)}") from None

@@ -1,0 +1,96 @@
+"""Where a topic is begun: at its end or at a time, once, and known to the audit."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.audit.landing import check_landing
+from lakehouse.errors import SettingsError
+from lakehouse.runtime.runner import RunOptions, run
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.settings import Settings
+from lakehouse.streams import read_settings
+from lakehouse.tables import Lake
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import Raw
+from tests.streams import TRANSACTIONS
+
+SOURCE = TRANSACTIONS.sources[0]
+BRONZE = "bronze.transactions"
+NOON_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
+
+
+def sent(settings: Settings, *values: str) -> None:
+    """Send records, each so many hours after noon."""
+    records = [Raw(one.encode(), timestamp_ms=NOON_MS + 3_600_000 * int(one)) for one in values]
+    pipeline.send(settings, records, SOURCE)
+
+
+def landed(spark: SparkSession, settings: Settings, notices: list[str] | None = None) -> list[str]:
+    """Run bronze, and return the values that it has."""
+    options = RunOptions(AVAILABLE_NOW, on_notice=(notices if notices is not None else []).append)
+    run(Lake(spark, settings.lake), [TRANSACTIONS], ["bronze"], settings, options)
+    return sorted(row["value"].decode() for row in pipeline.rows_of(settings, BRONZE))
+
+
+def audited(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
+    topic = settings.topic(SOURCE.topic)
+    (check,) = check_landing(Lake(spark, settings.lake), TRANSACTIONS, SOURCE, topic, settings.kafka)
+    return check.differences, tuple(check.notes)
+
+
+def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: MakeSettings) -> None:
+    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "latest"})
+    sent(settings, "1", "2")
+    notices = list[str]()
+
+    assert landed(spark, settings, notices) == []
+    sent(settings, "3")  # while nothing ran
+    assert landed(spark, settings, notices) == ["3"]
+
+    topic = settings.topic(SOURCE.topic)
+    assert notices == [
+        (
+            f"{BRONZE} begins at offsets 0:2 of {topic}, as LAKEHOUSE_START says (latest); earlier records "
+            "are left out"
+        )
+    ]
+    why = f"{topic}-0: offsets before 2 were left out on purpose (LAKEHOUSE_START)"
+    differences, notes = audited(spark, settings)
+    assert differences == 0
+    assert why in notes
+
+
+def test_a_topic_is_begun_at_a_time_and_a_partition_without_one_at_its_end(
+    spark: SparkSession, make_settings: MakeSettings
+) -> None:
+    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "2026-03-01T13:30:00Z"})
+    sent(settings, "0", "1", "2", "3")
+    assert landed(spark, settings) == ["2", "3"]
+    # Another start is not asked for: the table knows how far it has read.
+    later = settings.model_copy(update={"start": {SOURCE.topic: "latest"}})
+    sent(later, "4")
+    assert landed(spark, later) == ["2", "3", "4"]
+    assert audited(spark, later)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (
+            '{"no-topic": "latest"}',
+            "start: no stream has no-topic; known: aggregated-transactions, analyticsTopic, ",
+        ),
+        (
+            '{"transactions-topic": "newest"}',
+            "start: for transactions-topic, 'newest' is no time; expected ISO 8601 with an offset, such as ",
+        ),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(start: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_START", start)
+    with pytest.raises(SettingsError) as refused:
+        read_settings()
+    assert str(refused.value).startswith(message)
