@@ -27,6 +27,7 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
         if table.export.topic is not None
     ]
     alerts = [settings.alert_topic, f"{settings.alert_topic}-state"]
+    sent += [settings.dead_letter_topic] if settings.dead_letter_topic else []
     return [
         *(Right("Read", "topic", topic, "what it lands") for topic in read),
         *_of_sender([*sent, *alerts]),

@@ -17,6 +17,9 @@ from lakehouse.commands.options import Format, FormatOption, grouped
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note
+from lakehouse.kafka.probe import require_broker
+from lakehouse.layers.letters_export import send_waiting
+from lakehouse.layers.step import Permitted
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import recorded
 from lakehouse.records.dead_letters import (
@@ -48,7 +51,9 @@ Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this
 Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins with this.")]
 All = Annotated[bool, typer.Option("--all", help="Every open letter; without it a filter is required.")]
 
-app = typer.Typer(no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard.")
+app = typer.Typer(
+    no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard, export."
+)
 
 
 class LetterStatus(StrEnum):
@@ -200,6 +205,31 @@ def discard(
         done = discard_letters(lake, streams, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())
+
+
+@app.command()
+def export(
+    *,
+    stream: StreamOption = None,
+    topic: Annotated[str | None, typer.Option(help="Where to. Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")] = None,
+) -> None:
+    """Send letters to a topic, each once and as it came, with the headers that consoles know.
+
+    Those that were sent before are not sent again, unless they have been replayed or discarded since. A live
+    `lakehouse run` does the same all the time where LAKEHOUSE_DEAD_LETTER_TOPIC is set.
+    """
+    settings = read_settings()
+    settings = settings.model_copy(update={} if topic is None else {"dead_letter_topic": topic})
+    if not settings.dead_letter_topic:
+        raise SettingsError("which topic? Name it with --topic, or set LAKEHOUSE_DEAD_LETTER_TOPIC")
+    streams = choose(stream or [], settings)
+    require_broker(settings.kafka)
+    name, console = "lakehouse dead-letters export", Console()
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        for one in streams:
+            count = send_waiting(lake, one, settings, Permitted(notice=console.print), datetime.now(UTC))
+            console.print(f"{one.name}: {count:,} letters sent to {settings.dead_letter_topic}")
 
 
 def _note(

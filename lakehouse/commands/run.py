@@ -48,6 +48,9 @@ def run(
     ] = False,
     standby: StandbyOption = False,
     verbose: VerboseOption = False,
+    dead_letter_topic: Annotated[
+        str | None, typer.Option(help="Send dead letters to this topic as well. Default: the setting.")
+    ] = None,
     telemetry_port: Annotated[
         int | None,
         typer.Option(
@@ -65,8 +68,8 @@ def run(
         raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
-    if telemetry_port is not None:
-        settings = settings.model_copy(update={"telemetry_port": telemetry_port})
+    given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}
+    settings = settings.model_copy(update={name: one for name, one in given.items() if one is not None})
     if skip and "bronze" not in layers:
         raise SettingsError(
             "--skip passes over records of Kafka: use it with `lakehouse run bronze` or `all`"

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from lakehouse import tables
 from lakehouse.events import Kind, note
-from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers import bronze, gold, letters_export, silver
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.readers import Held, Reader, held_by, position_of
 from lakehouse.maintenance.retention import CutMaker
@@ -107,7 +107,15 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     days = settings.kept_days.get
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
-    found.append(Task(DEAD_LETTERS, cut=None if kept is None else retention.letters_cut(streams, kept)))
+    letters = tuple(
+        Reader(
+            letters_export.name_of(stream), topic=letters_export.note_name(stream, settings.dead_letter_topic)
+        )
+        for stream in streams
+        if settings.dead_letter_topic
+    )
+    cut = None if kept is None else retention.letters_cut(streams, kept)
+    found.append(Task(DEAD_LETTERS, letters, cut=cut))
     for spec, column in ((RESULTS, "checked_at"), (EVENTS, "at")):
         kept = days(spec.qualified_name)
         found.append(Task(spec, cut=None if kept is None else retention.ops_cut(column, kept)))

@@ -52,6 +52,7 @@ DEAD_LETTERS = TableSpec(
     "dead_letters",
     SCHEMA,
     stats=("stream", "partition", "offset", "first_seen"),
+    change_feed=True,
     cluster_by="first_seen",
     comment="One row per record that a stage refused, with every reason, as it came.",
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from lakehouse.layers import bronze, export, gold, silver
+from lakehouse.layers import bronze, export, gold, letters_export, silver
 from lakehouse.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
@@ -212,6 +212,8 @@ def _makers(
         "export": export.steps(lake, stream, settings, permitted),
     }
     yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])
+    if "export" in layers:
+        yield from letters_export.steps(lake, stream, settings, permitted)
     exports = iter(found["export"])
     for table, merging in zip(stream.gold, found["gold"], strict=True):
         if "gold" in layers:

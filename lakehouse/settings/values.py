@@ -289,6 +289,11 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ),
     )
 
+    dead_letter_topic: str = Field(
+        default="",
+        pattern=r"^[a-zA-Z0-9._-]{0,200}$",
+        description="Topic to which dead letters are sent as well, as they came. Default: none.",
+    )
     alerts: Annotated[Path, AfterValidator(absolute)] | None = Field(
         default=None,
         description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",

@@ -30,13 +30,13 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to be sent; without a partition it goes to that of its key."""
+    """A record to be sent; without a partition it goes to that of its key, or to any if it has none."""
 
     topic: str
-    key: bytes
+    key: bytes | None
     value: bytes | None
     partition: int | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lakehouse.layers import letters_export
 from lakehouse.layers.step import LayerName
 from lakehouse.stream import Stream
 
@@ -43,7 +44,11 @@ def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
 
 def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
     """Return the name of each query's stream."""
-    return {query.name: stream.name for stream in streams for query in queries_of(stream)}
+    found = dict[str, str]()
+    for stream in streams:
+        found |= {query.name: stream.name for query in queries_of(stream)}
+        found[letters_export.name_of(stream)] = stream.name
+    return found
 
 
 def tables_of(stream: Stream) -> tuple[str, ...]:

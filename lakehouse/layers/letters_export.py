@@ -1,0 +1,147 @@
+"""Dead letters to a topic: what silver refuses, once each, and what became of it.
+
+A step of its stream, after silver: letters are sent while the stream runs. A letter is told when it is new,
+and when it has been replayed or discarded. A replay that was refused again is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakehouse.kafka.topics import create_topics
+from lakehouse.layers.change_reading import ChangeReading
+from lakehouse.layers.export_position import Noted
+from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
+from lakehouse.progress import sent
+from lakehouse.progress.parts import Part
+from lakehouse.progress.reading import InMemory
+from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN
+from lakehouse.settings import Settings
+from lakehouse.sinks import Span
+from lakehouse.sinks.letters import Letter, LetterSink
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake, Progress
+
+_FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "value", "headers", "reasons")
+
+
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return what makes the step that sends the stream's dead letters; none without a topic for them."""
+    if not settings.dead_letter_topic:
+        return []
+    make = partial(_LettersExport, lake, stream, settings, permitted)
+    return [StepMaker(stream.name, "export", name_of(stream), make)]
+
+
+def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
+    """Send the stream's letters that have not been sent, and return how many; a rerun sends none.
+
+    Raises what the step raises: ServiceError if the broker refuses, PositionError if letters of another table
+    were sent to the topic.
+    """
+    count = 0
+    for maker in steps(lake, stream, settings, permitted):
+        step = maker.make()
+        try:
+            step.end_here(())
+            while (batch := step.plan({})) is not None:
+                with step.write(batch, now) as passed:
+                    count += passed.result.rows
+        finally:
+            step.close()
+    return count
+
+
+def name_of(stream: Stream) -> str:
+    """Return the step's name."""
+    return f"export.{stream.name}_dead_letters"
+
+
+def note_name(stream: Stream, topic: str) -> str:
+    """Return under which name the lake notes how far the stream's letters have been sent to the topic."""
+    return f"{topic}.{stream.name}"
+
+
+class _LettersExport(Step):
+    """Sends a stream's letters to the topic of dead letters."""
+
+    layer = "export"
+
+    def __init__(self, lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> None:
+        self.name = name_of(stream)
+        self._stream = stream.name
+        self._spark = lake.spark
+        self._path = lake.ensure(DEAD_LETTERS)
+        self._max_bytes = settings.bytes_per_batch
+        create_topics(settings.kafka, {settings.dead_letter_topic: settings.topic_partitions})
+        self._sink = LetterSink(settings.kafka, settings.dead_letter_topic, stream.name)
+        self._note = note_name(stream, settings.dead_letter_topic)
+        self._reading = ChangeReading(lake.spark, self.name, self._path)
+        noted = Noted(lake.spark, self._path, DEAD_LETTERS.name, self._note, self._sink.sent(), None)
+        begun = noted.begun(permitted)
+        self._reading.begin(begun.progress, begun.ahead)
+        self._part: Part | None = None
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
+        """Choose the next changes of the table; null if none waits."""
+        self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
+        if part is None:
+            return None
+        return Batch(
+            self._reading.feed(part),
+            number=self._reading.number_of(part),
+            reads=f"{DEAD_LETTERS.qualified_name} {part}",
+            size=0 if self._reading.is_resuming else part.divisible_bytes,
+        )
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - it says nothing of time
+        """Send the letters that were chosen last."""
+        if self._part is None:
+            raise TypeError(f"{self.name} has chosen no letters")
+        span = Span(self._reading.sent_as, self._part.first, self._part.end)
+        count = self._sink.write(map(_letter, filter_told(batch.rows, self._stream).toLocalIterator()), span)
+        sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
+        self._reading.advance(span.after)
+        yield Passed(BatchResult(count, {self._sink.topic: count}))
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Send no letter that is not there now, unless the table is being filled."""
+        if not any(name.startswith("silver.") for name in filled):
+            self._reading.end_here()
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._sink.close()
+
+
+def filter_told(feed: DataFrame, stream: str) -> DataFrame:
+    """Keep the changes of a stream's letters that are told, in the order in which they were made.
+
+    A letter is told when it is new, and when it is no longer open.
+    """
+    kind = F.col("_change_type")
+    is_over = (kind == "update_postimage") & (F.col("status") != OPEN)
+    told = feed.where((F.col("stream") == stream) & ((kind == "insert") | is_over))
+    return told.orderBy("_commit_version", "first_seen", "topic", "partition", "offset").select(*_FIELDS)
+
+
+def _letter(row: Row) -> Letter:
+    return Letter(
+        row.id,
+        row.stream,
+        row.status,
+        row.topic,
+        row.partition,
+        row["offset"],
+        None if row.key is None else bytes(row.key),
+        None if row.value is None else bytes(row.value),
+        tuple((one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()),
+        tuple(one.asDict() for one in row.reasons or ()),
+    )

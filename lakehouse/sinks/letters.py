@@ -1,0 +1,152 @@
+"""Dead letters in a topic, once each for a read-committed consumer, as Kafka's own tools show them.
+
+A message is the record as it came: key, value and headers. Beside these it has the headers that KIP-1034
+gives a dead letter of Kafka Streams, so that consoles which know those know these, and further ones with the
+letter's id, stream, status and reasons. A letter that has been replayed or discarded is sent once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.topics import Limits, limits_of
+from lakehouse.sinks.change import Span
+from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, progress_group, read_progress
+from lakehouse.sinks.transactional import Record, Transactions, reported
+from lakehouse.tables import Progress
+
+_STREAMS = "__streams.errors."
+_OURS = "lakehouse.letter."
+_OVERHEAD_BYTES = 256  # upper bound of what a record and its batch need beside keys, values and headers
+_A_HEADER_BYTES = 12
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter as it is sent: the record as it came, where from, and what is known of it."""
+
+    id: str
+    stream: str
+    status: str
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    reasons: Sequence[Mapping[str, str | None]]
+
+
+class LetterSink:
+    """Sends a stream's letters to a topic; a micro-batch and its progress are one Kafka transaction."""
+
+    def __init__(self, access: KafkaAccess, topic: str, stream: str) -> None:
+        self.topic = topic
+        self._access = access
+        self._stream = stream
+        self._group = progress_group(f"dead_letters.{stream}", topic)
+        self._producer: Transactions | None = None
+        self._limits = Limits()
+
+    def sent(self) -> Progress | None:
+        """Return how far letters have been sent; null before the first. Raises ServiceError."""
+        return read_progress(self._access, self._group, self.topic, "read_uncommitted")
+
+    def write(self, letters: Iterable[Letter], span: Span) -> int:
+        """Send letters in order and return how many; nothing if there are none, or they were sent before.
+
+        Raises ServiceError if the broker refuses, or another exporter of the same letters has taken over.
+        """
+        remaining = iter(letters)
+        first = next(remaining, None)
+        if first is None:
+            return 0
+        with reported(
+            f"export of dead letters to topic {self.topic}",
+            self.close,
+            f"export of dead letters of {self._stream} to topic {self.topic} was taken over by another one",
+        ):
+            producer = self._connected()
+            before = read_progress(self._access, self._group, self.topic)
+            if (
+                before is not None
+                and before.table == span.table
+                and not before.position.is_before(span.after)
+            ):
+                return 0
+            count = 0
+
+            def records() -> Iterator[Record]:
+                nonlocal count
+                for letter in chain([first], remaining):
+                    count += 1
+                    yield record_of(letter, self.topic, self._limits.record_bytes)
+
+            producer.commit(records(), (self.topic, span.reached))
+            return count
+
+    def close(self) -> None:
+        """Close the producer, whatever state the broker is in."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def _connected(self) -> Transactions:
+        if self._producer is None:
+            self._limits = limits_of(self._access, self.topic)
+            self._producer = Transactions(
+                self._access,
+                self._group,
+                timeout_s=min(TRANSACTION_TIMEOUT_S, self._limits.transaction_ms / 1000),
+                record_bytes=self._limits.record_bytes,
+            )
+        return self._producer
+
+
+def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
+    """Return a letter's message; one that the topic would not take is sent without what is too large.
+
+    First its value is left out, then its key and its own headers as well; the header
+    `lakehouse.letter.left_out` says so.
+    """
+    known = headers_of(letter)
+    if _size(letter.key, letter.value, (*letter.headers, *known)) <= limit_bytes:
+        return Record(topic, letter.key, letter.value, headers=(*letter.headers, *known))
+    value_bytes = len(letter.value or b"")
+    left_out = (f"{_OURS}left_out", f"a value of {value_bytes} bytes".encode())
+    if _size(letter.key, None, (*letter.headers, *known, left_out)) <= limit_bytes:
+        return Record(topic, letter.key, None, headers=(*letter.headers, *known, left_out))
+    left_out = (f"{_OURS}left_out", f"key, headers, and a value of {value_bytes} bytes".encode())
+    short = [(name, value) for name, value in known if name != f"{_OURS}reasons"]
+    return Record(topic, None, None, headers=(*short, left_out))
+
+
+def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
+    """Return what a letter's message says in headers beside the record's own, as text.
+
+    `exception` and `message` have its first reason, `reasons` all of them as JSON.
+    """
+    first: Mapping[str, str | None] = letter.reasons[0] if letter.reasons else {}
+    said = {
+        f"{_STREAMS}exception": first.get("rule") or "unknown",
+        f"{_STREAMS}message": first.get("message") or "",
+        f"{_STREAMS}topic": letter.topic,
+        f"{_STREAMS}partition": str(letter.partition),
+        f"{_STREAMS}offset": str(letter.offset),
+        f"{_OURS}id": letter.id,
+        f"{_OURS}stream": letter.stream,
+        f"{_OURS}status": letter.status,
+        f"{_OURS}reasons": json.dumps([dict(one) for one in letter.reasons], ensure_ascii=False),
+    }
+    return [(name, text.encode()) for name, text in said.items()]
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    of_headers = sum(len(name.encode()) + len(one or b"") + _A_HEADER_BYTES for name, one in headers)
+    return len(key or b"") + len(value or b"") + of_headers + _OVERHEAD_BYTES

@@ -1,0 +1,102 @@
+"""Dead letters in a topic: as they came, with headers, once each, and once more when they are over."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.layers.letters_export import send_waiting
+from lakehouse.layers.step import Permitted
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.replay import discard
+from lakehouse.settings import Settings
+from lakehouse.sinks.letters import Letter, record_of
+from lakehouse.tables import Lake
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.pipeline import Raw
+from tests.streams import TRANSACTIONS
+
+SOURCE = TRANSACTIONS.sources[0]
+NOON_MS = 1_772_366_400_000
+ZERO = Raw(b'{"userId":"ann","amount":0}', b"ann", (("trace", b"\x00\xff"), ("empty", b"")), 0, NOON_MS)
+BROKEN = Raw(b"{", None, (), 0, NOON_MS + 1)
+FINE = Raw(b'{"userId":"bob","amount":1}', b"bob", (), 0, NOON_MS + 2)
+NOW = datetime(2026, 3, 1, 13, tzinfo=UTC)
+
+
+@pytest.fixture
+def settings(make_settings: MakeSettings) -> Settings:
+    first = make_settings(topic_partitions=1)
+    name = first.topic(SOURCE.topic).replace(SOURCE.topic, "letters")
+    return first.model_copy(update={"dead_letter_topic": name})
+
+
+def told(settings: Settings) -> list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]]:
+    """The messages of the topic, read committed: key, value and headers."""
+    found = pipeline.read_topic(settings.kafka_bootstrap_servers, settings.dead_letter_topic)
+    return [(one.key, one.value, dict(one.headers)) for one in found]
+
+
+def test_each_letter_is_told_once_as_it_came(spark: SparkSession, settings: Settings) -> None:
+    topic = settings.topic(SOURCE.topic)
+    pipeline.send(settings, [ZERO, BROKEN, FINE], SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", "export", stream=TRANSACTIONS)
+
+    ids = {row["offset"]: row["id"] for row in pipeline.rows_of(settings, pipeline.DEAD_LETTERS)}
+    (first, second) = told(settings)
+    assert first[:2] == (b"ann", ZERO.value)
+    reasons = first[2].pop("lakehouse.letter.reasons")
+    assert reasons is not None
+    assert json.loads(reasons) == [
+        {"rule": "not_positive", "column": "amount", "message": "amount must be above 0, not 0"}
+    ]
+    assert first[2] == {
+        "trace": b"\x00\xff",
+        "empty": b"",
+        "__streams.errors.exception": b"not_positive",
+        "__streams.errors.message": b"amount must be above 0, not 0",
+        "__streams.errors.topic": topic.encode(),
+        "__streams.errors.partition": b"0",
+        "__streams.errors.offset": b"0",
+        "lakehouse.letter.id": ids[0].encode(),
+        "lakehouse.letter.stream": b"transactions",
+        "lakehouse.letter.status": b"open",
+    }
+    assert second[:2] == (None, b"{")
+    assert second[2]["__streams.errors.exception"] == b"not_json"
+
+    lake, permitted = Lake(spark, settings.lake), Permitted()
+    assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 0
+    discard(lake, [TRANSACTIONS], Selection(rule="not_json"), NOW)
+    assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 1
+    *_, last = told(settings)
+    assert last[:2] == (None, b"{")
+    assert (last[2]["lakehouse.letter.id"], last[2]["lakehouse.letter.status"]) == (
+        ids[1].encode(),
+        b"discarded",
+    )
+    assert len(told(settings)) == 3
+
+    # The note in the lake is gone: what Kafka knows is enough.
+    (path,) = pipeline.path_of(settings, pipeline.DEAD_LETTERS).glob("_lakehouse_export/*.json")
+    path.unlink()
+    assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 0
+
+
+def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:
+    letter = Letter(
+        "1", "s", "open", "t", 0, 7, b"k" * 100, b"v" * 2000, (("h", b"x" * 900),), [{"rule": "r"}]
+    )
+    whole = record_of(letter, "letters", 100_000)
+    assert (whole.key, whole.value) == (letter.key, letter.value)
+    without_value = record_of(letter, "letters", 2_500)
+    assert (without_value.key, without_value.value) == (letter.key, None)
+    assert dict(without_value.headers)["lakehouse.letter.left_out"] == b"a value of 2000 bytes"
+    bare = record_of(letter, "letters", 1_000)
+    assert (bare.key, bare.value) == (None, None)
+    assert dict(bare.headers)["lakehouse.letter.left_out"] == b"key, headers, and a value of 2000 bytes"
+    assert dict(bare.headers)["lakehouse.letter.id"] == b"1"
