@@ -5,9 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
+from lakehouse.errors import SettingsError
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
@@ -15,3 +17,15 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 def test_it_prints_its_version() -> None:
     declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     assert CliRunner().invoke(app, ["--version"]).stdout == f"lakehouse {declared}\n"
+
+
+def test_a_stream_in_the_place_of_a_layer_is_told_where_it_belongs() -> None:
+    with pytest.raises(SettingsError, match=r"sales is a stream and not a layer: .* run all --stream sales`"):
+        CliRunner().invoke(app, ["run", "sales"], catch_exceptions=False)
+
+
+def test_a_layer_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    refused = CliRunner().invoke(app, ["run", "sale"])
+
+    assert refused.exit_code == 2
+    assert "'sale' is not one of bronze" in refused.output

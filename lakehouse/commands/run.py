@@ -20,7 +20,7 @@ from lakehouse.application import (
 from lakehouse.errors import SettingsError
 from lakehouse.layers.step import LAYERS
 from lakehouse.runtime.runner import RunOptions
-from lakehouse.streams import read_settings
+from lakehouse.streams import load, read_settings
 
 app = typer.Typer()
 
@@ -35,9 +35,21 @@ class Choice(StrEnum):
     ALL = "all"
 
 
+def _choice(name: str) -> Choice:
+    """Return what is to be run; raises SettingsError for the name of a stream, and ValueError for others."""
+    if name in list(Choice):
+        return Choice(name)
+    if name in {stream.name for stream in load(read_settings())}:
+        raise SettingsError(
+            f"{name} is a stream and not a layer: use `lakehouse run all --stream {name}`, or name a layer "
+            "instead of all"
+        )
+    raise ValueError(f"{name!r} is not one of {', '.join(Choice)}")
+
+
 @app.command()
 def run(
-    layer: Annotated[Choice, typer.Argument(help="The layer to run, or all of them.")],
+    layer: Annotated[Choice, typer.Argument(parser=_choice, help="The layer to run, or all of them.")],
     *,
     stream: StreamOption = None,
     trigger: TriggerOption = "1 second",
