@@ -16,59 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import Enum
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.contract import Contract as Contract
+from lakehouse.contract import Field as Field
+from lakehouse.contract import FieldType as FieldType
+from lakehouse.contract import TimeUnit as TimeUnit
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
 
 OWN_SUITES = "expectations"
 """The package with the suites of this project's tables."""
-
-
-class FieldType(Enum):
-    """The JSON types that a contract can require; they are strict ("12.5" is not a number).
-
-    DECIMAL is a number that decimal(38,9) holds exactly; one with an exponent, or with more than 38 digits,
-    is taken as the shortest decimal that names the same double. JSON is any value. A string is kept as it is;
-    anything else, and a string that itself reads like JSON, is kept as JSON text (`messages.json_text`).
-    """
-
-    STRING = "string"
-    DOUBLE = "double"
-    DECIMAL = "decimal"
-    JSON = "json"
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of a record: its JSON name, its column in silver and its type.
-
-    A required field that is absent, null or (for a string) empty makes the record invalid; an optional
-    one is null in silver where it is absent or null.
-    """
-
-    name: str
-    column: str
-    type: FieldType
-    required: bool = True
-
-
-@dataclass(frozen=True)
-class Contract:
-    """The fields of a JSON record, and the field with its event time.
-
-    The event time is epoch milliseconds or an ISO 8601 string with an offset; if it is absent or null, the
-    Kafka record's timestamp is used. If `tombstone` names a field, a Kafka record without a value is
-    accepted, as a row with the record's key in that field and null in the others.
-    """
-
-    fields: tuple[Field, ...]
-    event_time: str = "timestamp"
-    tombstone: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +50,8 @@ class Source:
     """A topic and the tables for its records: bronze.`table` as they came, silver.`table` clean.
 
     A record is late if its event time is further than `allowed_lateness_s` behind the greatest one accepted.
-    It is invalid if its event time is further than `future_tolerance_s` ahead of its landing.
+    It is invalid if its event time is further than `future_tolerance_s` ahead of its landing, or before
+    `earliest_event_time`, which is in UTC and not before 1900.
     """
 
     topic: str
@@ -98,6 +60,7 @@ class Source:
     rules: Callable[[], tuple[Rule, ...]] = tuple
     allowed_lateness_s: int = 7 * 24 * 3600
     future_tolerance_s: int = 300
+    earliest_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)

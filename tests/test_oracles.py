@@ -134,7 +134,7 @@ def test_a_record_of_another_stream_without_a_value_is_refused() -> None:
 
 
 def test_a_late_tombstone_without_a_key_has_both_reasons() -> None:
-    verdict = judge_record(CONTRACTS["sales_events"], None, 0, T0, 1)
+    verdict = judge_record(CONTRACTS["sales_events"], None, T0 // 1000, T0, T0 + 1)
 
     assert verdict.reasons == {("key_null", "product"), ("late", "event_time")}
 

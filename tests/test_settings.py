@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, load_settings, services_file
-from lakehouse.streams import read_settings
+from lakehouse.streams import load, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,7 @@ def test_without_anything_the_defaults_hold(directory: Path) -> None:
     assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
     assert settings.allowed_lateness_s == 7 * 24 * 3600
     assert settings.future_tolerance_s == 300
+    assert settings.earliest_event_time == datetime(2000, 1, 1, tzinfo=UTC)
     assert settings.grace_s == 60
     assert settings.quantile_k == 1600
     assert settings.topics == {}
@@ -59,6 +61,20 @@ def test_the_environment_goes_over_the_file_and_the_file_over_the_defaults(
 
     assert (settings.grace_s, settings.quantile_k, settings.future_tolerance_s) == (7, 400, 300)
     assert settings.topics == {"metrics-events": "one"}
+
+
+@pytest.mark.parametrize(
+    "line", ["'1998-07-01T01:00:00+01:00'", "'1998-07-01'", "1998-07-01", "1998-07-01T00:00:00"]
+)
+def test_the_earliest_event_time_is_a_date_or_a_time_of_utc(directory: Path, line: str) -> None:
+    write_toml(directory, f"earliest_event_time = {line}")
+
+    settings = load_settings()
+
+    assert settings.earliest_event_time == datetime(1998, 7, 1, tzinfo=UTC)
+    assert {source.earliest_event_time for stream in load(settings) for source in stream.sources} == {
+        settings.earliest_event_time
+    }
 
 
 def test_a_file_of_any_name_is_read_where_the_environment_names_it(
@@ -110,6 +126,10 @@ def test_unknown_keys_of_the_file_are_refused_by_name(directory: Path) -> None:
         ("grace_s", ""),
         ("allowed_lateness_s", "-1"),
         ("future_tolerance_s", "-1"),
+        ("earliest_event_time", "2000"),
+        ("earliest_event_time", "0"),
+        ("earliest_event_time", "soon"),
+        ("earliest_event_time", "1899-12-31"),
         ("quantile_k", "7"),
         ("quantile_k", "65536"),
         ("topic_partitions", "0"),

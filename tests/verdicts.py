@@ -18,7 +18,7 @@ from tests.oracles.calls import SIDES
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Event, Judged, judge_record
 from tests.oracles.metrics import METRICS_1M, PERCENTILES, Grain, Metric, Statistics, rank_error, windows
-from tests.pipeline import SOURCE, Coordinates, Row, coordinates_of
+from tests.pipeline import SOURCE, Coordinates, Row, coordinates_of, micros
 
 # What KLL gives beyond k values is no bound but a confidence: at k = 200 one quantile's rank is within 1.33 %
 # in 99 of 100 cases, both ends of a range within 1.65 %. Twice that is never seen (more than five sigma).
@@ -45,6 +45,7 @@ def judge_batches(
                 watermark_us,
                 key=row["key"],
                 future_tolerance_s=settings.future_tolerance_s,
+                earliest_us=micros(settings.earliest_event_time),
             )
             for row in batch
         }

@@ -154,12 +154,13 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
 def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
     """Return the fields of bronze rows' JSON objects that the contract does not name, one row per field.
 
+    Those of nested objects are not looked at.
     `records` is how many have it; the first of them, by partition and offset, is at `first_partition`,
     `first_offset`. Records that are not UTF-8, not JSON or not an object have no fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))
-    known = F.array(*(F.lit(field.name) for field in contract.fields), F.lit(contract.event_time))
+    known = F.array(*map(F.lit, contract.outermost_names))
     place = F.min(F.struct("partition", "offset"))
     return (
         rows.select("partition", "offset", F.explode(F.array_except(names, known)).alias("field"))

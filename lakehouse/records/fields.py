@@ -11,22 +11,36 @@ import re
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, DoubleType, StringType
+from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, LongType, StringType
 
-from lakehouse.messages import json_text
-from lakehouse.stream import Field, FieldType
+from lakehouse.contract import MOST_PLACES, Contract, Field, FieldType
+from lakehouse.messages import json_path, json_text
 
-DECIMAL = DecimalType(38, 9)
+DECIMAL = DecimalType(38, MOST_PLACES)
 SPARK_TYPES: dict[FieldType, DataType] = {
     FieldType.STRING: StringType(),
+    FieldType.LONG: LongType(),
     FieldType.DOUBLE: DoubleType(),
     FieldType.DECIMAL: DECIMAL,
+    FieldType.BOOLEAN: BooleanType(),
     FieldType.JSON: StringType(),
 }
 # A decimal is first parsed as a double, which no JSON string can pass for, then read from the text.
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
-_JSON_NAMES = {FieldType.STRING: "a string", FieldType.DOUBLE: "a number", FieldType.DECIMAL: "a number"}
+BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
+"""The variant's type for an integer beyond a long, and for the same with a fraction of zeros."""
+
+_JSON_NAMES = {
+    FieldType.STRING: "a string",
+    FieldType.LONG: "a whole number",
+    FieldType.DOUBLE: "a number",
+    FieldType.DECIMAL: "a number",
+    FieldType.BOOLEAN: "a boolean",
+}
+_NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
+_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # as Spark's parser passes on a number, and a string
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser reads numbers of up to 1,000 characters, so no other exponent brings their digits into range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
@@ -49,13 +63,29 @@ def exact_column(column: str) -> str:
     return f"_exact_{column}"
 
 
+def are_provable(contract: Contract) -> bool:
+    """Tell whether Spark's typed parser can read the contract's fields and event time, each by its name.
+
+    Within an object it lets pass what a variant refuses, a name that is there twice.
+    """
+    paths = [*(field.path for field in contract.fields), contract.event_time_path]
+    return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
+
+
+def variant_at(path: tuple[str, ...]) -> Column:
+    """Return the variant at a path of `_record`; null if the path ends before."""
+    return json_path.within(F.col("_record").getField(path[0]), path[1:])
+
+
 def written_decimal(text: Column, field: Field) -> Column:
     """Return the decimal under the field's name in a flat JSON object's text; null where none fits.
 
-    If a name occurs twice, the last one counts. A quote after a backslash is part of a string; any other
-    quoted name before a colon is a key.
+    For a field that is rounded, return the number as it is written. If a name occurs twice, the last one
+    counts. A quote after a backslash is part of a string; any other quoted name before a colon is a key.
     """
-    return F.regexp_extract(text, _under(field.name, _FITS), 1).try_cast(DECIMAL)
+    if field.scale is not None:
+        return F.regexp_extract(text, _under(field.path[-1], _FITS_ROUNDED), 1)
+    return F.regexp_extract(text, _under(field.path[-1], _FITS), 1).try_cast(DECIMAL)
 
 
 def _under(name: str, literal: str) -> str:
@@ -67,8 +97,17 @@ def _under(name: str, literal: str) -> str:
     return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
-def _exactly(literal: Column) -> Column:
-    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold all of it.
+def _of_scale(number: Column, scale: int | None) -> Column:
+    """Return a number, or its text, as a decimal, rounded once: half up, to the scale."""
+    if scale is None:
+        return number.try_cast(DECIMAL)
+    return number.try_cast(DecimalType(38, scale)).try_cast(DECIMAL)
+
+
+def _decimal(literal: Column, scale: int | None) -> Column:
+    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold it.
+
+    Without a scale it must hold all of it; with one, what is rounded.
 
     Even a cast that tries fails on an exponent near the greatest integer.
     """
@@ -78,7 +117,8 @@ def _exactly(literal: Column) -> Column:
     shift = F.when(exponent == "", F.lit(0)).when(exponent.rlike(_EXPONENT), exponent.try_cast("int"))
     places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
     zero = F.lit(0).cast(DECIMAL)  # with any exponent
-    return F.when(significant == "", zero).when(places <= DECIMAL.scale, literal.try_cast(DECIMAL))
+    fits = places <= DECIMAL.scale if scale is None else shift.isNotNull()
+    return F.when(significant == "", zero).when(fits, _of_scale(literal, scale))
 
 
 def last_payload(text: Column, value: Column, field: Field) -> Column:
@@ -88,7 +128,7 @@ def last_payload(text: Column, value: Column, field: Field) -> Column:
     first time that the field's name is there, and a closing brace make the whole text, then it is the field's
     value, no string has passed for it, and the parser has left nothing unread.
     """
-    name = f'"{field.name}":'
+    name = f'"{field.path[-1]}":'
     is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
     return F.when(is_last, F.to_json(F.try_parse_json(value)))
 
@@ -98,9 +138,12 @@ def is_proven(value: Column, field: Field) -> Column:
     if field.type is FieldType.DOUBLE:
         return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
-        return F.col(exact_column(field.column)).cast("double") == value
+        return F.col(exact_column(field.column)).try_cast("double") == value
+    if field.type in {FieldType.LONG, FieldType.BOOLEAN}:
+        return value.isNotNull() if field.required else F.lit(True)
     if field.type is FieldType.JSON:
-        return value.isNull() | json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
+        present = json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
+        return present if field.required else value.isNull() | present
     # Spark passes other JSON values on as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
     # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
     # the colon lie the digits.
@@ -108,6 +151,8 @@ def is_proven(value: Column, field: Field) -> Column:
     like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
     altered = value.startswith('"') | value.contains("?")
     string = (value > "") & ~like_number & ~like_other & ~altered
+    if field.accepts_numbers:
+        string = string | value.rlike(_WHOLE)
     return string if field.required else value.isNull() | string
 
 
@@ -115,7 +160,10 @@ def proven(typed: Column, field: Field) -> Column:
     """Return the value of a proven field, from Spark's typed parser."""
     if field.type is FieldType.JSON:
         return F.coalesce(F.col(payload_column(field.column)), typed)
-    return F.col(exact_column(field.column)) if field.type is FieldType.DECIMAL else typed
+    if field.type is FieldType.DECIMAL:
+        exact = F.col(exact_column(field.column))
+        return exact if field.scale is None else _of_scale(exact, field.scale)
+    return typed
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
@@ -123,39 +171,54 @@ def looked_up(variant: Column, text: Column, field: Field) -> Column:
 
     `text` is the record. For a number with an exponent or too many digits the variant has a double, so the
     number is read from the text. If it is not found there, because its name is escaped or also occurs in a
-    nested object, it has no value.
+    nested object (for a nested field: anywhere else), it has no value.
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
         return json_text.from_variant(variant, kind)
     if field.type is FieldType.DECIMAL:
-        plain = F.try_variant_get(variant, "$", "string")
-        literal = F.regexp_extract(text, _under(field.name, _NUMBER), 1)
-        is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
-        return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _exactly(literal))).when(
-            _is_number(kind) & plain.rlike(f"^{_FITS}$"), plain.try_cast(DECIMAL)
-        )
+        return _looked_up_decimal(variant, kind, text, field)
+    if field.type is FieldType.LONG:
+        return F.when(kind == "BIGINT", F.try_variant_get(variant, "$", "bigint"))
     return F.try_variant_get(variant, "$", SPARK_TYPES[field.type].simpleString())
+
+
+def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field) -> Column:
+    name, plain = field.path[-1], F.try_variant_get(variant, "$", "string")
+    literal = F.regexp_extract(text, _under(name, _NUMBER), 1)
+    is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
+    if len(field.path) > 1:
+        is_it = is_it & (F.size(F.split(text, re.escape(f'"{name}"'))) == 2)  # noqa: PLR2004 - it is there once
+    fits = is_number(kind) if field.scale is not None else is_number(kind) & plain.rlike(f"^{_FITS}$")
+    return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _decimal(literal, field.scale))).when(
+        fits, _of_scale(plain, field.scale)
+    )
 
 
 def reason_of(field: Field) -> Column:
     """Return the reason why a field is invalid, or null."""
     kind, value = F.col(type_column(field.column)), F.col(field.column)
-    if field.type is FieldType.JSON:
-        return F.lit(None).cast("struct<rule:string,column:string,message:string>")
-    if field.type is FieldType.STRING:
-        typed = kind == "STRING"
-        empty = F.when(value == "", reason("empty_string", field.column, F.lit(f"{field.name} is empty")))
-        unusable = empty if field.required else F.lit(None)
-    else:
-        typed, unusable = _is_number(kind), _unusable_number(value, field)
-    wrong = F.concat(F.lit(f"{field.name} must be {_JSON_NAMES[field.type]}, not "), json_name(kind))
-    found = F.when(typed, unusable).otherwise(reason("wrong_type", field.column, wrong))
-    if not field.required:
-        return F.when(kind.isNotNull() & (kind != "VOID"), found)
-    missing = reason("missing_field", field.column, F.lit(f"{field.name} is missing"))
-    null = reason("null_field", field.column, F.lit(f"{field.name} is null"))
-    return F.when(kind.isNull(), missing).when(kind == "VOID", null).otherwise(found)
+    found = _reason_of_value(kind, value, field)
+    if field.required:
+        missing = reason("missing_field", field.column, F.lit(f"{field.name} is missing"))
+        null = reason("null_field", field.column, F.lit(f"{field.name} is null"))
+        found = F.when(kind.isNull(), missing).when(kind == "VOID", null).otherwise(found)
+    elif field.type is not FieldType.JSON:
+        found = F.when(kind.isNotNull() & (kind != "VOID"), found)
+    if len(field.path) == 1:
+        return found
+    return F.coalesce(F.when(kind.isNull(), misplaced(field.path, field.column)), found)
+
+
+def misplaced(path: tuple[str, ...], column: str) -> Column:
+    """Return the reason against a path that goes on in a value that is no object; null for none."""
+    reasons = []
+    for depth in range(1, len(path)):
+        kind = F.schema_of_variant(variant_at(path[:depth]))
+        must = F.lit(f"{json_path.text_of(path[:depth])} must be an object, not ")
+        wrong = reason("wrong_type", column, F.concat(must, json_name(kind)))
+        reasons.append(F.when(~kind.startswith("OBJECT") & (kind != "VOID"), wrong))
+    return F.coalesce(*reasons)
 
 
 def reason(rule: str, column: str | None, message: Column) -> Column:
@@ -176,11 +239,43 @@ def json_name(kind: Column) -> Column:
     )
 
 
-def _is_number(kind: Column) -> Column:
+def is_number(kind: Column) -> Column:
+    """Tell whether it is the type of a number."""
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
+def _is_whole(variant: Column, kind: Column) -> Column:
+    """Tell whether a number is written as a whole one; beyond 64 bits, a fraction of zeros is not seen."""
+    beyond = kind.rlike(BEYOND_LONG) & F.try_variant_get(variant, "$", "bigint").isNull()
+    return (kind == "BIGINT") | beyond
+
+
+def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
+    """Return the reason against a value that is there; null for none."""
+    if field.type is FieldType.JSON:
+        return F.lit(None).cast("struct<rule:string,column:string,message:string>")
+    expected, came = _JSON_NAMES[field.type], json_name(kind)
+    if field.type is FieldType.STRING:
+        typed = kind == "STRING"
+        empty = F.when(value == "", reason("empty_string", field.column, F.lit(f"{field.name} is empty")))
+        unusable = empty if field.required else F.lit(None)
+    elif field.type is FieldType.BOOLEAN:
+        typed, unusable = kind == "BOOLEAN", F.lit(None)
+    else:
+        typed, unusable = is_number(kind), _unusable_number(value, field)
+    if field.type is FieldType.LONG or field.accepts_numbers:
+        is_whole = _is_whole(variant_at(field.path), kind)
+        typed = typed & is_whole if field.type is FieldType.LONG else typed | is_whole
+        expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
+        came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
+    wrong = F.concat(F.lit(f"{field.name} must be {expected}, not "), came)
+    return F.when(typed, unusable).otherwise(reason("wrong_type", field.column, wrong))
+
+
 def _unusable_number(value: Column, field: Field) -> Column:
+    if field.type is FieldType.LONG:
+        message = f"{field.name} must be from -2^63 to 2^63 - 1"
+        return F.when(value.isNull(), reason("beyond_long", field.column, F.lit(message)))
     if field.type is FieldType.DECIMAL:
         message = f"{field.name} must have at most 29 digits before the decimal point and 9 after it"
         return F.when(value.isNull(), reason("beyond_decimal", field.column, F.lit(message)))

@@ -12,11 +12,12 @@ the input, row for row.
 | not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
-| wrong_type | a field of another JSON type than the contract's |
+| wrong_type | a field of another JSON type than the contract's, or what has to be an object and is none |
+| beyond_long | a whole number beyond 64 bits |
 | not_finite | a number too great for a double |
 | beyond_magnitude | a double beyond ±1e140, whose square would leave no room for sums |
-| beyond_decimal | a number that decimal(38,9) does not hold exactly, to the last digit that is written |
-| bad_timestamp | no instant of the years 1900 to 9998 in epoch milliseconds or ISO 8601 with an offset |
+| beyond_decimal | a number that decimal(38,9) does not hold to the last digit, or not when rounded |
+| bad_timestamp | no instant in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
 
@@ -25,7 +26,8 @@ the record breaks bad_timestamp.
 
 Where a key is there twice the last one counts. What the JSON parser cannot hold is not_json too: nesting
 deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
-contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice.
+contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice. An object that a
+path of the contract descends into counts as such a field, whole.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
-from lakehouse.records import fields
-from lakehouse.records.fields import json_name, reason, type_column
+from lakehouse.contract import Contract, Field, FieldType
+from lakehouse.records import event_times, fields
+from lakehouse.records.fields import reason, type_column
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
-from lakehouse.stream import Contract, FieldType, Source
+from lakehouse.stream import Source
 from lakehouse.tables import shifted
 
 HEADERS = ArrayType(
@@ -71,15 +74,6 @@ _STRICT_JSON = {
     "allowNonNumericNumbers": "false",
     "columnNameOfCorruptRecord": "_corrupt_record",
 }
-
-# Years 1900 to 9998: every reader can print them, adding a window or a lateness still gives an instant,
-# and none of them falls into another calendar or a local mean time.
-_BEYOND_BIGINT = r"^DECIMAL\((19|[23]\d),0\)$"  # the variant's type for an integer beyond a long
-_MIN_EPOCH_MS, _MAX_EPOCH_MS = -2_208_988_800_000, 253_370_764_799_999
-KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
-NO_TIMESTAMP = -1  # in Kafka's protocol
-_ISO_8601 = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)\z"
-_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
 
 
 def clean_schema(contract: Contract) -> StructType:
@@ -129,7 +123,7 @@ def _verdict(source: Source) -> _Verdict:
     )
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
     reasons = F.array_compact(
-        F.when(F.col("_value").isNull(), _without_value(contract, in_time))
+        F.when(F.col("_value").isNull(), _without_value(source, in_time))
         .when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
         .when(~F.col("_json"), F.array(reason("not_json", None, F.lit("the value is not one JSON text"))))
         .when(
@@ -139,7 +133,7 @@ def _verdict(source: Source) -> _Verdict:
         .otherwise(
             F.array(
                 *(fields.reason_of(field) for field in contract.fields),
-                _event_time_reason(contract),
+                event_times.reason_of(source),
                 *in_time,
             )
         )
@@ -155,17 +149,11 @@ def _verdict(source: Source) -> _Verdict:
         F.col("_timestamp").alias("kafka_timestamp"),
     )
     columns = [*(field.column for field in contract.fields), "event_time", *COORDINATES, "reasons"]
+    steps = (*_proven(source), *_parsed(contract), *_fields(source), {"reasons": reasons})
     return _Verdict(
-        tuple(
-            map(Columns, (*_proven(contract), *_parsed(contract), *_fields(contract), {"reasons": reasons}))
-        ),
+        tuple(map(Columns, steps)),
         Columns({name: F.col(name) for name in columns} | {"raw": F.when(F.size("reasons") > 0, raw)}),
     )
-
-
-def is_kafka_time(ms: Column) -> Column:
-    """Tell whether a Kafka record's timestamp is a time: of an accepted year, and not -1 (none)."""
-    return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
@@ -178,8 +166,10 @@ def filter_dead(judged: DataFrame) -> DataFrame:
     return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
 
 
-def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
+def _proven(source: Source) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
+
+    Without `_typed`, for a contract that the typed parser cannot prove, nothing is.
 
     One cheap parse proves the usual record. If a text's first closing brace is its last byte, the parser
     cannot leave a tail unread, nor if its last field is a payload of which the whole text is made
@@ -187,20 +177,24 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
     unless it reads like another JSON value. Everything else is examined again, thoroughly, by `_parsed` and
     `_fields`, which alone decide what is wrong.
     """
+    contract = source.contract
+    if not fields.are_provable(contract):
+        yield {"_proven": F.lit(False), "_rest": F.col("_value")}
+        return
     text = F.col("_value").cast("string")
     payloads = [field for field in contract.fields if field.type is FieldType.JSON]
     schema = StructType(
-        [StructField(field.name, fields.PARSED_TYPES[field.type]) for field in contract.fields]
+        [StructField(field.path[-1], fields.PARSED_TYPES[field.type]) for field in contract.fields]
     )
-    schema = schema.add(contract.event_time, "long").add("_corrupt_record", "string")
-    stamp = F.col("_typed").getField(contract.event_time)
+    schema = schema.add(contract.event_time_path[-1], "long").add("_corrupt_record", "string")
+    stamp = F.col("_typed").getField(contract.event_time_path[-1])
     readable = F.is_valid_utf8(text) & (text.startswith("{") if payloads else _is_flat(text))
-    sound = (fields.is_proven(F.col("_typed").getField(field.name), field) for field in contract.fields)
+    sound = (fields.is_proven(_typed(field), field) for field in contract.fields)
     decimals = [field for field in contract.fields if field.type is FieldType.DECIMAL]
     proven = reduce(
         Column.__and__,
         sound,
-        F.col("_typed._corrupt_record").isNull() & stamp.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
+        F.col("_typed._corrupt_record").isNull() & event_times.is_proven(stamp, source),
     )
     yield {"_typed": F.from_json(F.when(readable, text), schema, _STRICT_JSON)} | {
         fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
@@ -208,9 +202,7 @@ def _proven(contract: Contract) -> Iterator[dict[str, Column]]:
     }
     if payloads:
         yield {
-            fields.payload_column(field.column): fields.last_payload(
-                text, F.col("_typed").getField(field.name), field
-            )
+            fields.payload_column(field.column): fields.last_payload(text, _typed(field), field)
             for field in payloads
         }
         ends = (F.col(fields.payload_column(field.column)).isNotNull() for field in payloads)
@@ -232,8 +224,9 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
     wrapped = F.concat(
         F.lit('{"record":'), text, F.lit(',"offset":'), F.col("offset").cast("string"), F.lit("}")
     )
-    names = (*(field.name for field in contract.fields), contract.event_time)
-    record = StructType([StructField(name, VariantType(), nullable=True) for name in names])
+    record = StructType(
+        [StructField(name, VariantType(), nullable=True) for name in contract.outermost_names]
+    )
     schema = StructType().add("record", record).add("offset", "long").add("_corrupt_record", "string")
     utf8 = F.is_valid_utf8(text)
     complete = F.col("_envelope.offset") == F.col("offset")
@@ -245,24 +238,33 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
     yield {"_record": F.when(F.col("_json"), F.col("_envelope.record"))}
 
 
-def _fields(contract: Contract) -> Iterator[dict[str, Column]]:
+def _fields(source: Source) -> Iterator[dict[str, Column]]:
     """Return the contract's columns, `event_time` and, after an underscore, each field's JSON type."""
+    contract = source.contract
+    is_provable = fields.are_provable(contract)
     columns: dict[str, Column] = {}
     for field in contract.fields:
-        variant = F.col("_record").getField(field.name)
+        variant = fields.variant_at(field.path)
         columns[type_column(field.column)] = F.schema_of_variant(variant)
-        proven = fields.proven(F.col("_typed").getField(field.name), field)
-        looked_up = fields.looked_up(variant, F.col("_rest").cast("string"), field)
-        value = F.when(F.col("_proven"), proven).otherwise(looked_up)
+        value = fields.looked_up(variant, F.col("_rest").cast("string"), field)
+        if is_provable:
+            value = F.when(F.col("_proven"), fields.proven(_typed(field), field)).otherwise(value)
         if field.name == contract.tombstone:
             value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
         columns[field.column] = value
-    stamp = F.col("_record").getField(contract.event_time)
-    columns["_type_event_time"] = F.schema_of_variant(stamp)
-    proven_time = F.timestamp_millis(F.col("_typed").getField(contract.event_time))
-    event_time = F.when(F.col("_proven"), proven_time).otherwise(_event_time(stamp))
+    columns[event_times.KIND] = F.schema_of_variant(fields.variant_at(contract.event_time_path))
     yield columns
+    event_time = event_times.of_record(source)
+    if is_provable:
+        number = F.col("_typed").getField(contract.event_time_path[-1])
+        proven_time = event_times.of_number(number, contract.event_time_unit)
+        event_time = F.when(F.col("_proven"), proven_time).otherwise(event_time)
     yield {"event_time": event_time}
+
+
+def _typed(field: Field) -> Column:
+    """Return a field as the typed parser has read it."""
+    return F.col("_typed").getField(field.path[-1])
 
 
 def _is_flat(text: Column) -> Column:
@@ -271,26 +273,9 @@ def _is_flat(text: Column) -> Column:
     return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
 
 
-def _event_time(stamp: Column) -> Column:
-    kind = F.col("_type_event_time")
-    millis = F.try_variant_get(stamp, "$", "bigint")
-    text = F.try_variant_get(stamp, "$", "string")
-    iso = F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp")
-    of_record = F.when(is_kafka_time(F.unix_millis("_timestamp")), F.col("_timestamp"))
-    return (
-        F.when(kind.isNull() | (kind == "VOID"), of_record)
-        .when((kind == "BIGINT") & millis.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS), F.timestamp_millis(millis))
-        .when(
-            (kind == "STRING")
-            & text.rlike(_ISO_8601)
-            & F.unix_millis(iso).between(_MIN_EPOCH_MS, _MAX_EPOCH_MS),
-            iso,
-        )
-    )
-
-
-def _without_value(contract: Contract, in_time: tuple[Column, ...]) -> Column:
+def _without_value(source: Source, in_time: tuple[Column, ...]) -> Column:
     """Return the reasons against a record without a value."""
+    contract = source.contract
     if contract.tombstone is None:
         return F.array(reason("value_null", None, F.lit("the Kafka record has no value")))
     column = next(field.column for field in contract.fields if field.name == contract.tombstone)
@@ -300,22 +285,7 @@ def _without_value(contract: Contract, in_time: tuple[Column, ...]) -> Column:
         .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a tombstone's key is not UTF-8")))
         .when(text == "", reason("key_empty", column, F.lit("a tombstone's key is empty")))
     )
-    return F.array(wrong_key, _event_time_reason(contract), *in_time)
-
-
-def _event_time_reason(contract: Contract) -> Column:
-    kind = F.col("_type_event_time")
-    stamp_like = kind.isin("BIGINT", "STRING") | kind.rlike(_BEYOND_BIGINT)
-    kinds = "epoch milliseconds (an integer) or ISO 8601 with an offset"
-    message = f"{contract.event_time} must be {kinds}, of the years 1900 to 9998"
-    of_record = f"without {contract.event_time} the Kafka record must have a time of the years 1900 to 9998"
-    wrong = F.concat(F.lit(f"{contract.event_time} must be {kinds}, not "), json_name(kind))
-    return F.when(
-        F.col("event_time").isNull(),
-        F.when(stamp_like, reason("bad_timestamp", "event_time", F.lit(message)))
-        .when(kind.isNull() | (kind == "VOID"), reason("bad_timestamp", "event_time", F.lit(of_record)))
-        .otherwise(reason("wrong_type", "event_time", wrong)),
-    )
+    return F.array(wrong_key, event_times.reason_of(source), *in_time)
 
 
 def _future_reason(tolerance_s: int) -> Column:

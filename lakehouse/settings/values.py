@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,6 +76,20 @@ def _signing(secrets: SecretStr) -> SecretStr:
                 f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
             )
     return secrets
+
+
+def _moment(given: object) -> object:
+    """Read a date or a time of ISO 8601, of UTC if it has no offset; a number would be taken for seconds."""
+    if isinstance(given, str):
+        try:
+            given = datetime.fromisoformat(given)
+        except ValueError:
+            given = None
+    if isinstance(given, date) and not isinstance(given, datetime):
+        given = datetime(given.year, given.month, given.day, tzinfo=UTC)
+    if not isinstance(given, datetime):
+        raise ValueError("it is no date such as 2000-01-01, and no time such as 2000-01-01T00:00:00Z")  # noqa: TRY004
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 class Settings(KafkaSettings, S3Settings, BaseSettings):
@@ -167,6 +182,12 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ge=0,
         le=_CENTURY_S,
         description="How far an event time may be ahead of the record's landing before it is invalid.",
+    )
+    earliest_event_time: Annotated[datetime, BeforeValidator(_moment)] = Field(
+        default=datetime(2000, 1, 1, tzinfo=UTC),
+        ge=datetime(1900, 1, 1, tzinfo=UTC),
+        le=datetime(2100, 1, 1, tzinfo=UTC),
+        description="The first event time that is valid, a date or time in ISO 8601; others are of no clock.",
     )
     quantile_k: int = Field(
         default=1600,

@@ -32,6 +32,7 @@ def _under(settings: Settings, stream: Stream) -> Stream:
             source,
             allowed_lateness_s=settings.allowed_lateness_s,
             future_tolerance_s=settings.future_tolerance_s,
+            earliest_event_time=settings.earliest_event_time,
         )
         for source in stream.sources
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from lakehouse.records.validation import NO_TIMESTAMP
+from lakehouse.records.event_times import NO_TIMESTAMP
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends

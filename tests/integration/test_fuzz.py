@@ -30,7 +30,7 @@ from tests.conftest import settings_for
 from tests.fuzz.lives import CENTURY_S, Life, eras
 from tests.fuzz.names import NAMES
 from tests.fuzz.records import TABLES, Shape, Times
-from tests.pipeline import micros
+from tests.pipeline import micros, utc
 
 MINUTES = float(os.environ.get("FUZZ_MINUTES", "20"))
 HALF_OF_THEM = len(NAMES) // 2  # first names of a topic's records, in each topic another half
@@ -51,6 +51,7 @@ def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url:
             "allowed_lateness_s": CENTURY_S,
             "idle_after_s": CENTURY_S,
             "future_tolerance_s": CENTURY_S,
+            "earliest_event_time": utc("1900-01-01T00:00:00"),
             "call_gap_s": 1,
             "call_grace_s": 1,
             "sales_threshold": Decimal(100),

@@ -22,8 +22,8 @@ _MOST = 1e140
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIMESTAMP = -1  # in Kafka's protocol
-_FIRST_MS = (datetime(1900, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_LAST_MS = (datetime(9998, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+EARLIEST_US = (datetime(2000, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_US = (datetime(9998, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _ISO = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
@@ -114,13 +114,14 @@ def judge_record(
     *,
     key: bytes | None = None,
     future_tolerance_s: int = 300,
+    earliest_us: int = EARLIEST_US,
 ) -> Judged:
     """Judge a Kafka record by a contract.
 
     It knows the parser's limits on surrogates and double keys within the contract's fields, not those on
     size (nesting, digits of a number, length of a name).
     """
-    event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms)
+    event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms, earliest_us)
     columns: dict[str, Any] = {}
     reasons: set[tuple[str, str | None]] = set()
     if value is None and contract.tombstone:
@@ -134,7 +135,8 @@ def judge_record(
         for one in contract.fields:
             columns[one.column], rule = _read_field(one, record)
             reasons |= {(rule, one.column)} if rule else set()
-        event_time_us, event_time_rule = _event_time(record.get(_EVENT_TIME), kafka_timestamp_ms)
+        stamp = record.get(_EVENT_TIME)
+        event_time_us, event_time_rule = _event_time(stamp, kafka_timestamp_ms, earliest_us)
     if event_time_rule is not None:
         reasons.add((event_time_rule, "event_time"))
     elif event_time_us > ingested_at_us + future_tolerance_s * SECOND_US:
@@ -208,21 +210,22 @@ def _decimal_38_9(number: Number) -> Decimal | None:
     return scaled if scaled == exact else None
 
 
-def _event_time(stamp: object, kafka_timestamp_ms: int) -> tuple[int, str | None]:
+def _event_time(stamp: object, kafka_timestamp_ms: int, earliest_us: int) -> tuple[int, str | None]:
     """Return the event time in microseconds, or the rule that it breaks."""
     if stamp is None:
-        known = _FIRST_MS <= kafka_timestamp_ms <= _LAST_MS and kafka_timestamp_ms != _NO_TIMESTAMP
+        is_accepted = earliest_us <= kafka_timestamp_ms * 1000 <= _LAST_US
+        known = is_accepted and kafka_timestamp_ms != _NO_TIMESTAMP
         return (kafka_timestamp_ms * 1000, None) if known else (0, "bad_timestamp")
     if isinstance(stamp, str):
-        micros = _parse_iso(stamp)
+        micros = _parse_iso(stamp, earliest_us)
         return (0, "bad_timestamp") if micros is None else (micros, None)
     if not isinstance(stamp, Number) or not stamp.is_integer:
         return 0, "wrong_type"  # integers of 39 digits and more are read as floating point
-    millis = int(stamp.text)
-    return (millis * 1000, None) if _FIRST_MS <= millis <= _LAST_MS else (0, "bad_timestamp")
+    micros = int(stamp.text) * 1000
+    return (micros, None) if earliest_us <= micros <= _LAST_US else (0, "bad_timestamp")
 
 
-def _parse_iso(text: str) -> int | None:
+def _parse_iso(text: str, earliest_us: int) -> int | None:
     match = _ISO.fullmatch(text)
     if match is None:
         return None
@@ -237,4 +240,4 @@ def _parse_iso(text: str) -> int | None:
         return None
     micros = (local - _EPOCH) // _MICROSECOND + int(f"{fraction or 0:0<6}"[:6])
     micros -= (-ahead if sign == "-" else ahead) * MINUTE_US
-    return micros if _FIRST_MS <= micros // 1000 <= _LAST_MS else None
+    return micros if earliest_us <= micros <= _LAST_US else None

@@ -6,8 +6,7 @@ Each table of cases is judged in one frame; each case is a test of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -15,34 +14,17 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.layers import bronze
 from lakehouse.messages import json_text
-from lakehouse.records.validation import judge
-from lakehouse.stream import Contract, Field, FieldType, Source
-from tests.frames import local_frame
+from lakehouse.stream import Contract, Field, FieldType
+from tests.judged import judged
 
-LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MONEY = Contract(
-    (Field("name", "name", FieldType.STRING, required=False), Field("a.b", "amount", FieldType.DECIMAL))
+    (Field("name", "name", FieldType.STRING, required=False), Field(r"a\.b", "amount", FieldType.DECIMAL))
 )
 ANYTHING = Contract(
     (Field("id", "id", FieldType.STRING), Field("payload", "payload", FieldType.JSON, required=False))
 )
 KEYED = Contract((Field("id", "id", FieldType.STRING), Field("n", "n", FieldType.DECIMAL)), tombstone="id")
-
-
-def judged(
-    spark: SparkSession,
-    contract: Contract,
-    records: Iterable[tuple[bytes | None, bytes | None]],
-) -> list[Row]:
-    """The records, each a key and a value, as judged rows in their order."""
-    rows = [
-        (key, value, None, "t", 0, offset, LANDED, 0, LANDED, None)
-        for offset, (key, value) in enumerate(records)
-    ]
-    frame = local_frame(spark, rows, bronze.SCHEMA)
-    return judge(frame, Source("t", "t", contract), None).orderBy("offset").collect()
 
 
 def amount(text: str) -> bytes:

@@ -24,7 +24,8 @@ from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.streams import METRICS, SALES
 
-SOURCE = METRICS.sources[0]
+FIRST = datetime(1900, 1, 1, tzinfo=UTC)
+SOURCE = replace(METRICS.sources[0], earliest_event_time=FIRST)
 LANDED = datetime(2026, 1, 1, 12, 0, 0, 250, tzinfo=UTC)
 KAFKA_TIME = datetime(2026, 1, 1, 11, 59, 59, 123_000, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -476,7 +477,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
             "value is beyond the range of a double",
             (
                 "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
-                "of the years 1900 to 9998"
+                "from 1900-01-01T00:00:00Z to the year 9998"
             ),
         ],
         [
@@ -560,7 +561,7 @@ def test_a_stream_may_add_rules_and_name_its_own_event_time(judge_values: Judge)
         event_time="at",
     )
     too_low = Rule("too_low", "value", F.col("value") <= 0, F.concat(F.lit("got "), F.col("value")))
-    source = Source("any", "any", contract, rules=lambda: (too_low,))
+    source = Source("any", "any", contract, rules=lambda: (too_low,), earliest_event_time=FIRST)
 
     verdicts = judge_values(
         [
@@ -603,7 +604,8 @@ def test_without_a_time_of_kafkas_a_record_must_have_its_own(spark: SparkSession
 
     refused: list[tuple[int | None, list[str]]] = [(None, ["bad_timestamp"])] * len(NO_KAFKA_TIMES)
     assert times_of(VALID, SOURCE) == [*refused, (0, []), (-2, [])]
-    assert times_of(None, SALES.sources[0]) == [*refused, (0, []), (-2, [])]  # tombstones
+    sales = replace(SALES.sources[0], earliest_event_time=FIRST)
+    assert times_of(None, sales) == [*refused, (0, []), (-2, [])]  # tombstones
     assert times_of(VALID[:-1] + b',"timestamp":7}', SOURCE) == [(7, [])] * 6
 
 
@@ -780,6 +782,7 @@ def test_a_judge_in_plain_python_comes_to_the_same_verdicts(
             micros(KAFKA_TIME) // 1000,
             micros(LANDED),
             None if watermark is None else micros(watermark),
+            earliest_us=micros(FIRST),
         )
         assert len(set(verdict.reasons)) == len(verdict.reasons), value
         assert set(verdict.reasons) == expected.reasons, value

@@ -336,6 +336,8 @@ def test_fields_that_no_contract_names_are_counted(spark: SparkSession) -> None:
     rows = [(value, 1 - number % 2, number) for number, value in enumerate(values)]
     frame = spark.createDataFrame(rows, "value binary, partition int, offset long")
 
+    nested = replace(SOURCE.contract, event_time="region.at")
+    assert {row.field for row in unknown_fields(frame, nested).collect()} == {"", "zone", "timestamp"}
     found = unknown_fields(frame, SOURCE.contract)
 
     assert sorted(tuple(row) for row in found.collect()) == [

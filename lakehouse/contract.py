@@ -1,0 +1,110 @@
+"""What a source's records must be: their fields, their types, and which of them is the event time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+from lakehouse.messages import json_path
+
+MOST_PLACES = 9
+"""Of a decimal, after its point."""
+
+
+class FieldType(Enum):
+    """The JSON types that a contract can require; they are strict ("12.5" is not a number).
+
+    LONG is a whole number of 64 bits, written without a fraction or an exponent: 1.0 and 1e3 are none.
+    DECIMAL is a number that decimal(38,9) holds exactly. JSON is any value. A string is kept as it is;
+    anything else, and a string that itself reads like JSON, is kept as JSON text (`messages.json_text`).
+    """
+
+    STRING = "string"
+    LONG = "long"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    BOOLEAN = "boolean"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class Field:
+    r"""One field of a record: its path in the JSON, its column in silver and its type.
+
+    A dot in `name` descends into an object: meta.dt; `a\.b` is the field a.b. A required field that is
+    absent, null or (for a string) empty makes the record invalid; an optional one is null in silver where it
+    is absent or null. A field in an absent object, or in null, is absent; one in anything else that is no
+    object is of the wrong type.
+
+    scale            a DECIMAL is rounded half up to so many places, 0 to 9; null: it has to be exact
+    accepts_numbers  a STRING may also be a whole number of at most 38 digits, which is kept as its digits
+    """
+
+    name: str
+    column: str
+    type: FieldType
+    required: bool = True
+    scale: int | None = None
+    accepts_numbers: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse, with ValueError, a name that is no path and options that the type does not have."""
+        json_path.names_of(self.name)
+        is_decimal = self.type is FieldType.DECIMAL
+        if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):
+            raise ValueError(f"field {self.name}: scale is for DECIMAL, from 0 to {MOST_PLACES}")
+        if self.accepts_numbers and self.type is not FieldType.STRING:
+            raise ValueError(f"field {self.name}: accepts_numbers is for STRING")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that lead to the field."""
+        return json_path.names_of(self.name)
+
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The fields of a JSON record, and the field with its event time.
+
+    event_time       the field's name, a path as those of fields
+    event_time_unit  what a number counts since the epoch; with "s" it may have a fraction
+    event_time_zone  the IANA name of the zone that ISO 8601 without an offset is of; null: it has an offset
+    tombstone        the field that takes the key of a Kafka record without a value, the others being null;
+                     null: such a record is invalid
+
+    The event time is such a number or an ISO 8601 string; if it is absent or null, the Kafka record's
+    timestamp is used.
+    """
+
+    fields: tuple[Field, ...]
+    event_time: str = "timestamp"
+    tombstone: str | None = None
+    event_time_unit: TimeUnit = "ms"
+    event_time_zone: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse, with ValueError, what is no path, no unit and no time zone."""
+        json_path.names_of(self.event_time)
+        if self.event_time_unit not in get_args(TimeUnit):
+            raise ValueError(f"event_time_unit {self.event_time_unit!r} is none of {get_args(TimeUnit)}")
+        if self.event_time_zone is not None:
+            try:
+                ZoneInfo(self.event_time_zone)
+            except (KeyError, OSError, ValueError) as error:
+                raise ValueError(f"event_time_zone {self.event_time_zone!r} is no IANA time zone") from error
+
+    @property
+    def event_time_path(self) -> tuple[str, ...]:
+        """The names that lead to the event time."""
+        return json_path.names_of(self.event_time)
+
+    @property
+    def outermost_names(self) -> tuple[str, ...]:
+        """The fields of the record itself in which everything lies, each once."""
+        paths = (*(field.path for field in self.fields), self.event_time_path)
+        return tuple(dict.fromkeys(path[0] for path in paths))

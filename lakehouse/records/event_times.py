@@ -1,0 +1,157 @@
+"""When an event was: the forms of a time in a record, how each is read, and what can be wrong with it.
+
+A time is of the years up to 9998, and not before the source's earliest one. Every reader can print it, adding
+a window or a lateness still gives an instant, and none falls into another calendar or a local mean time. One
+in the wrong unit is outside, by decades or millennia, and the reason names the unit that it looks like.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.contract import Contract, TimeUnit
+from lakehouse.records import fields
+from lakehouse.records.fields import json_name, misplaced, reason
+from lakehouse.stream import Source
+
+KIND = fields.type_column("event_time")
+NO_TIMESTAMP = -1  # in Kafka's protocol
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
+_MAX_EPOCH_MS = _END_S * 1000 - 1
+_PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_NAMES: dict[TimeUnit, str] = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+_LIKELY_S = (946_684_800, 4_102_444_800)  # 2000 and 2100
+_LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
+_OFFSET = r"(Z|[+-]\d\d:\d\d)"
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
+
+
+def is_kafka_time(ms: Column) -> Column:
+    """Tell whether a Kafka record's timestamp is a time: of an accepted year, and not -1 (none)."""
+    return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
+
+
+def is_proven(number: Column, source: Source) -> Column:
+    """Tell whether a number from Spark's typed parser is a time; null if there is none."""
+    return number.between(*_span(source))
+
+
+def of_number(number: Column, unit: TimeUnit) -> Column:
+    """Return the time of a whole number; parts of a microsecond are cut off."""
+    if unit == "s":
+        return F.timestamp_seconds(number)
+    if unit == "ms":
+        return F.timestamp_millis(number)
+    if unit == "us":
+        return F.timestamp_micros(number)
+    return F.timestamp_micros(F.call_function("div", number - F.pmod(number, F.lit(1000)), F.lit(1000)))
+
+
+def of_record(source: Source) -> Column:
+    """Return the time of a record from its variant, else from Kafka; null if it has none that is accepted."""
+    contract, kind = source.contract, F.col(KIND)
+    stamp = fields.variant_at(contract.event_time_path)
+    is_number, from_number = _from_number(stamp, kind, source)
+    from_text = _from_text(F.try_variant_get(stamp, "$", "string"), contract)
+    first_us, _ = _span_us(source)
+    of_kafka = is_kafka_time(F.unix_millis("_timestamp")) & (F.unix_micros("_timestamp") >= first_us)
+    is_absent = kind.isNull() | (kind == "VOID")
+    if len(contract.event_time_path) > 1:
+        of_kafka = of_kafka & misplaced(contract.event_time_path, "event_time").isNull()
+    return (
+        F.when(is_absent, F.when(of_kafka, F.col("_timestamp")))
+        .when(is_number, from_number)
+        .when((kind == "STRING") & F.unix_micros(from_text).between(*_span_us(source)), from_text)
+    )
+
+
+def reason_of(source: Source) -> Column:
+    """Return the reason why a record has no event time, or null."""
+    contract, kind = source.contract, F.col(KIND)
+    name, forms, bounds = contract.event_time, _forms(contract), _bounds(source)
+    of_form = kind.isin("BIGINT", "STRING") | kind.rlike(fields.BEYOND_LONG)
+    if contract.event_time_unit == "s":
+        of_form = of_form | fields.is_number(kind)
+    outside = F.concat(F.lit(f"{name} must be {forms}, {bounds}"), _hint(contract))
+    of_kafka = F.lit(f"without {name} the Kafka record must have a time {bounds}")
+    wrong = F.concat(F.lit(f"{name} must be {forms}, not "), json_name(kind))
+    absent = reason("bad_timestamp", "event_time", of_kafka)
+    if len(contract.event_time_path) > 1:
+        absent = F.coalesce(misplaced(contract.event_time_path, "event_time"), absent)
+    return F.when(
+        F.col("event_time").isNull(),
+        F.when(of_form, reason("bad_timestamp", "event_time", outside))
+        .when(kind.isNull() | (kind == "VOID"), absent)
+        .otherwise(reason("wrong_type", "event_time", wrong)),
+    )
+
+
+def _span_us(source: Source) -> tuple[int, int]:
+    """Return the first and the last time that is accepted, in microseconds."""
+    first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
+    return max(first, _MIN_EPOCH_MS * 1000), _END_S * 1_000_000 - 1
+
+
+def _span(source: Source) -> tuple[int, int]:
+    """Return the first and the last number that is accepted."""
+    per_second = _PER_SECOND[source.contract.event_time_unit]
+    first_us, _ = _span_us(source)
+    return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
+
+
+def _from_number(stamp: Column, kind: Column, source: Source) -> tuple[Column, Column]:
+    """Return whether there is a number that is accepted, and its time."""
+    unit = source.contract.event_time_unit
+    if unit == "s":  # a fraction is what a double could hold of it
+        number = F.try_variant_get(stamp, "$", "decimal(38,6)")
+        first, last = (F.lit(Decimal(us).scaleb(-6)) for us in _span_us(source))
+        return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
+    number = F.try_variant_get(stamp, "$", "bigint")
+    return (kind == "BIGINT") & number.between(*_span(source)), of_number(number, unit)
+
+
+def _from_text(text: Column, contract: Contract) -> Column:
+    """Return the time that is written in ISO 8601; null if it is none."""
+    is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
+    of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
+    zone = contract.event_time_zone
+    if zone is None:
+        return of_offset
+    whole = F.regexp_replace(F.concat(text, F.lit("Z")), _WITHOUT_SECONDS, "$1:00")
+    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # by the clocks of the zone
+    at = F.to_utc_timestamp(shown, zone)
+    return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
+
+
+def _forms(contract: Contract) -> str:
+    """Say how the contract's event times are written."""
+    unit, zone = contract.event_time_unit, contract.event_time_zone
+    number = f"epoch {_NAMES[unit]} ({'a number' if unit == 's' else 'an integer'})"
+    return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: of {zone})'}"
+
+
+def _bounds(source: Source) -> str:
+    first = _EPOCH + _span_us(source)[0] * _MICROSECOND
+    return f"from {first.isoformat().replace('+00:00', 'Z')} to the year 9998"
+
+
+def _hint(contract: Contract) -> Column:
+    """Name the unit in which a number would be a time from 2000 to 2100; empty for none."""
+    number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
+    likely = F.lit(None).cast("string")
+    for unit, per_second in _PER_SECOND.items():
+        if unit != contract.event_time_unit:
+            first, end = (bound * per_second for bound in _LIKELY_S)
+            likely = F.when(number.between(first, end), F.lit(_NAMES[unit])).otherwise(likely)
+    hint = F.concat(F.lit("; "), number.cast("string"), F.lit(" looks like epoch "), likely)
+    return F.when(F.col(KIND) != "STRING", F.coalesce(hint, F.lit(""))).otherwise("")

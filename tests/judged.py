@@ -1,0 +1,36 @@
+"""Records of one contract, judged in one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.layers import bronze
+from lakehouse.records.validation import judge
+from lakehouse.stream import Contract, Source
+from tests.frames import local_frame
+
+LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
+"""When records land, by default, and their time in Kafka."""
+
+
+def judged(
+    spark: SparkSession,
+    contract: Contract,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    kafka_time: datetime = LANDED,
+    first: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+) -> list[Row]:
+    """Return the records, each a key and a value, as judged rows in their order; times in microseconds."""
+    rows = [
+        (key, value, None, "t", 0, offset, kafka_time, 0, LANDED, None)
+        for offset, (key, value) in enumerate(records)
+    ]
+    found = judge(
+        local_frame(spark, rows, bronze.SCHEMA), Source("t", "t", contract, earliest_event_time=first), None
+    )
+    return found.withColumn("event_time", F.unix_micros("event_time")).orderBy("offset").collect()
