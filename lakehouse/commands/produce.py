@@ -11,9 +11,10 @@ import secrets
 import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from lakehouse.commands.options import grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
@@ -75,7 +76,19 @@ Tombstones = Annotated[
 ]
 HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
 
+_ANY = "STREAM"
+
+
+class _Streams(TyperGroup):
+    """Has a command for every stream: its own for each of lakehouse's, one for all of other packages'."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a stream."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _ANY)
+
+
 app = typer.Typer(
+    cls=_Streams,
     no_args_is_help=True,
     help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
     "--rate R.",
@@ -131,6 +144,13 @@ def sales(*, run: _Run, tombstones: Tombstones = 0.001) -> None:
 def transactions(*, run: _Run, hot_user: HotUser = 0.0) -> None:
     """Send transactions of users to transactions-topic."""
     _send("transactions", run, hot_user=hot_user)
+
+
+@app.command(_ANY)
+@grouped
+def any_stream(*, context: typer.Context, run: _Run) -> None:
+    """Send samples of a stream of another package, made from its contracts."""
+    _send(str(context.info_name), run)
 
 
 def _send(stream: str, run: _Run, **shape: float) -> None:

@@ -32,11 +32,12 @@ from lakehouse.kinds.records import (
     column_of,
     field_of,
     fields_of,
+    message_name_of,
     optional,
     source_of,
     topic_of,
 )
-from lakehouse.messages.layout import Equals, Message, Millis, Payload, Plain, joined_key, key
+from lakehouse.messages.layout import Equals, Message, Millis, Payload, Plain, Value, joined_key, key
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import (
     Comparison,
@@ -99,7 +100,8 @@ def joined_calls(
     pair_key = joined_key(one, other, separator="-")
     call_key = pair_key + key(":", Millis("ts"))
     table, closed = gold or column_of(name), Equals("status", "closed")
-    messages = {payload.name: Payload(payload.column) for payload in payloads}
+    names: dict[str, Value] = {message_name_of(end): Plain(end.column) for end in ends}
+    messages: dict[str, Value] = {message_name_of(one): Payload(one.column) for one in payloads}
     kept = GoldTable(
         name=table,
         comment=f"One row per call: a maximal set of neighbouring events of one {one} and {other}.",
@@ -125,7 +127,7 @@ def joined_calls(
         export=Export(
             topic=topic_of(to, table),
             key=call_key,
-            value=Message({**{end.name: Plain(end.column) for end in ends}, "ts": Millis("ts"), **messages}),
+            value=Message({**names, "ts": Millis("ts"), **messages}),
             partition_by=pair_key,
             export_when=closed,
             tombstone_when=lambda: F.col("was_closed"),

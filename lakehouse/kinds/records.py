@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lakehouse.stream import Contract, Field, FieldType, Rule, Source
+from lakehouse.stream import Contract, Field, FieldType, Rule, Source, TimeUnit
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
@@ -19,12 +19,15 @@ Named = str | Field
 class Records:
     """The records of a topic, but for the fields that a kind has arguments for.
 
-    `also` are further fields, kept in silver. `event_time` is the field with the event time; `rules` are what
-    a clean record must not break. `table` is the name of its bronze and silver tables; null: the stream's.
+    `also` are further fields, kept in silver. `event_time` is the field with the event time, and the two
+    after it are as in a Contract. `rules` are what a clean record must not break. `table` is the name of its
+    bronze and silver tables; null: the stream's.
     """
 
     topic: str
     event_time: str = "timestamp"
+    event_time_unit: TimeUnit = "ms"
+    event_time_zone: str | None = None
     also: tuple[Field, ...] = ()
     rules: Callable[[], tuple[Rule, ...]] = tuple
     table: str | None = None
@@ -40,7 +43,8 @@ def source_of(
 ) -> Source:
     """Return the source of a stream: the fields and rules of its kind, and those that the records add."""
     given = Records(records) if isinstance(records, str) else records
-    contract = Contract((*fields, *given.also), given.event_time, tombstone)
+    time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
+    contract = Contract((*fields, *given.also), *time)
     table = given.table or column_of(stream)
     return Source(given.topic, table, contract, lambda: (*rules(), *given.rules()))
 
@@ -64,6 +68,11 @@ def optional(field: Field) -> Field:
 def column_of(name: str) -> str:
     """Return the column of a JSON name: `serviceId` and `service-id` are service_id."""
     return "_".join(_WORDS.findall(name)).lower()
+
+
+def message_name_of(field: Field) -> str:
+    """Return a field's name in messages: its own, or that of its column if it lies in an object."""
+    return field.path[0] if len(field.path) == 1 else json_name_of(field.column)
 
 
 def json_name_of(column: str) -> str:

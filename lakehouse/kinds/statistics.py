@@ -19,6 +19,7 @@ from lakehouse.kinds.records import (
     field_of,
     fields_of,
     label_of,
+    message_name_of,
     optional,
     source_of,
     topic_of,
@@ -160,7 +161,7 @@ def _table(
             topic=topic_of(table.to, name),
             key=series,
             identity=("windowStart",),
-            value=statistics_message({one.name: one.column for one in fields}),
+            value=statistics_message({message_name_of(one): one.column for one in fields}),
             redis=RedisView(
                 row_key=series + key(":", Millis("window_start")),
                 group=key(Plain(columns[-1])) if len(columns) > 1 else key("all"),

@@ -20,6 +20,7 @@ from lakehouse.kinds.records import (
     fields_of,
     json_name_of,
     label_of,
+    message_name_of,
     source_of,
     topic_of,
 )
@@ -72,7 +73,7 @@ def windowed_sums(
     rules = tuple if signed else lambda: (_positive(amount),)
     source = source_of(name, records, (*keys, amount), rules=rules)
     table = gold or f"{source.table}_{label_of(length_s)}"
-    names = {one.name: one.column for one in keys}
+    names = {message_name_of(one): one.column for one in keys}
     member = joined_key(*names.values()) if len(names) > 1 else key(Plain(keys[0].column))
     kept = GoldTable(
         name=table,

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
-from lakehouse.kinds.records import Named, Records, field_of, source_of, topic_of
+from lakehouse.kinds.records import Named, Records, field_of, message_name_of, source_of, topic_of
 from lakehouse.messages.layout import Constant, Exact, Message, Millis, MillisThen, Plain, joined_key, key
 from lakehouse.stream import (
     Comparison,
@@ -105,7 +105,7 @@ def running_totals(
             topic=topic_of(to, told),
             key=member,
             identity=None,
-            value=Message({keyed.name: Plain(keyed.column), "value": Exact("value")}),
+            value=Message({message_name_of(keyed): Plain(keyed.column), "value": Exact("value")}),
             redis=RedisView(
                 row_key=joined_key(keyed.column, Plain("partition"), Plain("offset")),
                 group=key(group),
@@ -133,7 +133,7 @@ def running_totals(
             key=member,
             value=Message(
                 {
-                    keyed.name: Plain(keyed.column),
+                    message_name_of(keyed): Plain(keyed.column),
                     "total": Exact("total"),
                     "count": Plain("count"),
                     "lastEventTime": Millis("last_event_time"),

@@ -9,13 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox import producing
 from lakehouse.sandbox.producing import SendingProgress, Summary
-from lakehouse.sandbox.samples import Sample, calls, metrics, paced_times, sales, spread_times, transactions
+from lakehouse.sandbox.samples import (
+    Sample,
+    calls,
+    declared,
+    metrics,
+    paced_times,
+    sales,
+    spread_times,
+    transactions,
+)
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
+from lakehouse.streams import choose
 
 _HOUR_S = 3600.0
 
@@ -35,6 +46,20 @@ GENERATORS: Mapping[str, Generator] = {
     "sales": Generator(sales.TOPICS, sales.samples),
     "transactions": Generator(transactions.TOPICS, transactions.samples),
 }
+
+
+def generator_of(name: str, settings: Settings) -> Generator:
+    """Return what makes the samples of a stream; of one of another package, by what it declares.
+
+    Raises SettingsError for an unknown stream.
+    """
+    own = GENERATORS.get(name)
+    if own is not None:
+        return own
+    (stream,) = choose([name], settings)
+    return Generator(
+        tuple(source.topic for source in stream.sources), partial(declared.samples, stream.sources)
+    )
 
 
 @dataclass(frozen=True)
@@ -60,11 +85,11 @@ class Load:
 
     def topics(self, settings: Settings) -> tuple[str, ...]:
         """Return the topics that the events go to."""
-        return tuple(map(settings.topic, GENERATORS[self.stream].topics))
+        return tuple(map(settings.topic, generator_of(self.stream, settings).topics))
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
         """Return the events; raises SettingsError for shares that exceed one in total."""
-        generator = GENERATORS[self.stream]
+        generator = generator_of(self.stream, settings)
         if self.rate is None:
             times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
         else:

@@ -1,0 +1,215 @@
+"""docs/streams.md keeps its word: its package is installed and run, and all layers take what no kind fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from lakehouse import catalog, streams
+from lakehouse.kafka.topics import create_topics
+from lakehouse.layers.step import LAYERS
+from lakehouse.quality.checking import check, make_context
+from lakehouse.quality.subjects import PinnedTables, subjects
+from lakehouse.runtime.runner import RunOptions, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.sandbox.services import Endpoints
+from lakehouse.settings import Settings
+from lakehouse.sinks import row_key
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+from tests import pipeline
+from tests.conftest import MakeSettings
+from tests.page_streams import ROOT, blocks, imported
+from tests.pipeline import Raw
+from tests.processes import BIN, LAKEHOUSE, place
+
+AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The code of the pages, by module."""
+    with imported(tmp_path) as found:
+        yield found
+
+
+def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> None:
+    settings = Settings.model_validate({"streams": "page_payments:PAYMENTS,page_readings:READINGS"})
+    payments, readings = streams.load(settings)
+    (sums,) = payments.gold
+    assert (sums.name, sums.keys, sums.export.topic) == (
+        "payments_5m",
+        ("card_id", "window_start"),
+        "payments-5m",
+    )
+    (source,) = readings.sources
+    columns = {field.column: field.required for field in source.contract.fields}
+    assert columns == {"meter": True, "kwh": True, "tariff": False, "is_manual": False}
+    assert [table.name for table in readings.gold] == ["readings_1h", "readings_1d"]
+    assert modules["page_readings"].READINGS.sources[0].contract.event_time_zone == "Europe/Berlin"
+
+
+@pytest.fixture
+def clicks(modules: dict[str, Any]) -> Stream:
+    """The stream that no kind fits."""
+    stream: Stream = modules["page_clicks"].CLICKS
+    return stream
+
+
+def click(page: object, at_ms: int = AT_MS) -> Raw:
+    return Raw(json.dumps({"page": page, "userId": "u", "timestamp": at_ms}).encode())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nameless")
+@pytest.mark.soak
+def test_the_stream_of_the_page_goes_through_all_layers(
+    spark: SparkSession, make_settings: MakeSettings, clicks: Stream, modules: dict[str, Any]
+) -> None:
+    suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
+    topics = {topic: topic + suffix for topic in clicks.topics}
+    settings = make_settings(topics=topics, streams=("page_clicks:CLICKS",))
+    assert streams.choose(["clicks"], settings) == (clicks,)
+
+    for records in (
+        [click("/a"), click("/b"), click("/a", AT_MS + 1), click("no path"), click(None), Raw(b"{")],
+        [click("/a")],
+    ):
+        pipeline.send(settings, records, source=clicks.sources[0])
+        run(
+            Lake(spark, settings.lake),
+            streams.choose(["clicks"], settings),
+            LAYERS,
+            settings,
+            RunOptions(AVAILABLE_NOW),
+        )
+
+    catalog.register(Lake(spark, settings.lake), streams.load(settings))
+    start_ms = AT_MS - AT_MS % 300_000
+    rows = catalog.ask(
+        spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9
+    ).rows
+    assert [tuple(row) for row in rows] == [
+        ("/a", start_ms, 2),
+        ("/a", start_ms + 300_000, 1),
+        ("/b", start_ms, 1),
+    ]
+    dead = catalog.ask(
+        spark,
+        "SELECT stream, reason.rule, reason.column FROM silver.dead_letters "
+        "LATERAL VIEW explode(reasons) AS reason ORDER BY ALL",
+        limit=9,
+    ).rows
+    assert [tuple(row) for row in dead] == [
+        ("clicks", "not_a_path", "page"),
+        ("clicks", "not_json", None),
+        ("clicks", "null_field", "page"),
+    ]
+    last = {}
+    for message in pipeline.read_topic(settings.kafka_bootstrap_servers, settings.topic("page-views-5m")):
+        value = json.loads(message.value)
+        last[message.key.decode(), value["windowStart"]] = value["count"]
+    assert last == {("/a", start_ms): 2, ("/a", start_ms + 300_000): 1, ("/b", start_ms): 1}
+    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+        row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
+        assert json.loads(str(row))["count"] == 2
+
+    every = subjects(streams.load(settings))
+    (views,) = [one for one in every if one.name == "gold.page_views_5m"]
+    report = check(
+        views,
+        modules["page_suite"].suite(),
+        PinnedTables(Lake(spark, settings.lake), every, settings, utc_now()),
+        make_context(),
+    )
+    assert report.rows == 3
+    assert [one.expectation for one in report.findings if not one.success] == ["there are rows of lately"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip has installed the package of the page."""
+    directory = tmp_path_factory.mktemp("shop")
+    source, target = directory / "source", directory / "installed"
+    (source / "shop").mkdir(parents=True)
+    (source / "pyproject.toml").write_text(blocks("docs/streams.md", "toml")[0], encoding="utf-8")
+    (source / "shop" / "__init__.py").touch()
+    (source / "shop" / "streams.py").write_text(blocks("docs/streams.md", "python")[0], encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    options = ["--no-deps", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([*pip, *options, str(source)], check=True)
+    return target
+
+
+@pytest.mark.soak
+def test_the_package_of_the_page_is_installed_and_run_by_every_command(
+    installed: Path, services: Endpoints, tmp_path: Path
+) -> None:
+    with place(tmp_path, services, database=10) as here:
+        topics = {name: f"{name}-{here.suffix}" for name in ("card-payments", "payments-5m")}
+        create_topics(services.access, dict.fromkeys(topics.values(), 2))
+        environment = {
+            **here.environment,
+            "PYTHONPATH": f"{here.environment['PYTHONPATH']}{os.pathsep}{installed}",
+            "LAKEHOUSE_TOPICS": json.dumps({**here.topics, **topics}),
+        }
+
+        def lakehouse(*words: str, code: int = 0) -> str:
+            done = subprocess.run(
+                [LAKEHOUSE, *words],
+                env=environment,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=500,
+                check=False,
+            )
+            assert done.returncode == code, done.stdout + done.stderr
+            return done.stdout
+
+        only = ("--stream", "payments")
+        lakehouse("produce", "payments", "--events", "1000", "--malformed", "0.01", "--seed", "1")
+        lakehouse("run", "all", *only, "--trigger", "available-now")
+        query = "SELECT count(*) AS windows, sum(count) AS payments FROM gold.payments_5m"
+        (row,) = json.loads(lakehouse("sql", query, "--format", "json"))
+        assert row["payments"] == 990
+        letters = json.loads(lakehouse("dead-letters", "list", *only, "--format", "json"))
+        assert sum(one["count"] for one in letters["counts"]) >= 10
+        audit = lakehouse("audit", *only)
+        assert "card-payments" in audit
+        checked = lakehouse("expect", "silver.payments", "gold.payments_5m", "bronze.payments")
+        assert "gold.payments_5m" in checked
+        states = json.loads(lakehouse("status", *only, "--format", "json"))
+        assert "payments" in json.dumps(states)
+        rebuilt = lakehouse("rebuild", "gold", *only)
+        assert rebuilt
+        job = subprocess.run(
+            [str(BIN / "python"), "jobs/gold.py", *only, "--trigger", "available-now"],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert job.returncode == 0, job.stdout + job.stderr
+        last = {
+            (one.key, json.loads(one.value)["windowStart"]): json.loads(one.value)["count"]
+            for one in pipeline.read_topic(services.kafka, topics["payments-5m"])
+        }
+        assert len(last) == row["windows"]
+        assert sum(last.values()) == 990
+
+        # Without the package on the path, its tables are left alone and no command knows it.
+        environment["PYTHONPATH"] = here.environment["PYTHONPATH"]
+        environment["LAKEHOUSE_TOPICS"] = json.dumps(here.topics)
+        lakehouse("run", "all", *only, "--trigger", "available-now", code=2)
