@@ -2,8 +2,9 @@
 
     LakehouseError
     ├── SettingsError         a setting is unknown, malformed or contradicts another
-    ├── ServiceError          a broker or Redis could not be started, reached or stopped
-    │   └── AccessDeniedError a broker denies a right to this application
+    ├── ServiceError          a broker or another store could not be started, reached or stopped
+    │   ├── AccessDeniedError a broker denies a right to this application
+    │   └── SinkTroubleError  a store that rows are sent to does not take them
     ├── ProduceError          events could not be delivered to a topic
     ├── VersionError          Spark or Delta lacks what this code needs of it
     ├── TableError            a Delta table is missing, or not what the stream declares
@@ -37,11 +38,15 @@ class SettingsError(LakehouseError):
 
 
 class ServiceError(LakehouseError):
-    """A broker or Redis could not be started, reached or stopped."""
+    """A broker or another store could not be started, reached or stopped."""
 
 
 class AccessDeniedError(ServiceError):
     """A broker denies a right to this application: it names the user, the operation and the resource."""
+
+
+class SinkTroubleError(ServiceError):
+    """A store that rows are sent to is out of reach, or full, or refuses what it is asked."""
 
 
 class ProduceError(LakehouseError):

@@ -130,9 +130,9 @@ class RedisView:
 
 @dataclass(frozen=True)
 class Export:
-    """How a gold row is exported: as a message to a topic, and to Redis.
+    """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
 
-    topic           where messages go; null: to Redis only
+    topic           where messages go; null: to no topic
     key             the message's key
     value           the message, JSON
     redis           the layout in Redis
@@ -141,6 +141,7 @@ class Export:
                     is not told of
     export_when     which of the new and changed rows are sent
     tombstone_when  which of the deleted rows are sent, as tombstones
+    sinks           the stores that get the rows, by name; null: every one that is configured
     """
 
     topic: str | None
@@ -151,6 +152,7 @@ class Export:
     identity: tuple[str, ...] | None = ()
     export_when: Callable[[], Column] = lambda: F.lit(True)
     tombstone_when: Callable[[], Column] = lambda: F.lit(True)
+    sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
         """Return the key of a deleted row's message, which is the row's alone.

@@ -1,4 +1,4 @@
-"""What lies around a run: Kafka with its topics, and Redis; what is missing there, and what may harm rows."""
+"""What lies around a run: Kafka with its topics, other stores; what is missing, and what may harm rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.layers.step import LayerName
 from lakehouse.settings import Settings
-from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
+from lakehouse.sinks import registry
 from lakehouse.stream import Stream
 
 _FEW_WAITING = 200_000  # records of all topics
 
 
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
-    """Raise ServiceError if the layers need Kafka or Redis and it is away; create missing topics.
+    """Raise ServiceError if the layers need Kafka or another store and it is away; create missing topics.
 
     Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
     """
@@ -29,7 +29,8 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
         except AccessDeniedError as error:
             denied.append(str(error))
     if "export" in layers:
-        require_redis(settings.redis_url.get_secret_value())
+        for kind in registry.used(settings):
+            kind.require(settings)
     return denied
 
 
@@ -40,13 +41,13 @@ def warn_of_services(
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Tell what the broker denies, and of a Kafka or Redis that works but may lose or delay rows."""
+    """Tell what the broker denies, and of a Kafka or another store that works but may lose or delay rows."""
     for reason in denied:
         notice(reason)
     if "bronze" in layers:
         _warn_of_unlimited_topics(settings, streams, notice)
     if "export" in layers:
-        for doubt in doubts_of_redis(settings.redis_url.get_secret_value()):
+        for doubt in (doubt for kind in registry.used(settings) for doubt in kind.doubts(settings)):
             notice(doubt)
 
 

@@ -1,6 +1,7 @@
 """The audit: nothing lost, nothing twice, from Kafka to Kafka; everything is compared row by row.
 
-    Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka, Redis
+    Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka
+                                                                                └─ stores
 
 It can run alongside the streams: it compares consistent versions (`lakehouse.progress.cuts`) and does
 not report in-flight rows. It reads everything and writes nothing.
@@ -25,10 +26,11 @@ from lakehouse.audit.exports import check_topic
 from lakehouse.audit.files import check_files
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
-from lakehouse.audit.redis import check_redis
 from lakehouse.audit.report import Check, Compared, Difference, Report
+from lakehouse.audit.stores import check_store
 from lakehouse.errors import AccessDeniedError, TableError
 from lakehouse.settings import Settings
+from lakehouse.sinks.registry import used_by
 from lakehouse.spark.execution import are_few, executing_for
 from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Stream
@@ -52,7 +54,7 @@ def audit(
 
     Tables that do not exist yet are left out. A table that is refused, as one that is damaged, is a
     difference; what needs it is left out. If all are small, two streams are compared concurrently, and
-    `on_check` is called from both threads. Raises ServiceError if Kafka or Redis is out of reach.
+    `on_check` is called from both threads. Raises ServiceError if Kafka or another store is out of reach.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
 
@@ -105,7 +107,9 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
                 topic = settings.topic(one.export.topic)
                 look = partial(check_topic, lake, stream, one, topic, access)
                 yield about("exported", f"gold.{one.name}"), look
-            yield about("redis", f"gold.{one.name}"), partial(check_redis, lake, stream, one, settings, now)
+            for kind in used_by(one, settings):
+                look = partial(check_store, lake, stream, one, kind, settings=settings, now=now)
+                yield about(kind.name, f"gold.{one.name}"), look
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:

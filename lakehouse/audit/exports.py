@@ -23,10 +23,10 @@ from lakehouse.audit.whole_topic import WholeTopic
 from lakehouse.copies import marker as markers
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
-from lakehouse.layers.outgoing import message_of
 from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
 from lakehouse.sinks import progress_group, read_progress
+from lakehouse.sinks.outgoing import message_of
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, Position, Progress

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import PositionError
 from lakehouse.progress import parts
 from lakehouse.progress.parts import Part
-from lakehouse.spark.execution import by_reference
+from lakehouse.sinks.outgoing import as_inserted
 from lakehouse.tables import Position, Progress
 
 
@@ -86,7 +84,7 @@ class ChangeReading:
             return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
         version = part.first.version
         at = tables.committed_at(self._spark, self._path, version)
-        return _as_inserted(part.frame(self._spark, self._path), version, at)
+        return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
         """Return what can still be told of all changes from a part on; null if none has lost a file.
@@ -105,7 +103,7 @@ class ChangeReading:
         if lost is None:
             return None
         rows = tables.read_files(spark, path, parts.files_since(spark, path, first, end - 1))
-        feed = _as_inserted(rows, lost, tables.committed_at(spark, path, end - 1))
+        feed = as_inserted(rows, lost, tables.committed_at(spark, path, end - 1))
         if lost + 1 < end:
             feed = feed.unionByName(tables.read_changes(spark, path, lost + 1, end - 1))
         return Rest(Part(first, Position(end)), feed, lost)
@@ -117,15 +115,3 @@ class ChangeReading:
     def advance(self, position: Position) -> None:
         """Go on from a position."""
         self.position, self._ahead = position, None
-
-
-def _as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
-    """Return rows of the table as the changes of a commit that inserted them."""
-    by = F.col(rows.columns[0])
-    return rows.withColumns(
-        {
-            "_change_type": F.lit("insert"),
-            "_commit_version": by_reference(F.lit(version).cast("long"), by),
-            "_commit_timestamp": by_reference(F.lit(at), by),
-        }
-    )

@@ -1,4 +1,4 @@
-"""Where an export goes on, by what Kafka's groups and the note in the lake say."""
+"""Where an export goes on, by what its lead and the note in the lake say."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from lakehouse.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """How far a table has been sent (null: not at all), up to where what comes next ends, and Redis's state.
+    """How far a table has been sent (null: not at all), where what comes next ends, and what sinks lack.
 
     `ahead` is where a micro-batch ends that was killed, or has to be sent as a whole; null for anywhere.
+    `behind` are the sinks that lack rows, by name; null: each of them may.
     """
 
     progress: Progress | None
     ahead: Position | None
-    is_redis_behind: bool
+    behind: frozenset[str] | None
+
+    def is_behind(self, sink: str) -> bool:
+        """Tell whether a sink may lack rows that were sent."""
+        return self.behind is None or sink in self.behind
 
 
 @dataclass(frozen=True)
 class Noted:
     """What says how far the table at a path has been sent to a topic, null for none.
 
-    `here` is the note in the lake, `there` that of Kafka's group; `sliced` is the last micro-batch of which
-    slices were sent.
+    `there` is what the topic's progress says, `sliced` the last micro-batch of which slices were sent.
     """
 
     spark: SparkSession
@@ -46,9 +50,9 @@ class Noted:
     def begun(self, permitted: Permitted) -> Begun:
         """Return where the export goes on.
 
-        If only Kafka knows, Redis may lack the last micro-batch, and is filled again. Raises PositionError if
-        rows of another table were sent, unless sending everything again is allowed, or of the lake that this
-        one is a copy of, unless it is being adopted.
+        If only the topic's progress knows, other sinks may lack the last micro-batch, and are filled again.
+        Raises PositionError if rows of another table were sent, unless sending everything again is allowed,
+        or of the lake that this one is a copy of, unless it is being adopted.
         """
         mine, there = tables.sent_as(self.spark, self.path), self.there
         here = sent.noted(self.spark, self.path, self.topic)
@@ -61,9 +65,8 @@ class Noted:
         if known is not None and known.table != mine:
             return self._adopted(mine, known, adopts=permitted.adopts)
         here = here if here is not None and here.table == mine else None
-        is_behind = (here is None and there is not None) or sent.is_redis_behind(
-            self.spark, self.path, self.topic
-        )
+        is_lost = here is None and there is not None
+        behind = None if is_lost else sent.behind(self.spark, self.path, self.topic)
         if here is None or there is None:
             position, ahead = here or there, None
         else:
@@ -75,24 +78,24 @@ class Noted:
             and (position is None or position.position.is_before(sliced.after))
         ):
             # Some slices of that micro-batch were sent. What lies before it was sent, or is no rows.
-            return Begun(Progress(mine, sliced.before), sliced.after, is_behind)
-        return Begun(position, ahead, is_behind)
+            return Begun(Progress(mine, sliced.before), sliced.after, behind)
+        return Begun(position, ahead, behind)
 
     def _adopted(self, mine: str, known: Progress, *, adopts: bool) -> Begun:
         """Return where a copy goes on: behind what both lakes have, up to now, as one micro-batch.
 
         The original may have sent later states of its rows than the copy's first versions have. Its rows in
-        Redis have the original's versions. So that gets all of them again, as those of a new generation.
+        other stores have the original's versions. So these get all of them again, of a new generation.
         """
         if not adopts:
             raise self._of_another_lake(mine, known)
         sliced = self._sliced(mine)
         if sliced is not None:  # by an attempt that was killed
-            return Begun(Progress(mine, sliced.before), sliced.after, is_redis_behind=True)
+            return Begun(Progress(mine, sliced.before), sliced.after, behind=None)
         both = both_have(mine, known.table)
         first = known.position if known.position.is_before(both) else both
         end = Position(tables.version_of(self.spark, self.path) + 1)
-        return Begun(Progress(mine, first), end, is_redis_behind=True)
+        return Begun(Progress(mine, first), end, behind=None)
 
     def _sliced(self, mine: str) -> Span | None:
         return self.sliced if self.sliced is not None and self.sliced.table == mine else None

@@ -51,7 +51,7 @@ class Permitted:
 class BatchResult:
     """What one micro-batch did: rows read, and rows written, by kind.
 
-    `seconds` is how long an export's writes took, by store: kafka and redis.
+    `seconds` is how long an export's writes took, by the name of the store.
     """
 
     rows: int

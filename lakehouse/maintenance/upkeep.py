@@ -3,7 +3,7 @@
 Each table is one step: rows that are too old leave (`lakehouse.maintenance.retention`), OPTIMIZE merges small
 files where many have gathered, VACUUM, and the clean-up of the log.
 What a reader still needs stays, however old it is: versions that a layer has not read, and the change feed
-from which Redis is filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
+from which sinks are filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.runtime.schedule import Alone
 from lakehouse.settings import Settings
+from lakehouse.sinks import registry
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, TableSpec, leases, upkeep
 from lakehouse.tables.upkeep import Size
@@ -241,4 +242,5 @@ class Keeper:
 
     @property
     def _feed_kept_for(self) -> timedelta:
-        return timedelta(seconds=self._settings.redis_ttl_s) + _MARGIN
+        spans = (kind.reads_back(self._settings) for kind in registry.used(self._settings))
+        return max(spans, default=timedelta(0)) + _MARGIN

@@ -1,16 +1,17 @@
 """How far the export of a gold table has come, noted in the lake.
 
-An export's rows go to Kafka in a transaction that notes the position as well, and then to Redis. This note is
-written after both: the next micro-batch begins there. Where Kafka's is ahead of it, a micro-batch was killed
-between the two. The note is also what is left when Kafka has dropped the progress of a consumer group that
-was idle for a week, and all there is of a table without a topic. If Redis was away or full and did not get
-what Kafka has, the note says so, and Redis is filled again. It is a small file in the table's directory, one
-per topic, which is gone with the table.
+An export's rows go to a topic in a transaction that notes the position as well, and then to other stores.
+This note is written after all of them: the next micro-batch begins there. Where the topic's is ahead of it, a
+micro-batch was killed between the two. The note is also what is left when the broker has dropped the progress
+of a consumer group that was idle for a week, and all there is of a table without a topic. If a store was away
+or full and did not get what the topic has, the note says so, and it is filled again. It is a small file in
+the table's directory, one per topic, which is gone with the table.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,19 +20,19 @@ from lakehouse.spark import storage
 from lakehouse.tables.specs import Position, Progress
 
 _DIRECTORY = "_lakehouse_export"  # VACUUM skips what begins with an underscore
-_NO_TOPIC = "redis"
-_BEHIND = "redis_is_behind"
+_NO_TOPIC = "redis"  # where there is no topic, for lakes that have such notes
+_IS_BEHIND = "_is_behind"
 
 
 def note(
-    spark: SparkSession, path: str, topic: str | None, progress: Progress, *, is_redis_behind: bool = False
+    spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
 ) -> None:
-    """Note how far the table at the path has been sent, and whether Redis lacks rows of that.
+    """Note how far the table at the path has been sent, and which sinks lack rows of that, by name.
 
     Replaces the note before.
     """
-    text = {"table": progress.table, "version": progress.position.version, "files": progress.position.files}
-    text |= {_BEHIND: True} if is_redis_behind else {}
+    position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
+    text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
     storage.write_text(spark, file_of(path, topic), json.dumps(text))
 
 
@@ -41,10 +42,18 @@ def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
     return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
 
 
-def is_redis_behind(spark: SparkSession, path: str, topic: str | None) -> bool:
-    """Tell whether the note says that Redis lacks rows."""
+def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
+    """Return which sinks lack rows by the note, by name."""
     file = file_of(path, topic)
-    return storage.exists(spark, file) and f'"{_BEHIND}": true' in storage.read_text(spark, file)
+    if not storage.exists(spark, file):
+        return frozenset()
+    try:
+        found = json.loads(storage.read_text(spark, file))
+    except ValueError:  # cut off, as by a power failure
+        return frozenset()
+    if not isinstance(found, dict):
+        return frozenset()
+    return frozenset(name.removesuffix(_IS_BEHIND) for name in found if name.endswith(_IS_BEHIND))
 
 
 def progress_in(text: str) -> Progress | None:

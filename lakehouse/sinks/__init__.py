@@ -1,7 +1,7 @@
-"""Where gold rows are sent: a Kafka topic, transactionally, and Redis, where old never overwrites new.
+"""Where gold rows are sent: the stores of `registry`, behind the port that `port` describes.
 
-A change is a row's newest state in a micro-batch of gold's change feed. Both sinks take a micro-batch's
-changes as a whole, and may be given the same micro-batch again.
+A change is a row's newest state in a micro-batch of gold's change feed. A sink takes a micro-batch's changes
+as a whole, and may be given the same micro-batch again.
 """
 
 from lakehouse.sinks.change import Change, Span
@@ -20,7 +20,6 @@ from lakehouse.sinks.redis import (
 )
 from lakehouse.sinks.redis_client import RedisTroubleError
 from lakehouse.sinks.sizes import TooLarge
-from lakehouse.sinks.slices import Sent
 
 __all__ = [
     "Change",
@@ -28,7 +27,6 @@ __all__ = [
     "Put",
     "RedisSink",
     "RedisTroubleError",
-    "Sent",
     "Span",
     "TooLarge",
     "as_stored",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from lakehouse.sinks.transactional import Reached
 from lakehouse.tables import Position
@@ -14,10 +15,11 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row as it is sent: Kafka key, JSON (null: deleted), version, and its places in Redis.
+    """A gold row as it is sent: the message's key, JSON (null: deleted), version, and its place in a cache.
 
     Rows of the same `partition_by` go to one partition, that of a record with this key; null: of the key
-    itself. One that is `for_redis` alone is not told to the topic.
+    itself. One without a `has_message` is not told to a topic. `own` is what the row is in stores that take
+    no message, by the name of the sink.
     """
 
     key: str
@@ -28,7 +30,8 @@ class Change:
     member: str
     order: int
     partition_by: str | None = None
-    for_redis: bool = False
+    has_message: bool = True
+    own: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

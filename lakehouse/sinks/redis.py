@@ -39,10 +39,6 @@ class Put:
     rows: int = 0
     open: frozenset[tuple[str, str]] = frozenset()
 
-    def __add__(self, other: Put) -> Put:
-        """Return the sum of both, for changes that share no member."""
-        return Put(self.rows + other.rows, self.open | other.open)
-
 
 class RedisSink:
     """Writes rows to Redis with a time to live; only a newer version replaces a row.
@@ -81,13 +77,15 @@ class RedisSink:
         self._rows_move = rows_move
         self._place = ""
 
-    def write(self, changes: Iterable[Change], *, are_all: bool = False) -> Put:
+    def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
         """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
 
         With `are_all`, these are all rows of their members, which are then closed: their latest row is known.
-        Raises RedisTroubleError if Redis stays out of reach, or takes no more; it may have some of them.
+        `after` is the result of the rows before them, which is added. Raises RedisTroubleError if Redis stays
+        out of reach, or takes no more; it may have some of them.
         """
-        written, open_ = 0, set[tuple[str, str]]()
+        before = after or Put()
+        written, open_ = before.rows, set(before.open)
         remaining = iter(changes)
         while chunk := next_chunk(remaining, CALL_ROWS):
             with reported():

@@ -22,7 +22,7 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from lakehouse.errors import ServiceError
+from lakehouse.errors import ServiceError, SinkTroubleError
 from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
 
 _SENTINEL_TIMEOUT_S = 2.0
@@ -35,7 +35,7 @@ _CLUSTER = (
 _REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
 
 
-class RedisTroubleError(ServiceError):
+class RedisTroubleError(SinkTroubleError):
     """Redis is out of reach, or full, or refuses what it is asked."""
 
 

@@ -41,7 +41,7 @@ class Weighed:
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
     """Split the changes that go to the topic by whether their records exceed its limit."""
     fitting, refused = [], []
-    for change in [change for change in changes if not change.for_redis]:
+    for change in [change for change in changes if change.has_message]:
         found = _too_large(change, limit_bytes)
         if found is None:
             fitting.append(change)

@@ -2,8 +2,8 @@
 
 The broker aborts a transaction that is open for too long. With all rows of a micro-batch in one, it takes
 longer the more rows there are and the busier the machine is; it could be aborted in every retry, for ever. So
-a large micro-batch is sent in slices of bounded size, each a transaction with its progress; then Redis gets
-the slice. The rows are never all in memory.
+a large micro-batch is sent in slices of bounded size, each a transaction with its progress; then other stores
+get the slice. The rows are never all in memory.
 
 A retry skips the slices that were done. For that its rows have to come in the same order. They do: the
 progress of the slices says from where to where the micro-batch reads the change feed, and its rows are
@@ -14,75 +14,22 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from lakehouse.errors import PositionError
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
-from lakehouse.sinks.redis import Put
-from lakehouse.sinks.sizes import TooLarge, weigh
+from lakehouse.sinks.port import Slice
+from lakehouse.sinks.sizes import weigh
 from lakehouse.sinks.transactional import Reached
 from lakehouse.tables import Position
 
-SLICED_FROM_ROWS = 50_000
-SLICED_FROM_BYTES = 32 << 20
 SLICE_ROWS = 20_000
-_T = TypeVar("_T")
-
-
-class Stopwatch:
-    """Adds up the seconds of writing to one store, while rows pass to another. For one thread at a time."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of the block."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds += time.monotonic() - started
-
-    def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items and count the time that it takes to produce each."""
-        remaining = iter(items)
-        while True:
-            with self.running():
-                try:
-                    item = next(remaining)
-                except StopIteration:
-                    return
-            yield item
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What became of rows: their number, and those sent to Kafka, put in Redis, or too large."""
-
-    rows: int = 0
-    sent: int = 0
-    put: Put = field(default_factory=Put)
-    refused: tuple[TooLarge, ...] = ()
-    kafka_s: float = 0.0
-    redis_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Rows that are done with Kafka: how many were sent just now, and which the topic refuses."""
-
-    changes: list[Change]
-    sent: int = 0
-    refused: tuple[TooLarge, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,43 +135,3 @@ def _as_json(span: Span) -> dict[str, Any]:
 
 def _from_json(said: Mapping[str, Any]) -> Span:
     return Span(said["table"], Position(*said["before"]), Position(*said["after"]))
-
-
-def send_in_slices(
-    changes: Iterator[Change],
-    kafka: SlicedSink | None,
-    put: Callable[[Iterable[Change]], Put],
-    span: Span,
-    *,
-    slice_rows: int,
-) -> Sent:
-    """Send the changes in order, each slice to Kafka (null: to Redis only) and then to Redis by `put`.
-
-    What `put` leaves, Kafka gets even so. Raises ServiceError if a slice failed; earlier ones have been sent,
-    which a second call detects.
-    """
-    rows, sent, refused = 0, 0, list[TooLarge]()
-    reading, sending, all_ = Stopwatch(), Stopwatch(), Stopwatch()
-    changes = reading.over(changes)
-
-    def gone(slices: Iterable[Slice]) -> Iterator[Change]:
-        """Yield the rows that are done with Kafka; those of a slice once it is."""
-        nonlocal rows, sent
-        for one in slices:
-            rows += len(one.changes)
-            sent += one.sent
-            refused.extend(one.refused)
-            yield from one.changes
-
-    if kafka is None:
-        slices: Iterator[Slice] = map(Slice, iter(lambda: next_chunk(changes, slice_rows), []))
-    else:
-        slices = kafka.send(changes, span)
-    with all_.running():
-        sent_ones = gone(sending.over(slices))
-        found = put(sent_ones)
-        for _ in sent_ones:
-            """Redis takes no more."""
-    # Rows are read while others are sent, and sent while others are put.
-    kafka_s = 0.0 if kafka is None else sending.seconds - reading.seconds
-    return Sent(rows, sent, found, tuple(refused), kafka_s, all_.seconds - sending.seconds)

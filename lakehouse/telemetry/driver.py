@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from lakehouse.runtime.watch import Watch
+from lakehouse.sinks.registry import labels
 from lakehouse.stream import Stream
 from lakehouse.telemetry.queries import query_of, streams_by_query
 from lakehouse.telemetry.server import Readiness
@@ -47,10 +48,10 @@ class DriverMetrics(Watch):
         self._stores = {
             store: self._histogram(
                 f"{store}_write_seconds",
-                f"Time that micro-batches took to write to {store.capitalize()}.",
+                f"Time that micro-batches took to write to {label}.",
                 _QUERY,
             )
-            for store in ("kafka", "redis")
+            for store, label in labels().items()
         }
 
     def on_batch(self, done: BatchDone) -> None:

@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.redis import check_redis
+from lakehouse.audit.stores import check_store
 from lakehouse.layers import gold
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
+from lakehouse.sinks import to_redis
 from lakehouse.tables import Lake
 from tests.conftest import MakeSettings
 from tests.frames import local_frame
@@ -55,7 +56,7 @@ def exported(spark: SparkSession, make_settings: MakeSettings) -> tuple[Lake, Se
 
 
 def differences(lake: Lake, settings: Settings) -> list[str]:
-    (check,) = check_redis(lake, CALLS, CALL_RECORDS, settings, datetime.now(UTC))
+    (check,) = check_store(lake, CALLS, CALL_RECORDS, to_redis.KIND, settings=settings, now=datetime.now(UTC))
     assert check.differences == len(check.examples)
     return [one.what for one in check.examples]
 

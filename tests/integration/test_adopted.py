@@ -139,8 +139,8 @@ def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved:
 def test_an_adopting_export_that_is_killed_between_slices_goes_on_with_the_next_one(
     moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_layer, "SLICED_FROM_ROWS", 1)
-    monkeypatch.setattr(export_layer, "SLICE_ROWS", 1)
+    monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 1)
+    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 1)
     moved.adopt()
     send, slices = SlicedSink.send, 0
 

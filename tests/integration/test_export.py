@@ -30,20 +30,20 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
-from lakehouse.audit.redis import check_redis
+from lakehouse.audit.stores import check_store
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
-from lakehouse.layers.outgoing import newest_since
 from lakehouse.layers.step import Allow, Permitted, Step
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from lakehouse.sinks import RedisTroubleError
+from lakehouse.sinks import RedisTroubleError, to_redis
+from lakehouse.sinks.outgoing import newest_since
 from lakehouse.sinks.transactional import Transactions
 from lakehouse.tables import DELETED, Lake
 from tests import redis_databases, redis_servers
@@ -147,7 +147,9 @@ class Export:
 
     def audited(self) -> list[Check]:
         """What the audit says of the topic, and of Redis."""
-        redis_ = check_redis(self.lake, METRICS, METRICS_1M, self.settings, utc_now())
+        redis_ = check_store(
+            self.lake, METRICS, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
+        )
         return [*self.audited_topic(), *redis_]
 
     def audited_topic(self) -> list[Check]:
@@ -239,7 +241,9 @@ class Export:
 
     def checked(self) -> Check:
         """What the audit says of Redis."""
-        (check,) = check_redis(self.lake, ONE_TABLE, METRICS_1M, self.settings, utc_now())
+        (check,) = check_store(
+            self.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=self.settings, now=utc_now()
+        )
         return check
 
     @contextmanager
@@ -346,7 +350,9 @@ def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(expor
     assert [batch.result.rows for batch in export.run()] == [1]
 
     def looked() -> tuple[int, int]:
-        (check,) = check_redis(export.lake, ONE_TABLE, METRICS_1M, export.settings, utc_now())
+        (check,) = check_store(
+            export.lake, ONE_TABLE, METRICS_1M, to_redis.KIND, settings=export.settings, now=utc_now()
+        )
         return check.compared, check.differences
 
     assert list(export.in_redis()) == [State("auth", 0).row_key]
@@ -656,8 +662,8 @@ def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(exp
 @pytest.fixture
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send micro-batches of four rows and more in slices of two."""
-    monkeypatch.setattr(export_layer, "SLICED_FROM_ROWS", 4)
-    monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
+    monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 4)
+    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
 
 
 @pytest.mark.soak
@@ -760,8 +766,8 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
 
 
 def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_layer, "SLICED_FROM_BYTES", 1_000)
-    monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
+    monkeypatch.setattr(export_layer, "LARGE_FROM_BYTES", 1_000)
+    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
     transactions, commit = list[Transactions](), Transactions.commit
 
     def counting(producer: Transactions, *records: Any) -> None:
@@ -802,8 +808,8 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows take far longer; the broker looks for expired ones every ten seconds."""
-    monkeypatch.setattr(export_layer, "TRANSACTION_TIMEOUT_S", 5)
-    monkeypatch.setattr(export_layer, "SLICE_ROWS", 5_000)
+    monkeypatch.setattr("lakehouse.sinks.to_kafka.TRANSACTION_TIMEOUT_S", 5)
+    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 5_000)
     named = F.concat(F.lit("service "), F.col("id") % 5000)
     start = F.timestamp_micros(
         F.lit(int(START.timestamp()) * 1_000_000) + F.floor(F.col("id") / 5000) * 60_000_000
@@ -865,7 +871,7 @@ def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
         assert not step.ticker.is_due(now)
         export.flush()
         assert not step.ticker.is_due(now), "it has looked just now"
-        monkeypatch.setattr("lakehouse.layers.export._LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr("lakehouse.sinks.to_redis._LOOK_EVERY_S", 0.0)
         assert step.ticker.is_due(now - timedelta(hours=1))
 
 

@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.audit import Check
 from lakehouse.audit.exports import check_topic
-from lakehouse.audit.redis import check_redis
+from lakehouse.audit.stores import check_store
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
+from lakehouse.sinks import to_redis
 from lakehouse.tables import Lake
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
@@ -70,7 +71,9 @@ def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
 
     def looked() -> tuple[Check, Check]:
         (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings.kafka)
-        (put,) = check_redis(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, settings, utc_now())
+        (put,) = check_store(
+            lake, TRANSACTIONS, USER_TRANSACTIONS_5M, to_redis.KIND, settings=settings, now=utc_now()
+        )
         return sent, put
 
     topic, gold = settings.topic("aggregated-transactions"), pipeline.path_of(settings, GOLD)

@@ -26,12 +26,12 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.layers.outgoing import filter_newest
 from lakehouse.maintenance.fold_state import clear_state
 from lakehouse.records.dead_letters import Selection
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
 from lakehouse.settings import Settings
+from lakehouse.sinks.outgoing import filter_newest
 from lakehouse.spark import storage
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.tables import Lake

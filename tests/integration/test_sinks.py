@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any, overload
 
@@ -28,13 +28,13 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
     Change,
     KafkaSink,
-    Put,
     RedisSink,
     Span,
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
+from lakehouse.sinks.port import Slice
 from lakehouse.sinks.redis import CALL_ROWS
-from lakehouse.sinks.slices import Slice, SlicedSink, last_sliced, send_in_slices
+from lakehouse.sinks.slices import SlicedSink, last_sliced
 from lakehouse.sinks.transactional import FencedError, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
 from tests import redis_databases, redis_servers
@@ -305,21 +305,6 @@ def test_a_crash_between_two_slices_is_made_good_exactly_once(
     assert by_key(committed(services, topic)) == by_key([(row.key, row.value) for row in rows])
     assert sent(make_sliced().send(rows, FIRST)) == [0, 0, 0]
     assert sent(make_sliced().send(changes(("key 0", "8")), SECOND)) == [1]
-
-
-def test_slices_that_redis_does_not_take_are_sent_to_kafka(
-    services: Endpoints, topic: str, make_sliced: MakeSliced
-) -> None:
-    rows, taken = changes(*(("a", str(number)) for number in range(8))), list[Change]()
-
-    def take_two(changes: Iterable[Change]) -> Put:
-        taken.extend(islice(changes, 2))
-        return Put(2)
-
-    done = send_in_slices(iter(rows), make_sliced(), take_two, FIRST, slice_rows=3)
-
-    assert (done.rows, done.sent, done.put.rows, len(taken)) == (8, 8, 2, 2)
-    assert committed(services, topic) == [("a", str(number)) for number in range(8)]
 
 
 def test_slices_are_those_of_a_span_which_has_to_end_before_another_one_begins(

@@ -159,8 +159,8 @@ def exported(
     spark: SparkSession, settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Exported:
     if request.param == "in slices":
-        monkeypatch.setattr(export_layer, "SLICED_FROM_ROWS", 4)
-        monkeypatch.setattr(export_layer, "SLICE_ROWS", 2)
+        monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 4)
+        monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
     return Exported(spark, settings)
 
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.layers.outgoing import group_of
 from lakehouse.messages.key_names import joined
+from lakehouse.sinks.outgoing import group_of
 from lakehouse.stream import MergedTable
 from tests.streams import CALL_RECORDS, METRICS_1M, METRICS_SUMMARY_10M, SALES_NOTIFICATIONS
 

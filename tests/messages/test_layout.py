@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse.layers.outgoing import group_of, message_of
 from lakehouse.messages.key_names import escaped_text
 from lakehouse.messages.layout import GROUP_SEPARATORS, Row
 from lakehouse.serving.gold import columns_of
+from lakehouse.sinks.outgoing import group_of, message_of
 from lakehouse.stream import MergedTable
 from tests.streams import STREAMS
 

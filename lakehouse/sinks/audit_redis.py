@@ -19,39 +19,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.exports import exported_version
-from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.layers.outgoing import filter_leaving, group_of, newest_since, outgoing
-from lakehouse.progress import sent
-from lakehouse.settings import Settings
-from lakehouse.sinks import Change, as_stored, read_latest, read_rows, scan_latest, scan_rows
-from lakehouse.sinks.change import next_chunk
+from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
+from lakehouse.sinks.port import Audited, Example, Findings
+from lakehouse.sinks.redis import as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.spark.query_errors import are_files_gone
-from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake
+from lakehouse.stream import MergedTable
 
 _Read = Callable[[Sequence[Change]], list[str | None]]
 
 _CHUNK = 1_000
+_EXAMPLES = 20
 _MARGIN = timedelta(minutes=1)
 _STAMP = re.compile(r'"generation":(\d+),"version":(\d+)}$')
 
 
-def check_redis(
-    lake: Lake, stream: Stream, table: MergedTable, settings: Settings, now: datetime
-) -> list[Check]:
+def compare(audited: Audited) -> Findings:
     """Compare a gold table with its rows in Redis."""
-    subject = Compared(stream.name, "redis", f"gold.{table.name} → Redis")
-    spark, path = lake.spark, lake.path("gold", table.name)
-    topic = None if table.export.topic is None else settings.topic(table.export.topic)
-    progress = sent.noted(spark, path, topic)
-    version = exported_version(lake, table, None if progress is None else progress.position)
-    if version is None:
-        return [subject.compared(0, notes=["nothing has been exported yet"])]
-    if sent.is_redis_behind(spark, path, topic):
-        lacks = "Redis lacks rows that Kafka has: it was away or full. The export fills it once it takes them"
-        return [subject.compared(0, notes=[lacks])]
-    since = now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
+    exported, version = audited.exported, audited.version
+    spark, path, table, settings = exported.spark, exported.path, exported.table, exported.settings
+    since = audited.now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
     notes = [f"version {version} of gold"]
     first = tables.first_version(spark, path)
     if first and tables.committed_at(spark, path, first) > since:
@@ -59,7 +46,7 @@ def check_redis(
             f"gold's log begins at version {first}: rows changed before that, even within the time to "
             "live, are not compared"
         )
-    generation, url = tables.generation_ms(spark, path), settings.redis_url.get_secret_value()
+    generation, url = exported.generation, settings.redis_url.get_secret_value()
 
     def looked(since: datetime) -> _Look:
         newest = newest_since(spark, path, table, since).persist()
@@ -67,7 +54,7 @@ def check_redis(
             look = _Look(newest, table, generation, version, url)
             look.at_what_gold_has()
             look.at_what_gold_has_not()
-            look.at_latest(tables.read_version(spark, path, version))
+            look.at_latest(audited.rows_at(version))
         finally:
             newest.unpersist()
         return look
@@ -80,7 +67,7 @@ def check_redis(
         since = tables.readable_since(spark, path, since)
         notes.append(f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them")
         look = looked(since)
-    return [subject.found(look.compared, look.differences, look.examples, notes)]
+    return Findings(look.compared, look.differences, look.examples, notes)
 
 
 @dataclass
@@ -94,7 +81,7 @@ class _Look:
     url: str
     compared: int = 0
     differences: int = 0
-    examples: list[Difference] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
     def at_what_gold_has(self) -> None:
         exported = filter_leaving(self.newest.where(F.col("_commit_version") <= self.version), self.table)
@@ -189,8 +176,8 @@ class _Look:
 
     def _add(self, row: str, what: str) -> None:
         self.differences += 1
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(Difference({"row": row}, what))
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(({"row": row}, what))
 
     def _is_newer(self, text: str, version: int) -> bool:
         stamp = _stamp(text)

@@ -6,25 +6,30 @@ once, many in parts of bounded size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, reduce
+from types import MappingProxyType
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
-from lakehouse.sinks import Change
+from lakehouse.sinks.change import Change
 from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import by_reference
 from lakehouse.stream import GoldTable, MergedTable
 
 _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
+Own = Mapping[str, Column]
+"""What a row is in stores that take no message, by the name of the sink."""
+NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,26 +56,30 @@ class Outgoing:
         parts = 1 + self.size_bytes // _PART_BYTES  # each is a job
         ordered = self._rows.withColumn(_ORDER, order).repartitionByRange(parts, _ORDER)
         rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER).toLocalIterator()
-        return (Change(**row.asDict()) for row in rows)
+        return map(_change, rows)
 
 
-def within(newest: DataFrame, table: MergedTable, *, rows: int, size_bytes: int) -> list[Change] | None:
+def within(
+    newest: DataFrame, table: MergedTable, own: Own = NO_OWN, *, rows: int, size_bytes: int
+) -> list[Change] | None:
     """Return what leaves, in the order in which it is sent; null if it is more than that.
 
     One job, for rows of the feed that one task holds. The driver gets no more than one row beyond the limits.
     """
     size = reduce(Column.__add__, _sizes())
     before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
-    leaving = _leaving(newest, table).withColumn("_before", F.coalesce(F.sum(size).over(before), F.lit(0)))
+    leaving = _leaving(newest, table, own).withColumn(
+        "_before", F.coalesce(F.sum(size).over(before), F.lit(0))
+    )
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
     sizes = (len(one.key) + len(one.value or "") + len(one.row_key) for one in found)
     return found if len(found) <= rows and sum(sizes) <= size_bytes else None
 
 
 @contextmanager
-def outgoing(newest: DataFrame, table: MergedTable) -> Iterator[Outgoing]:
+def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterator[Outgoing]:
     """Keep rows of the feed as what leaves, in the order in which it is sent, during the block."""
-    rows = _leaving(newest, table).persist()
+    rows = _leaving(newest, table, own).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
         count, size = (0, None) if found is None else found
@@ -79,7 +88,7 @@ def outgoing(newest: DataFrame, table: MergedTable) -> Iterator[Outgoing]:
         rows.unpersist()
 
 
-def _leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
+def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
     """Return rows of the feed as what leaves, and their order.
 
     They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
@@ -96,7 +105,8 @@ def _leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
         group_of(table).alias("group"),
         view.member().alias("member"),
         view.order().alias("order"),
-        (deleted & F.lit(export.identity is None)).alias("for_redis"),
+        (~deleted | F.lit(export.identity is not None)).alias("has_message"),
+        *([F.struct(*(column.alias(name) for name, column in own.items())).alias("own")] if own else []),
         F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys).alias(_ORDER),
     )
 
@@ -107,7 +117,14 @@ def _sizes() -> list[Column]:
 
 def _collected(leaving: DataFrame, most: int | None = None) -> list[Change]:
     ordered = leaving.orderBy(_ORDER).drop(_ORDER)
-    return [Change(**row.asDict()) for row in (ordered if most is None else ordered.limit(most)).collect()]
+    return list(map(_change, (ordered if most is None else ordered.limit(most)).collect()))
+
+
+def _change(row: Row) -> Change:
+    fields = row.asDict()
+    if "own" in fields:
+        fields["own"] = fields["own"].asDict()
+    return Change(**fields)
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
@@ -168,6 +185,18 @@ def newest_since(spark: SparkSession, path: str, table: MergedTable, since: date
     Its rows have _change_type, _commit_version and _commit_timestamp.
     """
     return filter_newest(tables.read_changes_since(spark, path, since), table)
+
+
+def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
+    """Return rows of the table as the changes of a commit that inserted them, at a time (UTC)."""
+    by = F.col(rows.columns[0])
+    return rows.withColumns(
+        {
+            _KIND: F.lit("insert"),
+            "_commit_version": by_reference(F.lit(version).cast("long"), by),
+            "_commit_timestamp": by_reference(F.lit(at), by),
+        }
+    )
 
 
 def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:

@@ -1,0 +1,76 @@
+"""A sink that no micro-batch waits for: what it does not take is its own trouble until it is filled again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from lakehouse.errors import SinkTroubleError
+from lakehouse.sinks import Change
+from lakehouse.sinks.port import Sending, Sink
+from lakehouse.sinks.stopwatch import Stopwatch
+from lakehouse.tables import Position
+
+
+class Following:
+    """One sink of an export.
+
+    While it `is_behind` it gets no micro-batch. `rows` and `seconds` are of the last one.
+    """
+
+    def __init__(self, sink: Sink, *, is_behind: bool) -> None:
+        self.name = sink.name
+        self.is_behind = is_behind
+        self.rows = 0
+        self._sink = sink
+        self._watch = Stopwatch()
+        self._lacks_rows = False  # once seen: a sink says so in intervals
+
+    @property
+    def seconds(self) -> float:
+        """How long the writes of the last micro-batch took."""
+        return self._watch.seconds
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a micro-batch."""
+        self.rows, self._watch = 0, Stopwatch()
+        with self._trying():
+            if not self.is_behind:
+                self._sink.begin(sending)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Hand on rows of it."""
+        with self._trying():
+            if not self.is_behind:
+                self._sink.write(changes)
+
+    def end(self) -> None:
+        """End it."""
+        with self._trying():
+            if not self.is_behind:
+                self.rows = self._sink.end()
+
+    def is_due(self) -> bool:
+        """Tell whether it has to be filled."""
+        self._lacks_rows = self._lacks_rows or self._sink.lacks_rows()
+        return self.is_behind or self._lacks_rows
+
+    def fill(self, reached: Position | None, now: datetime) -> int:
+        """Fill it, and return how many rows it got; raises SinkTroubleError if it does not take them."""
+        self._sink.require()
+        rows = self._sink.fill(reached, now)
+        self.is_behind = self._lacks_rows = False
+        return rows
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._sink.close()
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        with self._watch.running():
+            try:
+                yield
+            except SinkTroubleError:  # the work by the clock meets it again, and tells it
+                self.is_behind = True

@@ -1,0 +1,45 @@
+"""Every store that gold can be exported to; what knows none by name goes through these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakehouse.errors import SettingsError
+from lakehouse.settings import Settings
+from lakehouse.sinks import to_kafka, to_redis
+from lakehouse.sinks.port import LeadKind, SinkKind
+from lakehouse.stream import MergedTable
+
+LEAD: LeadKind = to_kafka.KIND
+SINKS: tuple[SinkKind, ...] = (to_redis.KIND,)
+
+
+def labels() -> dict[str, str]:
+    """Return the names of all stores for people, by their own."""
+    return {LEAD.name: LEAD.label} | {kind.name: kind.label for kind in SINKS}
+
+
+def used(settings: Settings) -> list[SinkKind]:
+    """Return the sinks that the settings name."""
+    return [kind for kind in SINKS if kind.is_set(settings)]
+
+
+def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
+    """Return the sinks that the settings name and a table is exported to, in the order of writing.
+
+    Raises SettingsError if the table names one that there is not.
+    """
+    named = table.export.sinks
+    if named is None:
+        return used(settings)
+    _require(table, named)
+    return [kind for kind in used(settings) if kind.name in named]
+
+
+def _require(table: MergedTable, named: Sequence[str]) -> None:
+    known = {kind.name for kind in SINKS}
+    unknown = sorted(set(named) - known)
+    if unknown:
+        raise SettingsError(
+            f"gold.{table.name} is exported to {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )

@@ -1,0 +1,85 @@
+"""A gold table's rows to its topic: the store that a micro-batch waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+
+from lakehouse.kafka.topics import create_topics
+from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, KafkaSink
+from lakehouse.sinks.port import Exported, LeadKind, Promise, Sending, Slice
+from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.slices import SLICE_ROWS, SlicedSink, last_sliced
+from lakehouse.tables import Progress
+
+
+class ToKafka:
+    """The lead of a table that has a topic, which is created if it is missing.
+
+    A micro-batch is one transaction; a large one is one for each slice, and one for the position after them.
+    """
+
+    name = "kafka"
+
+    def __init__(self, exported: Exported, topic: str) -> None:
+        self.place = topic
+        self._exported = exported
+        self._access = exported.settings.kafka
+        create_topics(self._access, {topic: exported.settings.topic_partitions})
+        self._sink = KafkaSink(
+            self._access, topic, exported.table.name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
+        )
+
+    def sent(self) -> Progress | None:
+        """Return how far the table has been sent; null before the first time."""
+        return self._sink.sent()
+
+    def begun(self) -> Span | None:
+        """Return the last micro-batch of which slices were sent; null for none."""
+        return last_sliced(self._access, self._exported.table.name, self.place)
+
+    def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
+        """Send the rows, and yield those that are done."""
+        return self._in_slices(changes, sending) if sending.is_large else self._at_once(changes, sending)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._sink.close()
+
+    def _at_once(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
+        rows = list(changes)
+        weighed = self._sink.weigh(rows)
+        # First, so that a row is noted even if the topic takes it when the micro-batch is retried.
+        self._note(weighed.refused, sending)
+        yield Slice(rows, self._sink.write(weighed.fitting, sending.span), weighed.refused)
+
+    def _in_slices(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
+        sliced = SlicedSink(
+            self._access,
+            self.place,
+            self._exported.table.name,
+            self._sink.take_over(),
+            slice_rows=SLICE_ROWS,
+            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
+            begins_anew=sending.begins_anew,
+        )
+        refused = list[TooLarge]()
+        with closing(sliced):
+            for one in sliced.send(changes, sending.span):
+                refused += one.refused
+                yield one
+        self._note(refused, sending)
+        self._sink.write([], sending.span)
+
+    def _note(self, refused: Sequence[TooLarge], sending: Sending) -> None:
+        if refused:
+            self._exported.note_unsent(self.place, refused, sending.now)
+
+
+def _make(exported: Exported) -> ToKafka | None:
+    topic = exported.table.export.topic
+    return None if topic is None else ToKafka(exported, exported.settings.topic(topic))
+
+
+KIND = LeadKind("kafka", "Kafka", Promise.EXACTLY_ONCE, _make)
