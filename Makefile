@@ -21,6 +21,7 @@ test: setup ## Run the tests; services are started and stopped by them (make soa
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
+	@scripts/postgres.sh
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
@@ -28,6 +29,7 @@ soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the 
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
+	@scripts/postgres.sh
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@echo "soak: seed $(SEED)"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \

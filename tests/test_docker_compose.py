@@ -123,7 +123,7 @@ def test_the_rest_of_the_world_is_on_another_network_than_what_is_not_published(
     assert {name: one["networks"] for name, one in SERVICES.items()} == {
         name: published.get(name, ["inside"]) for name in SERVICES
     }
-    assert published.keys() == {"grafana", "kafka", "prometheus", "server", "thrift-server"}
+    assert published.keys() == {"grafana", "kafka", "prometheus", "server", "thrift-server", "warehouse"}
 
 
 def test_every_container_has_limits_and_no_privileges() -> None:
@@ -271,6 +271,22 @@ def test_names_are_asked_for_where_they_are_registered() -> None:
     assert SERVICES["thrift-server"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     by_profile = {name for name, one in SERVICES.items() if one.get("profiles") == ["names"]}
     assert by_profile == {"postgres", "metastore", "thrift-server", "register"}
+
+
+def test_gold_goes_to_the_database_of_a_profile_once_a_file_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert SERVICES["warehouse"]["profiles"] == ["postgres"]
+    said = (ROOT / "docker" / "sinks.env.example").read_text(encoding="utf-8").splitlines()
+    variable, _, url = said[-1].partition("=")
+    assert (variable, url) == ("LAKEHOUSE_POSTGRES_URL", "postgresql://lakehouse@warehouse:5432/gold")
+    monkeypatch.setenv(variable, url)
+    assert load_settings().postgres_url.get_secret_value() == url
+    made = SERVICES["warehouse"]["environment"]
+    assert (made["POSTGRES_USER"], made["POSTGRES_DB"]) == ("lakehouse", "gold")
+    named = {name for name, one in SERVICES.items() if "env_file" in one}
+    assert named == {name for name, one in SERVICES.items() if "build" in one}
+    assert SERVICES["export"]["env_file"] == [{"path": "docker/sinks.env", "required": False}]
 
 
 def test_spark_alone_knows_its_secret_and_the_server_alone_its_tokens() -> None:

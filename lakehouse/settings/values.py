@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from lakehouse.paths import absolute, lake_address, of_tables
 from lakehouse.settings.kafka import KafkaSettings
+from lakehouse.settings.postgres_url import check_postgres_url
 from lakehouse.settings.redis_url import parse_redis_url
 from lakehouse.settings.s3 import S3Settings
 
@@ -36,6 +37,13 @@ def _of_redis(url: SecretStr) -> SecretStr:
     """Refuse a URL that does not lead to a Redis, or has an unknown option, without quoting a password."""
     if url.get_secret_value():
         parse_redis_url(url.get_secret_value())
+    return url
+
+
+def _of_postgres(url: SecretStr) -> SecretStr:
+    """Refuse a URL that libpq would misread, without quoting a password."""
+    if url.get_secret_value():
+        check_postgres_url(url.get_secret_value())
     return url
 
 
@@ -127,6 +135,10 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
             "redis://, rediss:// (TLS), unix:// or redis+sentinel:// URL. Default: the running local Redis, "
             "else redis://127.0.0.1:6379/0."
         ),
+    )
+    postgres_url: Annotated[SecretStr, AfterValidator(_of_postgres)] = Field(
+        default=SecretStr(""),
+        description="postgresql:// URL, as libpq knows it, of a database that gets gold. Empty: none does.",
     )
     kafka_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.sinks import to_kafka, to_redis
+from lakehouse.sinks import postgres, to_kafka, to_redis
 from lakehouse.sinks.port import LeadKind, SinkKind
 from lakehouse.stream import MergedTable
 
 LEAD: LeadKind = to_kafka.KIND
-SINKS: tuple[SinkKind, ...] = (to_redis.KIND,)
+SINKS: tuple[SinkKind, ...] = (
+    to_redis.KIND,
+    postgres.KIND,
+)
 
 
 def labels() -> dict[str, str]:

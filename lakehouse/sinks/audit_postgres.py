@@ -1,0 +1,86 @@
+"""PostgreSQL and gold: at the position that PostgreSQL has noted, its rows are gold's, column by column.
+
+Rows and position are read in one snapshot, and compared with gold as of that position, in the database. So no
+row is in flight. A row that stands in gold but is not sent as it is now, such as a call that is open again,
+may stand there in any state. One with a key that is too long for an index is a note.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import psycopg
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from lakehouse.sinks import postgres_sql as statements
+from lakehouse.sinks.port import Audited, Example, Findings
+from lakehouse.sinks.postgres_client import connect, reported
+from lakehouse.sinks.postgres_sql import Sql, line_of, quoted
+from lakehouse.spark.query_errors import are_files_gone
+from lakehouse.tables import Position
+
+_STAMPS = ("generation", "version")
+
+
+def compare(audited: Audited) -> Findings:
+    """Compare a gold table with its rows in PostgreSQL."""
+    exported = audited.exported
+    table = Sql(exported.table)
+    with connect(exported.settings.postgres_url.get_secret_value()) as connection, reported():
+        place = quoted(statements.SCHEMA, table.name)
+        if not connection.execute(statements.COLUMNS, [place]).fetchone():
+            return Findings(0, 1, [({}, f"there is no gold.{table.name} in PostgreSQL")])
+        connection.execute(table.receive())
+        connection.commit()
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        found = connection.execute(statements.POSITION, [table.name]).fetchone()
+        if found is None or found[0] != exported.sent_as:
+            return Findings(0, 1, [({}, "PostgreSQL does not say how far this table was sent")])
+        position = Position(found[2], found[3])
+        if position.is_beginning or position.version == 0:
+            return Findings(notes=["PostgreSQL is being filled"])
+        try:
+            return _compared(audited, table, position.version - 1, connection)
+        except (PySparkException, Py4JError) as error:
+            if not are_files_gone(error):
+                raise
+            return Findings(
+                notes=["not compared: VACUUM has removed files of the version that PostgreSQL has"]
+            )
+
+
+def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Connection) -> Findings:
+    too_long = 0
+    with connection.cursor().copy(table.copy()) as copy:
+        for line, leaves in _rows(audited, version):
+            if line is None:
+                too_long += leaves
+            else:
+                copy.write(f"{line}\t{version}\t{'f' if leaves else 't'}\n")
+    connection.execute(table.analyze())
+    answer = connection.execute(table.count()).fetchone()
+    different = connection.execute(table.compare()).fetchall()
+    notes = [f"version {version} of gold"]
+    if too_long:
+        notes.append(f"{too_long:,} rows have keys too long for an index, see ops.unsent_rows")
+    examples = [_example(*row[:3]) for row in different]
+    return Findings(answer[0] if answer else 0, different[0][3] if different else 0, examples, notes)
+
+
+def _rows(audited: Audited, version: int) -> Iterator[tuple[str | None, bool]]:
+    table = audited.exported.table
+    leaves = F.coalesce(table.export.export_when(), F.lit(False))
+    for row in audited.rows_at(version).select(line_of(table), leaves).toLocalIterator():
+        yield row[0], row[1]
+
+
+def _example(key: dict[str, object], is_in_gold: bool, there: dict[str, object] | None) -> Example:  # noqa: FBT001 - a column
+    if there is None:
+        return key, "in gold, but not in PostgreSQL"
+    if not is_in_gold:
+        return key, "in PostgreSQL, but not in gold"
+    said = {name: value for name, value in there.items() if name not in (*key, *_STAMPS)}
+    return key, f"PostgreSQL says {json.dumps(said, ensure_ascii=False)}"

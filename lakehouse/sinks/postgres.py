@@ -1,0 +1,307 @@
+"""A gold table's rows in PostgreSQL: exactly once, with the position in the transaction of the rows.
+
+gold.<table> has a column for each of the gold table's that a database can query: of a simple type, and not of
+the state that only folds need. Its primary key is the table's key. `generation` and `version` say which
+commit of gold wrote the row (of rows that were filled in: as of which version they were read), and an older
+one never replaces a newer one. gold.lakehouse_positions says how far each table has been sent.
+
+A micro-batch is COPY into a temporary table, one INSERT … ON CONFLICT, a DELETE, and the position: one
+transaction. A server that was away catches up from its own position. One that has another table's rows, or
+has lost them, gets all rows of gold again, in one transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.settings import Settings
+from lakehouse.sinks import audit_postgres
+from lakehouse.sinks import postgres_sql as statements
+from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.outgoing import outgoing
+from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
+from lakehouse.sinks.postgres_client import (
+    PostgresTroubleError,
+    connect,
+    prepare_table,
+    reported,
+    require_postgres,
+)
+from lakehouse.sinks.postgres_sql import MOST_KEY_BYTES, Sql, line_of
+from lakehouse.sinks.sizes import TooLarge
+from lakehouse.spark.query_errors import are_files_gone
+from lakehouse.tables import Position
+
+NAME, LABEL = "postgres", "PostgreSQL"
+_LOOK_EVERY_S, _LOOK_AGAIN_S = 5.0, 30.0
+_CHUNK_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What PostgreSQL has of a table: up to which position, null where rows of it may be missing."""
+
+    position: Position | None
+    is_empty: bool
+
+
+class ToPostgres:
+    """The rows of one gold table in PostgreSQL, over one connection."""
+
+    name = NAME
+
+    def __init__(self, exported: Exported) -> None:
+        self._exported = exported
+        self._url = exported.settings.postgres_url.get_secret_value()
+        self._sql = Sql(exported.table)
+        self._own = {NAME: line_of(exported.table)}
+        self._connection: psycopg.Connection | None = None
+        self._sending: Sending | None = None  # null where PostgreSQL has the micro-batch already
+        self._copying: _Copying | None = None
+        self._look_at = 0.0  # by a monotonic clock
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a transaction, unless an earlier attempt has committed this micro-batch.
+
+        Raises PostgresTroubleError if rows before it are missing.
+        """
+        self._sending = None
+        if not self._is_ready():
+            self.close()
+        with self._asking() as connection:
+            standing, span = self._standing(connection, locks=True), sending.span
+            position = standing.position
+            if position is None and not (sending.is_first and standing.is_empty):
+                raise PostgresTroubleError(f"{LABEL} lacks rows of gold.{self._sql.name}; it is filled")
+            if position is not None and position.is_before(span.before):
+                raise PostgresTroubleError(
+                    f"{LABEL} has gold.{self._sql.name} up to {position}; it catches up"
+                )
+            if position is not None and not position.is_before(span.after):
+                connection.rollback()
+                return
+        self._sending = sending
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Copy the rows into the temporary table."""
+        if self._sending is not None:
+            with self._asking() as connection:
+                self._receive(connection, changes, self._sending.now)
+
+    def end(self) -> int:
+        """Commit the rows and the position, and return how many rows have changed."""
+        sending, self._sending = self._sending, None
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        if sending is None:
+            return 0
+        with self._asking() as connection:
+            rows = self._merge(connection)
+            self._note(connection, sending.span.after)
+        return rows
+
+    def lacks_rows(self) -> bool:
+        """Tell whether rows are missing, asking at most every five seconds; false while it is away."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        try:
+            return self._position() is None
+        except PostgresTroubleError:
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+            return False
+
+    def require(self) -> None:
+        """Raise PostgresTroubleError unless PostgreSQL answers, and has the tables or lets them be made."""
+        if not self._is_ready():
+            self.close()
+        self._position()
+
+    def fill(self, reached: Position | None, now: datetime) -> int:
+        """Send what was changed since its own position; if that is unknown or too long ago, every row."""
+        if reached is None:
+            return 0
+        position = self._position()
+        if position is not None and not position.is_before(reached):
+            return 0
+        if position is not None and not position.is_beginning and not reached.is_beginning:
+            try:
+                return self._catch_up(position, reached, now)
+            except (PySparkException, Py4JError, TableError) as error:
+                if not isinstance(error, TableError) and not are_files_gone(error):
+                    raise
+        return self._replace(position, reached, now)
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is given up."""
+        connection, self._connection, self._copying = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _catch_up(self, first: Position, end: Position, now: datetime) -> int:
+        newest = self._exported.changed_between(first.version, end.version)
+        return self._filled(newest, first, end, now, is_all=False)
+
+    def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
+        """Make the table what gold has sent; if VACUUM has removed that version, what gold has now."""
+        exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
+        try:
+            return self._replaced_by(version, first, now)
+        except (PySparkException, Py4JError) as error:
+            if not are_files_gone(error):
+                raise
+        return self._replaced_by(tables.version_of(exported.spark, exported.path), first, now)
+
+    def _replaced_by(self, version: int, first: Position | None, now: datetime) -> int:
+        standing = self._exported.standing_at(version)
+        return self._filled(standing, first, Position(version + 1), now, is_all=True)
+
+    def _filled(
+        self, leaving: DataFrame, first: Position | None, end: Position, now: datetime, *, is_all: bool
+    ) -> int:
+        with outgoing(leaving, self._exported.table, self._own) as rows, self._asking() as connection:
+            if self._standing(connection, locks=True).position != first:
+                raise PostgresTroubleError(f"another export has sent rows of gold.{self._sql.name}; stop one")
+            changes = rows.in_parts()
+            while chunk := next_chunk(changes, _CHUNK_ROWS):
+                self._receive(connection, chunk, now)
+            written = self._merge(connection, is_all=is_all)
+            self._note(connection, end)
+        return written
+
+    def _position(self) -> Position | None:
+        with self._asking() as connection:
+            found = self._standing(connection, locks=False)
+            connection.rollback()
+        return found.position
+
+    def _standing(self, connection: psycopg.Connection, *, locks: bool) -> _Standing:
+        """Return what is there. With `locks`, another export of the table waits for the transaction's end."""
+        asked = statements.LOCKED_POSITION if locks else statements.POSITION
+        found = connection.execute(asked, [self._sql.name]).fetchone()
+        is_empty = self._is_empty(connection)
+        if found is None:
+            return _Standing(None, is_empty)
+        table, generation, version, files, was_empty = found
+        if generation > self._exported.generation:
+            raise PostgresTroubleError(
+                f"{LABEL} has rows of gold.{self._sql.name} from a lake that is newer than this one; each "
+                "lake needs a database of its own (LAKEHOUSE_POSTGRES_URL)"
+            )
+        is_whole = table == self._exported.sent_as and was_empty >= is_empty
+        return _Standing(Position(version, files) if is_whole else None, is_empty)
+
+    def _receive(self, connection: psycopg.Connection, changes: Sequence[Change], now: datetime) -> None:
+        refused = tuple(_too_large(change) for change in changes if change.own[NAME] is None)
+        if refused:
+            self._exported.note_unsent(NAME, refused, now)
+        if self._copying is None:
+            self._copying = _Copying(connection, self._sql)
+        self._copying.take(change for change in changes if change.own[NAME] is not None)
+
+    def _merge(self, connection: psycopg.Connection, *, is_all: bool = False) -> int:
+        """Bring what was copied into the table, and return how many rows have changed."""
+        copying, self._copying = self._copying or _Copying(connection, self._sql), None
+        copying.end()
+        generation = [self._exported.generation]
+        if is_all:
+            connection.execute(self._sql.analyze())
+            gone = connection.execute(self._sql.delete_others()).rowcount
+            return gone + connection.execute(self._sql.replace(), generation).rowcount
+        rows = connection.execute(self._sql.upsert(), generation).rowcount
+        if copying.has_gone:
+            rows += connection.execute(self._sql.delete(), generation).rowcount
+        return rows
+
+    def _note(self, connection: psycopg.Connection, position: Position) -> None:
+        of_table = [self._sql.name, self._exported.sent_as, self._exported.generation]
+        connection.execute(
+            statements.NOTE, [*of_table, position.version, position.files, self._is_empty(connection)]
+        )
+        connection.commit()
+
+    def _is_empty(self, connection: psycopg.Connection) -> bool:
+        answer = connection.execute(self._sql.is_empty()).fetchone()
+        return answer is not None and bool(answer[0])
+
+    def _is_ready(self) -> bool:
+        """Tell whether the connection can begin a transaction; a server may have closed it."""
+        connection = self._connection
+        if connection is None or self._copying is not None:
+            return False
+        try:
+            connection.rollback()
+            connection.execute("SELECT")
+            connection.rollback()
+        except psycopg.Error:
+            return False
+        return True
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection]:
+        """Yield the connection, with the tables as they have to be; it is closed if the block fails."""
+        try:
+            if self._connection is None:
+                self._connection = connect(self._url)
+                prepare_table(self._connection, self._sql)
+            with reported():
+                yield self._connection
+        except BaseException:
+            self.close()
+            raise
+
+
+class _Copying:
+    """Rows on their way into the temporary table."""
+
+    def __init__(self, connection: psycopg.Connection, table: Sql) -> None:
+        self.has_gone = False
+        self._block = connection.cursor().copy(table.copy())
+        self._copy = self._block.__enter__()
+
+    def take(self, changes: Iterable[Change]) -> None:
+        """Send rows."""
+        lines = list[str]()
+        for change in changes:
+            is_gone = change.value is None
+            self.has_gone |= is_gone
+            lines.append(f"{change.own[NAME]}\t{change.version}\t{'t' if is_gone else 'f'}\n")
+        self._copy.write("".join(lines))
+
+    def end(self) -> None:
+        """Wait until the server has taken all."""
+        self._block.__exit__(None, None, None)
+
+
+def _too_large(change: Change) -> TooLarge:
+    value = change.value
+    digest = "" if value is None else hashlib.sha256(value.encode()).hexdigest()
+    size = len(change.row_key.encode())
+    return TooLarge(change.key, change.row_key, change.version, digest, size, MOST_KEY_BYTES)
+
+
+def _url(settings: Settings) -> str:
+    return settings.postgres_url.get_secret_value()
+
+
+KIND = SinkKind(
+    NAME,
+    LABEL,
+    Promise.EXACTLY_ONCE,
+    is_set=lambda settings: bool(_url(settings)),
+    require=lambda settings: require_postgres(_url(settings)),
+    make=ToPostgres,
+    audit=audit_postgres.compare,
+    own=line_of,
+)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Make sure that there is a PostgreSQL server for the tests, which start their own by its programs. A second run
+# changes nothing, and Debian's package makes no cluster and starts none.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+. scripts/packages.sh
+
+if command -v initdb >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null; then
+  exit 0
+fi
+what="a PostgreSQL server for the tests"
+install_package postgresql-common "$what"
+root=()
+[ "$(id -u)" -eq 0 ] || root=(sudo)
+"${root[@]}" mkdir -p /etc/postgresql-common/createcluster.d
+echo "create_main_cluster = false" |
+  "${root[@]}" tee /etc/postgresql-common/createcluster.d/lakehouse-tests.conf >/dev/null
+install_package postgresql "$what"

@@ -1,0 +1,377 @@
+"""The rows of a gold table in PostgreSQL, through the export: typed, once, and equal to gold after trouble.
+
+The rows are put into gold.metrics_1m by hand, one Delta commit a call, so that every version is known:
+creating the table is version 0, the first write version 1. The table is exported to PostgreSQL alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.audit import Check
+from lakehouse.audit.stores import check_store
+from lakehouse.errors import ServiceError, SettingsError, SinkTroubleError
+from lakehouse.layers import gold
+from lakehouse.ops import unsent_rows
+from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.settings import Settings
+from lakehouse.sinks import postgres, registry
+from lakehouse.sinks.postgres_client import require_postgres
+from lakehouse.stream import GoldTable
+from lakehouse.tables import DELETED, Lake
+from tests import postgres_servers
+from tests.certificates import certified
+from tests.frames import local_frame
+from tests.postgres_servers import PASSWORD, Server
+from tests.streams import METRICS, METRICS_1M
+
+START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)
+Row = tuple[Any, ...]
+
+
+def only_there(table: GoldTable) -> GoldTable:
+    """A table that is exported to PostgreSQL alone."""
+    return replace(table, export=replace(table.export, topic=None, sinks=(postgres.NAME,)))
+
+
+TABLE = only_there(METRICS_1M)
+
+
+def state(service: str, minute: int, count: int = 1, p99: float | None = 2.5) -> dict[str, Any]:
+    start = START + timedelta(minutes=minute)
+    return {
+        "service_id": service,
+        "metric_name": "latency",
+        "window_start": start,
+        "window_end": start + timedelta(minutes=1),
+        "count": count,
+        "sum": 2.5 * count,
+        **dict.fromkeys(("min", "max", "avg", "p50", "p90", "p95"), 2.5),
+        "p99": p99,
+        "variance": None,
+        "stddev": None,
+        "last_event_time": start + timedelta(microseconds=59_999_999),
+        "is_final": False,
+        "m2": 0.0,
+        "sketch": bytearray(b"sketch"),
+    }
+
+
+class Gold:
+    """One lake's gold.metrics_1m, and the database that it is exported to."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, table: GoldTable = TABLE) -> None:
+        self.spark = spark
+        self.stream = replace(METRICS, gold=(table,))
+        self.settings = settings
+        self.lake = Lake(spark, settings.lake)
+        self.path = self.lake.ensure(gold.spec(TABLE))
+
+    def put(self, *rows: dict[str, Any]) -> None:
+        frame = local_frame(self.spark, rows, TABLE.schema).coalesce(1)
+        tables.replace(frame, self.path, TABLE.keys, within=F.lit(True))
+
+    def take_away(self, row: dict[str, Any]) -> None:
+        frame = local_frame(self.spark, [row], TABLE.schema).withColumn(DELETED, F.lit(True))
+        tables.replace(frame, self.path, TABLE.keys, within=F.lit(True))
+
+    def run(self) -> list[BatchDone]:
+        """Export until caught up."""
+        done = list[BatchDone]()
+        options = RunOptions(AVAILABLE_NOW, on_batch=done.append)
+        run(self.lake, [self.stream], ["export"], self.settings, options)
+        return done
+
+    def written(self) -> list[int]:
+        return [one.result.written[postgres.NAME] for one in self.run()]
+
+    def forget(self) -> None:
+        """Lose the note of how far the table was sent."""
+        shutil.rmtree(Path(self.path, "_lakehouse_export"))
+
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection]:
+        with psycopg.connect(self.settings.postgres_url.get_secret_value(), autocommit=True) as connection:
+            yield connection
+
+    def ask(self, query: str) -> list[Row]:
+        with self.connected() as connection:
+            done = connection.execute(query)
+            return done.fetchall() if done.description else []
+
+    def there(self) -> set[Row]:
+        """Rows of the database: service, minute, count and version."""
+        minute = f"extract(epoch FROM window_start - '{START.isoformat()}')::integer / 60"
+        return set(self.ask(f"SELECT service_id, {minute}, count, version FROM gold.metrics_1m"))
+
+    def audited(self) -> Check:
+        (check,) = check_store(
+            self.lake, self.stream, TABLE, postgres.KIND, settings=self.settings, now=utc_now()
+        )
+        return check
+
+
+@pytest.fixture
+def lake_of(spark: SparkSession, lake_settings: Settings) -> Callable[[str], Gold]:
+    def make(url: str) -> Gold:
+        return Gold(spark, lake_settings.model_copy(update={"postgres_url": SecretStr(url)}))
+
+    return make
+
+
+@pytest.fixture
+def made(lake_of: Callable[[str], Gold], database: str) -> Gold:
+    return lake_of(database)
+
+
+def test_rows_are_typed_and_named_by_the_declaration_and_follow_gold(made: Gold) -> None:
+    made.put(state("auth", 0), state("auth", 1))  # version 1
+    made.put(state("auth", 0, count=2, p99=float("nan")), state("検\t索\\", 2))  # version 2
+    assert made.written() == [3]
+    made.take_away(state("auth", 1))  # version 3
+    made.put(state("auth", 0, count=3))  # version 4
+    assert made.written() == [2]
+
+    assert made.there() == {("auth", 0, 3, 4), ("検\t索\\", 2, 1, 2)}
+    generation = tables.generation_ms(made.spark, made.path)
+    assert made.ask("SELECT * FROM gold.metrics_1m WHERE service_id = 'auth'") == [
+        (
+            "auth",
+            "latency",
+            START,
+            START + timedelta(minutes=1),
+            3,
+            7.5,
+            2.5,
+            2.5,
+            2.5,
+            None,
+            None,
+            2.5,
+            2.5,
+            2.5,
+            2.5,
+            START + timedelta(microseconds=59_999_999),
+            False,
+            generation,
+            4,
+        )
+    ]
+    columns = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'metrics_1m'"
+    types: dict[str, str] = dict(made.ask(columns))
+    assert (types["window_start"], types["count"], types["p99"], types["is_final"]) == (
+        "timestamp with time zone",
+        "bigint",
+        "double precision",
+        "boolean",
+    )
+    assert "sketch" not in types, "it is state that only folds need"
+    assert made.ask("SELECT obj_description('gold.metrics_1m'::regclass)") == [(METRICS_1M.comment,)]
+    position = "SELECT table_name, version, files, is_empty FROM gold.lakehouse_positions"
+    assert made.ask(position) == [("metrics_1m", 5, None, False)]
+    audited = made.audited()
+    assert (audited.compared, audited.differences, audited.notes) == (2, 0, ("version 4 of gold",))
+
+
+def test_rows_that_are_sent_again_are_written_once_and_never_over_newer_ones(made: Gold) -> None:
+    made.put(state("auth", 0), state("cart", 0))
+    assert made.written() == [2]
+    made.put(state("auth", 0, count=2))
+    assert made.written() == [1]
+    made.forget()
+    assert made.written() == [0]
+
+    # The export begins with the rows as they are; PostgreSQL knows how far it is, and catches up by itself.
+    made.put(state("cart", 0, count=2))
+    made.put(state("cart", 0, count=3))
+    made.ask("UPDATE gold.metrics_1m SET version = 9, count = 7 WHERE service_id = 'auth'")
+    made.put(state("auth", 0, count=3))
+    made.forget()
+    assert made.written() == [0, 1]
+    assert made.there() == {("auth", 0, 7, 9), ("cart", 0, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "TRUNCATE gold.metrics_1m",
+        "DELETE FROM gold.metrics_1m",
+        "DROP TABLE gold.metrics_1m",
+        "DROP SCHEMA gold CASCADE",
+        "DELETE FROM gold.lakehouse_positions",
+        "ALTER TABLE gold.metrics_1m DROP COLUMN p99",
+    ],
+)
+def test_a_table_that_has_lost_its_rows_is_made_and_filled_again(made: Gold, loss: str) -> None:
+    made.put(state("auth", 0), state("cart", 0))
+    made.put(state("auth", 0, count=2))
+    made.run()
+
+    made.ask(loss)
+    made.run()
+
+    assert {row[:3] for row in made.there()} == {("auth", 0, 2), ("cart", 0, 1)}
+    assert made.ask("SELECT DISTINCT p99 FROM gold.metrics_1m") == [(2.5,)]
+    assert made.audited().differences == 0
+    made.put(state("auth", 0, count=3))
+    assert made.written() == [1]
+
+
+def test_a_database_that_comes_later_gets_all_rows_and_one_of_a_deleted_table_gets_the_new_ones(
+    made: Gold, lake_of: Callable[[str], Gold], postgres_server: Server
+) -> None:
+    made.put(state("auth", 0), state("cart", 0))
+    made.run()
+    with postgres_server.connect() as connection:
+        connection.execute("CREATE DATABASE later")
+    later = lake_of(postgres_server.url("later"))
+    later.run()
+    assert later.there() == {("auth", 0, 1, 1), ("cart", 0, 1, 1)}
+
+    shutil.rmtree(made.path)
+    made.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    made.lake.ensure(gold.spec(TABLE))
+    made.put(state("desk", 0))
+    made.run()
+    assert made.there() == {("desk", 0, 1, 1)}
+    assert made.audited().differences == 0
+
+
+def test_a_server_that_is_away_catches_up_from_its_own_position(
+    lake_of: Callable[[str], Gold], postgres_server: Server, database: str
+) -> None:
+    made = lake_of(database)
+    made.put(state("auth", 0), state("cart", 0))
+    made.run()
+    postgres_server.end()
+    made.put(state("auth", 0, count=2))
+    made.take_away(state("cart", 0))
+    with pytest.raises(SinkTroubleError, match=r"PostgreSQL is out of reach: .*Connection refused"):
+        made.run()
+    assert made.audited().notes == (
+        "PostgreSQL lacks rows: it was away or full. The export fills it once it takes them",
+    )
+
+    postgres_server.start()
+    (filled,) = made.run()
+
+    assert (filled.batch, filled.result.written) == (None, {postgres.NAME: 2})
+    assert made.there() == {("auth", 0, 2, 2)}
+    assert (made.audited().compared, made.audited().differences) == (1, 0)
+
+
+def test_what_an_index_or_a_text_of_postgresql_cannot_hold_does_not_stop_the_other_rows(made: Gold) -> None:
+    names = ["a\0b", "a␀b", "a␀0b", "x" * 2_400, "y" * 3_000]
+    made.put(*(state(name, 0) for name in names))
+    made.run()
+
+    found = {name for (name,) in made.ask("SELECT service_id FROM gold.metrics_1m")}
+    assert found == {"a␀0b", "a␀␀b", "a␀␀0b", "x" * 2_400}
+    noted = unsent_rows.read(made.lake, "metrics_1m", postgres.NAME)
+    assert noted is not None
+    assert [row.limit_bytes for row in noted.collect()] == [2_500]
+    audited = made.audited()
+    assert (audited.compared, audited.differences) == (4, 0)
+    assert audited.notes[1:] == ("1 rows have keys too long for an index, see ops.unsent_rows",)
+
+
+def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made: Gold) -> None:
+    made.put(state("auth", 0), state("cart", 0), state("desk", 0))
+    made.run()
+    made.ask("DELETE FROM gold.metrics_1m WHERE service_id = 'auth'")
+    made.ask("UPDATE gold.metrics_1m SET sum = 1e9 WHERE service_id = 'cart'")
+    made.ask("UPDATE gold.metrics_1m SET service_id = 'invented' WHERE service_id = 'desk'")
+
+    audited = made.audited()
+
+    assert (audited.compared, audited.differences) == (3, 4)
+    said = {str(one.key["service_id"]): one.what for one in audited.examples}
+    assert said.pop("cart").startswith('PostgreSQL says {"avg": 2.5, "max": 2.5')
+    assert said == {
+        "auth": "in gold, but not in PostgreSQL",
+        "desk": "in gold, but not in PostgreSQL",
+        "invented": "in PostgreSQL, but not in gold",
+    }
+    made.ask("TRUNCATE gold.lakehouse_positions")
+    (example,) = made.audited().examples
+    assert example.what == "PostgreSQL does not say how far this table was sent"
+
+
+def test_a_column_of_another_type_is_named(made: Gold) -> None:
+    made.put(state("auth", 0))
+    made.run()
+    made.ask("ALTER TABLE gold.metrics_1m ALTER COLUMN count TYPE integer")
+    made.put(state("auth", 1))
+    with pytest.raises(SinkTroubleError, match=r"has integer for column count of gold"):
+        made.run()
+
+
+# Access.
+
+
+OTHER = "other"
+
+
+def refused(url: str) -> str:
+    with pytest.raises((ServiceError, SettingsError)) as caught:
+        require_postgres(url)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert PASSWORD not in text
+    return text
+
+
+def test_a_url_that_leads_nowhere_is_one_clear_line(postgres_server: Server, database: str) -> None:
+    require_postgres(database)
+    assert postgres_server.connect(database.rpartition("/")[2]).execute(
+        "SELECT to_regnamespace('gold')"
+    ).fetchone() == (None,), "asking changes nothing"
+
+    assert 'password authentication failed for user "lakehouse"' in refused(postgres_server.url(secret=OTHER))
+    assert 'database "none" does not exist; is LAKEHOUSE_POSTGRES_URL right?' in refused(
+        postgres_server.url("none")
+    )
+    away = postgres_server.url().replace(f":{postgres_server.port}/", ":1/")
+    assert refused(away).startswith("PostgreSQL is out of reach: connection failed")
+    assert "an option that libpq does not know" in refused(f"{database}?sslmod=require")
+    assert "does not support SSL" in refused(f"{database}?sslmode=require")
+
+
+def test_a_missing_right_is_named(postgres_server: Server, database: str) -> None:
+    name = database.rpartition("/")[2]
+    with postgres_server.connect(name) as connection:
+        connection.execute("CREATE ROLE reader LOGIN PASSWORD 'se/cret'")
+    text = refused(postgres_server.url(name, user="reader"))
+    assert text.startswith(
+        f"PostgreSQL denies the user of LAKEHOUSE_POSTGRES_URL a right: permission denied for database {name}"
+    )
+
+
+@pytest.mark.soak
+def test_tls_is_what_the_url_says(tmp_path: Path) -> None:
+    files = certified(tmp_path)
+    with postgres_servers.server(files) as server:
+        require_postgres(f"{server.url()}?sslmode=verify-full&sslrootcert={files.authority}")
+        other = certified(tmp_path, "eve")
+        assert "SSL error: " in refused(f"{server.url()}?sslmode=verify-full&sslrootcert={other.authority}")
+
+
+def test_a_table_that_names_another_sink_is_refused(lake_settings: Settings) -> None:
+    table = replace(TABLE, export=replace(TABLE.export, sinks=("postgres", "oracle")))
+    with pytest.raises(SettingsError, match=r"gold.metrics_1m is exported to oracle; known: postgres, redis"):
+        registry.used_by(table, lake_settings)
+    assert [kind.name for kind in registry.used_by(TABLE, lake_settings)] == []
