@@ -1,4 +1,4 @@
-"""What every table, topic and Redis row must be, from what the input topics hold, by the oracles alone.
+"""What every row in tables, topics, Redis and PostgreSQL must be, by the input topics and the oracles alone.
 
 Under load nothing is late and only poison is ahead of its time, by construction, so the verdicts depend on no
 watermark and on no landing. Who sends other records gives the verdicts.
@@ -17,7 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import redis
+from psycopg.rows import dict_row
+from psycopg.sql import SQL, Identifier
 
 from lakehouse.settings import Settings
 from tests.chaos.files import changes_of, repeated_notes
@@ -28,7 +31,7 @@ from tests.oracles.keys import escaped, joined
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
+from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of, with_micros
 from tests.processes import LAKEHOUSE, running
 from tests.streams import STREAMS
 from tests.verdicts import accepted, row_differences, same_silver, window_differences
@@ -79,6 +82,8 @@ def differences(
         if kept.topic is not None:
             found += _shown(f"topic of {table}", _topic_differences(settings, table, kept, rows))
         found += _shown(f"Redis rows of {table}", _redis_differences(settings, table, kept, rows))
+        if settings.postgres_url.get_secret_value():
+            found += _shown(f"PostgreSQL rows of {table}", _postgres_differences(settings, table, kept, rows))
     found += _shown("read once more", repeated_notes(settings))
     return books, found
 
@@ -362,6 +367,17 @@ def _redis_differences(settings: Settings, table: str, kept: Kept, rows: Sequenc
         row = {column: value for column, value in standing[name].items() if column not in _BOOKKEEPING}
         if _frozen(row) != _frozen(expected[name]):
             yield f"{name} is {row}, not {expected[name]}"
+
+
+def _postgres_differences(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[str]:
+    """Compare each column of PostgreSQL's table with gold's of that name."""
+    with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
+        there = connection.execute(SQL("SELECT * FROM {}").format(Identifier("gold", table))).fetchall()
+    columns = [name for name in there[0] if name not in _BOOKKEEPING] if there else []
+    found = Counter(tuple(with_micros(row)[name] for name in columns) for row in there)
+    expected = Counter(tuple(row[name] for name in columns) for row in rows if kept.leaves(row))
+    yield from (f"{row} is not in gold" for row in found - expected)
+    yield from (f"{row} is missing" for row in expected - found)
 
 
 _BOOKKEEPING = {"version", "generation"}  # what Redis rows have beside the message

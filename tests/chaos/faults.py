@@ -170,7 +170,7 @@ def kill_before_note(scene: Scene) -> Result:
 
 
 def end_service(name: Name, number: signal.Signals) -> Fault:
-    """End the broker or Redis and start it again after a while."""
+    """End a service and start it again after a while."""
 
     def act(scene: Scene) -> Result:
         away_s = scene.rng.uniform(scene.outage.least_s, scene.outage.most_s)
@@ -191,6 +191,17 @@ def empty_redis(scene: Scene) -> Result:
             time.sleep(_SETTLE_S)
         client.flushall()
     return Result(rows > 0, f"{rows:,} keys")
+
+
+def empty_postgres(scene: Scene) -> Result:
+    """Delete everything that PostgreSQL has of two tables, of one with the table itself."""
+    with scene.services.postgres.connect() as connection:
+        there = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'gold'").fetchone()
+        if not there or not there[0]:
+            return Result(hit=False, note="it has no table yet")
+        connection.execute("TRUNCATE gold.metrics_1m")
+        connection.execute("DROP TABLE gold.user_transactions_5m")
+    return Result(hit=True, note="metrics_1m, user_transactions_5m")
 
 
 def full_redis(scene: Scene) -> Result:
@@ -293,6 +304,9 @@ FAULTS: Mapping[str, Fault] = {
     "kill Redis": end_service("redis", signal.SIGKILL),
     "empty Redis": empty_redis,
     "full Redis": full_redis,
+    "stop PostgreSQL": end_service("postgres", signal.SIGINT),
+    "kill PostgreSQL": end_service("postgres", signal.SIGKILL),
+    "empty PostgreSQL": empty_postgres,
     "the disk refuses writes": refuse_writes,
     **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
     "kill a worker inside a micro-batch": kill_worker,

@@ -110,6 +110,8 @@ def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool
 def _has_read(settings: Settings, query: str, table: str) -> bool:
     """Tell whether a query has read every commit of a table that has something for it."""
     exports = query.startswith("export")
+    if exports and any(one.endswith("_is_behind") for note in _export_notes(settings, table) for one in note):
+        return False  # a sink waits to be filled
     first = sent(settings, table) if exports else _position(settings, query, table)
     commits = (commit_file(settings, table, n) for n in range(first, version_of(settings, table) + 1))
     kinds = (set(_changes(commit)) for commit in commits)
@@ -130,8 +132,12 @@ def _position(settings: Settings, query: str, table: str) -> int:
 
 def sent(settings: Settings, table: str) -> int:
     """Return the first version of a table that has not been exported, by the note beside it."""
-    notes = (path_of(settings, table) / "_lakehouse_export").glob("*.json")
-    return max((int(json.loads(note.read_text())["version"]) for note in notes), default=0)
+    return max((int(note["version"]) for note in _export_notes(settings, table)), default=0)
+
+
+def _export_notes(settings: Settings, table: str) -> Iterator[dict[str, Any]]:
+    for file in (path_of(settings, table) / "_lakehouse_export").glob("*.json"):
+        yield json.loads(file.read_text())
 
 
 class Writing:

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
+from pydantic import SecretStr
 
 from lakehouse.errors import ServiceError
 from lakehouse.kafka.topics import create_topics
@@ -110,9 +111,11 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
     outcome = Outcome()
     with OwnServices(home / "services") as services:
         place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
-        settings = place.settings(**_SETTINGS)
+        database = services.postgres.url()
+        settings = place.settings(**_SETTINGS, postgres_url=SecretStr(database))
         environment = place.environment | {
-            f"LAKEHOUSE_{name.upper()}": str(value) for name, value in _SETTINGS.items()
+            f"LAKEHOUSE_{name.upper()}": str(value)
+            for name, value in {**_SETTINGS, "postgres_url": database}.items()
         }
         create_topics(
             services.endpoints.access,

@@ -1,4 +1,4 @@
-"""A broker and a Redis of one run's own, which can be ended in any way and started again as they were."""
+"""A broker, a Redis and a PostgreSQL of one run's own, which can be ended and started again as they were."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import psutil
 from lakehouse.sandbox import redis_server, services
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import load_settings
+from tests import postgres_servers
 
-Name = Literal["kafka", "redis"]
+Name = Literal["kafka", "redis", "postgres"]
 END_TIMEOUT_S = 30.0
 
 
 class OwnServices:
-    """Both services under a home; at the end of the block they are stopped, whatever happened."""
+    """The services; at the end of the block they are stopped, whatever happened."""
 
     def __init__(self, home: Path) -> None:
         self._settings = load_settings().model_copy(update={"home": home, "kafka_port": 0, "redis_port": 0})
@@ -29,6 +30,7 @@ class OwnServices:
         self.endpoints = Endpoints("", "")
 
     def __enter__(self) -> Self:
+        self.postgres = self._stack.enter_context(postgres_servers.server())
         self.start()
         return self
 
@@ -39,6 +41,7 @@ class OwnServices:
 
     def start(self) -> None:
         """Start what does not run; a port that was used once is used again. Faults may set Redis's limits."""
+        self.postgres.start()
         before = self.endpoints
         with patch.object(redis_server, "_RIGHTS", f"{redis_server._RIGHTS} +config|set"):
             self.endpoints = self._stack.enter_context(services.local_services(self._settings))
@@ -46,6 +49,9 @@ class OwnServices:
 
     def end(self, name: Name, number: signal.Signals) -> None:
         """End a service by a signal and wait until its process is gone."""
+        if name == "postgres":
+            self.postgres.end(number)
+            return
         (status,) = (one for one in services.status(self._settings) if one.name == name)
         assert status.pid is not None, f"{name} does not run"
         process = psutil.Process(status.pid)

@@ -17,7 +17,9 @@ DECK = (
     "kill silver between dead letters and clean rows",
     "kill gold right after a commit",
     "kill Kafka",
+    "kill PostgreSQL",
     "kill export",
+    "empty PostgreSQL",
     "the disk refuses writes",
 )
 
@@ -40,7 +42,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.soak
-def test_every_table_topic_and_redis_row_is_the_oracles_after_it(outcome: Outcome) -> None:
+def test_every_table_topic_redis_and_postgresql_row_is_the_oracles_after_it(outcome: Outcome) -> None:
     assert outcome.differences == []
 
 
