@@ -124,7 +124,7 @@ class _Tallying:
 
 def tallied(loads: Sequence[Load], settings: Settings) -> Tally:
     """Return what loads of one stream come to, without sending them."""
-    tallying = _Tallying(loads[0].stream, settings.call_gap_s)
+    tallying = _Tallying(loads[0].name, settings.call_gap_s)
     for sample in mixed(loads, settings):
         tallying.add(sample)
     return tallying.sum_up()

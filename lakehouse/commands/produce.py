@@ -21,7 +21,7 @@ from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.kafka.probe import require_broker
 from lakehouse.sandbox.loads import Load, send
-from lakehouse.streams import read_settings
+from lakehouse.streams import choose, read_settings
 from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
@@ -158,8 +158,10 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
         if value is not None and not math.isfinite(value):
             raise SettingsError(f"{option} {value} was given; expected a finite number")
     plan = _plan(run.events, run.rate, run.seconds)
+    settings = read_settings()
+    (chosen,) = choose([stream], settings)
     load = Load(
-        stream,
+        chosen,
         plan.events,
         rate=plan.rate,
         span_s=run.span,
@@ -169,7 +171,6 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
         duplicates=run.duplicates,
         shape=shape,
     )
-    settings = read_settings()
     load.samples(settings)  # refuses contradictory shares before the broker is contacted
     require_broker(settings.kafka)
 

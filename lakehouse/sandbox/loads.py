@@ -26,7 +26,7 @@ from lakehouse.sandbox.samples import (
 )
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.settings import Settings
-from lakehouse.streams import choose
+from lakehouse.stream import Stream
 
 _HOUR_S = 3600.0
 
@@ -48,23 +48,11 @@ GENERATORS: Mapping[str, Generator] = {
 }
 
 
-def generator_of(name: str, settings: Settings) -> Generator:
-    """Return what makes the samples of a stream; of one of another package, by what it declares.
-
-    Raises SettingsError for an unknown stream.
-    """
-    own = GENERATORS.get(name)
-    if own is not None:
-        return own
-    (stream,) = choose([name], settings)
-    return Generator(
-        tuple(source.topic for source in stream.sources), partial(declared.samples, stream.sources)
-    )
-
-
 @dataclass(frozen=True)
 class Load:
     """Events of a stream to send, all at once (no `rate`) or at a rate per second.
+
+    One of another package is given as a whole: its samples are made of what it declares.
 
     Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
     are shares of the events; `shape` is what only this stream's samples know. The events of a producer whose
@@ -72,7 +60,7 @@ class Load:
     times.
     """
 
-    stream: str
+    stream: str | Stream
     events: int
     rate: float | None = None
     span_s: float = 600.0
@@ -83,13 +71,26 @@ class Load:
     duplicates: float = 0.0
     shape: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self.stream if isinstance(self.stream, str) else self.stream.name
+
+    @property
+    def _generator(self) -> Generator:
+        if isinstance(self.stream, str):
+            return GENERATORS[self.stream]
+        own = GENERATORS.get(self.name)
+        topics = tuple(source.topic for source in self.stream.sources)
+        return own or Generator(topics, partial(declared.samples, self.stream.sources))
+
     def topics(self, settings: Settings) -> tuple[str, ...]:
         """Return the topics that the events go to."""
-        return tuple(map(settings.topic, generator_of(self.stream, settings).topics))
+        return tuple(map(settings.topic, self._generator.topics))
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
         """Return the events; raises SettingsError for shares that exceed one in total."""
-        generator = generator_of(self.stream, settings)
+        generator = self._generator
         if self.rate is None:
             times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
         else:

@@ -74,7 +74,7 @@ def make_app(
 
     app = FastAPI(
         title="lakehouse",
-        description="Metrics, calls, sales and transactions: the newest gold rows, from Redis and Delta.",
+        description="The newest rows of gold, from Redis and Delta.",
         version="1",
         lifespan=lifespan,
         docs_url=None,
@@ -94,7 +94,7 @@ def make_app(
     app.include_router(actions_api.router(actions))
     app.include_router(session_api.router(access))
     if produces:
-        app.include_router(produce_api.router(settings))
+        app.include_router(produce_api.router(settings, streams))
     app.include_router(reference.router(app))
     app.add_middleware(Bodies)
     app.add_middleware(Entrance, access=access)  # before a body is read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from lakehouse.serving.access import caller_of
 from lakehouse.serving.answers import plain
 from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.settings import Settings
+from lakehouse.stream import Stream
 
 _MOST = 10_000
 _SPAN_S = 60.0
@@ -24,13 +26,11 @@ _log = logging.getLogger(__name__)
 Events = Annotated[int, Query(ge=1, le=_MOST, description="How many events.")]
 
 
-def router(settings: Settings) -> APIRouter:
+def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
     """Return the route."""
-    from lakehouse.sandbox.loads import GENERATORS
-
     routes, one = APIRouter(tags=["produce"]), CapacityLimiter(1)
-    known = list(GENERATORS)
-    sampled = Query(known[0], description="The stream.", json_schema_extra={"enum": known})
+    known = {stream.name: stream for stream in streams}
+    sampled = Query(streams[0].name, description="The stream.", json_schema_extra={"enum": list(known)})
 
     @routes.post("/produce")
     async def produce(request: Request, events: Events = 100, stream: str = sampled) -> Response:
@@ -41,7 +41,7 @@ def router(settings: Settings) -> APIRouter:
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, "events are being sent", headers={"Retry-After": "1"})
         _log.info("%s produces %d events of %s", caller_of(request).name, events, stream)
         try:
-            acknowledged = await to_thread.run_sync(_send, settings, stream, events, limiter=one)
+            acknowledged = await to_thread.run_sync(_send, settings, known[stream], events, limiter=one)
         except LakehouseError as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from error
         return plain({"stream": stream, "events": events, "acknowledged": acknowledged})
@@ -49,7 +49,7 @@ def router(settings: Settings) -> APIRouter:
     return routes
 
 
-def _send(settings: Settings, stream: str, events: int) -> int:
+def _send(settings: Settings, stream: Stream, events: int) -> int:
     from lakehouse.kafka.probe import require_broker
     from lakehouse.sandbox.loads import Load, send
 
