@@ -34,6 +34,7 @@ from lakehouse.kinds.records import (
     fields_of,
     message_name_of,
     optional,
+    refuse_columns,
     source_of,
     topic_of,
 )
@@ -51,6 +52,7 @@ from lakehouse.stream import (
 )
 from lakehouse.tables import DELETED, described, shifted
 
+_ON_THE_WAY = ("apart", "call", "touched", "old", "olds", "has_new")
 _PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
 # A payload in transit: its coordinates, in the order that selects the earliest, and the payload.
 _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
@@ -90,6 +92,7 @@ def joined_calls(
     """
     ends = fields_of(pair, FieldType.STRING)
     payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
+    refuse_columns((*ends, *payloads), _ON_THE_WAY)
     sources = tuple(
         source_of(f"{name}_{payload.column}", side.records, (*ends, payload))
         for side, payload in zip(sides, payloads, strict=True)

@@ -60,6 +60,17 @@ def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, 
     return tuple(field_of(name, type_) for name in several)
 
 
+def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
+    """Raise ValueError for a field whose column has a name that the kind's own columns have on the way."""
+    names = set(taken)
+    for field in fields:
+        if field.column.lower() in names:
+            raise ValueError(
+                f"field {field.name}: its column cannot be called {field.column} here; give it another one, "
+                "Field(name, column, type)"
+            )
+
+
 def optional(field: Field) -> Field:
     """Return a field that a record may leave out."""
     return replace(field, required=False)

@@ -21,6 +21,7 @@ from lakehouse.kinds.records import (
     label_of,
     message_name_of,
     optional,
+    refuse_columns,
     source_of,
     topic_of,
 )
@@ -40,6 +41,8 @@ from lakehouse.stream import (
 )
 from lakehouse.transforms import statistics
 from lakehouse.transforms.windows import StatisticsWindows, Tumbling, statistics_message
+
+_ON_THE_WAY = ("_now", "recomputed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ def windowed_statistics(
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)
+    refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
     kept = (
         _table(

@@ -21,6 +21,7 @@ from lakehouse.kinds.records import (
     json_name_of,
     label_of,
     message_name_of,
+    refuse_columns,
     source_of,
     topic_of,
 )
@@ -38,6 +39,8 @@ from lakehouse.stream import (
 from lakehouse.tables import described
 from lakehouse.transforms import decimals
 from lakehouse.transforms.windows import Tumbling
+
+_ON_THE_WAY = ("coming", "more", "recomputed", "standing")
 
 
 def windowed_sums(
@@ -69,6 +72,7 @@ def windowed_sums(
     micro-batches cut anywhere, give the same rows.
     """
     keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
+    refuse_columns(keys, _ON_THE_WAY)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)
     source = source_of(name, records, (*keys, amount), rules=rules)

@@ -26,7 +26,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
-from lakehouse.kinds.records import Named, Records, field_of, message_name_of, source_of, topic_of
+from lakehouse.kinds.records import (
+    Named,
+    Records,
+    field_of,
+    message_name_of,
+    refuse_columns,
+    source_of,
+    topic_of,
+)
 from lakehouse.messages.layout import Constant, Exact, Message, Millis, MillisThen, Plain, joined_key, key
 from lakehouse.stream import (
     Comparison,
@@ -41,6 +49,10 @@ from lakehouse.stream import (
 from lakehouse.tables import described
 from lakehouse.transforms import decimals
 
+_ON_THE_WAY = (
+    *("sales", "crossings", "is_new", "standing", "ordered_at", "recomputed", "epoch", "crosses", "notified"),
+    *("place", "last", "new", "notifications", "state", "first", "earliest"),
+)
 Notify = Literal["crossing", "every_update"]
 
 _STATE = (
@@ -87,6 +99,7 @@ def running_totals(
     `value`, and the record's partition and offset.
     """
     keyed, amount = field_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
+    refuse_columns((keyed,), _ON_THE_WAY)
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)
     threshold_text = f"{threshold.normalize():f}"

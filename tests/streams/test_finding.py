@@ -13,6 +13,8 @@ from lakehouse.streams import choose, load
 
 MODULE = """
 from dataclasses import replace
+from decimal import Decimal
+from lakehouse.kinds import Windows, running_totals, windowed_statistics, windowed_sums
 from lakehouse.stream import Stream
 from lakehouse.streams.transactions import TRANSACTIONS
 
@@ -34,9 +36,14 @@ SAME_TOPIC_OUT = renamed("other", "a", "a", "b", "metrics-aggregated-1m")
 LETTERS = renamed("other", "a", "dead_letters", "b", None)
 ODD = renamed("other", "a", "a b", "b", None)
 NUMBER = 7
+BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length_s=60)
+BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length_s=60))
 
 def by_settings(settings):
     return replace(PAYMENTS, name=f"payments_{settings.grace_s}")
+
+def by_state(settings):
+    return running_totals("other", "a", by="state", value="amount", threshold=Decimal(1))
 
 def failing(settings):
     raise ValueError("no grace")
@@ -121,6 +128,13 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
             ),
         ),
         (
+            "shop_of_a_user:by_state",
+            (
+                "LAKEHOUSE_STREAMS names shop_of_a_user:by_state, which failed: ValueError: field state: its "
+                "column cannot be called state here; give it another one, Field(name, column, type)"
+            ),
+        ),
+        (
             "shop_of_a_user:failing",
             "LAKEHOUSE_STREAMS names shop_of_a_user:failing, which failed: ValueError: no grace",
         ),
@@ -175,3 +189,19 @@ def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pyte
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError, match=r"^table silver\.a b of stream other cannot be a name here: "):
         load(under("shop_of_a_user:ODD"))
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        ("BY_TOPIC", "stream other gives silver.other the column topic more than once: "),
+        ("BY_COUNT", "stream other gives gold.other_1m the column count more than once: "),
+    ],
+)
+def test_a_column_that_is_there_already_is_refused(
+    stream: str, message: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(module)
+    with pytest.raises(SettingsError) as refused:
+        load(under(f"shop_of_a_user:{stream}"))
+    assert str(refused.value) == f"{message}give its field another column, Field(name, column, type)"
