@@ -14,9 +14,13 @@ from lakehouse.layers.step import Batch, BatchResult, Permitted, Step
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import take_next
+from lakehouse.testing.kills import write_batch as write
 from tests import pipeline
 from tests.pipeline import STREAM
 from tests.streams import under
+
+__all__ = ["bronze_of", "gold_of", "planned", "rows_between", "silver_of", "take", "take_next", "write"]
 
 
 def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
@@ -24,23 +28,11 @@ def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchRes
     return write(step, Batch(rows, number=number), now=now)
 
 
-def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step write the micro-batch that it plans by its tables; null if nothing waits."""
-    batch = step.plan({})
-    return None if batch is None else write(step, batch, now=now)
-
-
 def planned(step: Step) -> Batch:
     """Return the micro-batch that a step plans by its tables; something must be waiting."""
     batch = step.plan({})
     assert batch is not None, f"nothing waits for {step.name}"
     return batch
-
-
-def write(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
-    """Let a step write a micro-batch, perhaps one that it has planned a while ago."""
-    with step.write(batch, now) as passed:
-        return passed.result
 
 
 def bronze_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:

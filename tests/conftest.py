@@ -20,6 +20,7 @@ from lakehouse.sandbox.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
 from lakehouse.tables import Lake
+from lakehouse.testing.session import SMALL
 from tests import brokers
 from tests.streams import STREAMS
 
@@ -82,24 +83,16 @@ def services(session_settings: Settings) -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def spark(session_settings: Settings) -> Iterator[SparkSession]:
-    """The one Spark of the worker.
-
-    Its tables are small: a log is read in one task, plans are not made anew between their stages, rows are
-    interpreted, as the product does where they are few, and the first compiler has to do. Tests that start
-    processes have the product's own options.
-    """
-    options = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "2g",
-        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    session = build_session(session_settings, "lakehouse tests", options=options)
+    """The one Spark of the worker; tests that start processes have the product's own options."""
+    session = build_session(session_settings, "lakehouse tests", options=SMALL)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def lakehouse_spark(spark: SparkSession) -> SparkSession:
+    """The same for the fixtures of `lakehouse.pytest_plugin`."""
+    return spark
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Crashes in which no process ends: a write fails, before it has done anything or once it is done."""
+"""Something that fails until it is mended; `lakehouse.testing.kills` has crashes at single writes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
-class CrashError(Exception):
-    """What stands in for the end of the process."""
-
-
-def crash_at(
-    write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
-) -> Callable[..., Any]:
-    """Return a write that works as it does, but for its call of this number, which fails.
-
-    With `for_good` so do all calls after it, as in a process that has ended.
-    """
-    calls = 0
-
-    def crashing(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls < number or (calls > number and not for_good):
-            return write(*arguments, **named)
-        if after and calls == number:
-            write(*arguments, **named)
-        raise CrashError
-
-    return crashing
+from lakehouse.testing.kills import CrashError
 
 
 @dataclass

@@ -25,10 +25,10 @@ from lakehouse.sandbox.loads import GENERATORS, Load, send
 from lakehouse.settings import Settings
 from lakehouse.streams import load
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.chaos.checks import Books, differences
 from tests.chaos.files import TABLES
-from tests.crashing import CrashError
 from tests.pipeline import await_
 from tests.streams import STREAMS
 

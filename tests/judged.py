@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Contract, Source
-from tests.frames import local_frame
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """When records land, by default, and their time in Kafka."""

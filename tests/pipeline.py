@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from lakehouse import tables
+from lakehouse import folding, tables
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import bronze
 from lakehouse.layers.step import LayerName
+from lakehouse.record_lines import Record
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
-from tests.frames import local_frame
 from tests.streams import METRICS, METRICS_1M, under
 
 SOURCE = METRICS.sources[0]
@@ -47,19 +48,7 @@ Coordinates = tuple[str, int, int]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Raw:
-    """A Kafka record to send or to land; without `timestamp_ms` it has the time of sending or landing.
-
-    `offset` is for landing only: the broker numbers what is sent.
-    """
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    partition: int | None = None
-    timestamp_ms: int | None = None
-    offset: int | None = None
+Raw = Record
 
 
 def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) -> None:
@@ -139,13 +128,17 @@ def landed(
     source: Source = SOURCE,
 ) -> list[tuple[Any, ...]]:
     """Return records as the rows that they are in bronze, in the order of its columns."""
-    topic, rows = settings.topic(source.topic), []
-    for offset, record in enumerate(records, first_offset):
-        stamp = landed_at if record.timestamp_ms is None else _from_ms(record.timestamp_ms)
-        headers = [tuple(header) for header in record.headers] or None
-        coordinates = (topic, record.partition or 0, offset if record.offset is None else record.offset)
-        rows.append((record.key, record.value, headers, *coordinates, stamp, 0, landed_at, None))
-    return rows
+    topic = settings.topic(source.topic)
+    numbered = (
+        replace(
+            record,
+            topic=topic,
+            partition=record.partition or 0,
+            offset=offset if record.offset is None else record.offset,
+        )
+        for offset, record in enumerate(records, first_offset)
+    )
+    return folding.landed(numbered, landed_at)
 
 
 def run_layers(
@@ -287,10 +280,6 @@ def micros(moment: datetime) -> int:
 def utc(text: str) -> datetime:
     """Return an ISO 8601 time without offset as UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
-def _from_ms(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _numbers(directory: Path, pattern: str) -> Iterator[int]:

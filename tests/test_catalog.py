@@ -22,8 +22,8 @@ from lakehouse.errors import QueryError
 from lakehouse.layers import gold, silver
 from lakehouse.render import QueryResult, as_csv, as_json, plain_rows
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake
-from tests.frames import local_frame
 from tests.streams import METRICS, METRICS_1M, STREAMS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

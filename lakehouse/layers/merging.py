@@ -255,7 +255,7 @@ class Merge:
         """Return the keys of rows that have to be recomputed from silver, null where there are none."""
         if self._table.needs_recompute is None:
             return None
-        return _held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
+        return held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
 
     def _made_anew(
         self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: Batch
@@ -356,14 +356,14 @@ def _hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def _held(rows: DataFrame) -> DataFrame | None:
+def held(rows: DataFrame) -> DataFrame | None:
     """Return the current rows, held in the driver's JVM; null for none.
 
     Timestamps travel as numbers: without a zone, one hour of each autumn would be ambiguous.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
-    held = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))
-    return None if held is None else held.withColumns({name: F.timestamp_micros(name) for name in times})
+    found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))
+    return None if found is None else found.withColumns({name: F.timestamp_micros(name) for name in times})
 
 
 def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | None]:

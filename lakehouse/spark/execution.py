@@ -25,6 +25,7 @@ FEW_BYTES = 1 << 20
 _GENERATES = "spark.sql.codegen.wholeStage"
 _FACTORY = "spark.sql.codegen.factoryMode"
 _ADAPTS = "spark.sql.adaptive.enabled"
+_SHUFFLED_TO = "spark.sql.shuffle.partitions"
 _OPENING = "spark.sql.files.openCostInBytes"
 _LARGEST = "spark.sql.files.maxPartitionBytes"
 
@@ -80,6 +81,13 @@ def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
         yield
     finally:
         execute_for(spark, few=before)
+
+
+@contextlib.contextmanager
+def executing_a_handful(spark: SparkSession) -> Iterator[None]:
+    """Do so for few rows, and shuffle into one partition what could not be gathered."""
+    with executing_for(spark, few=True), having_set(spark, _SHUFFLED_TO, "1"):
+        yield
 
 
 @contextlib.contextmanager

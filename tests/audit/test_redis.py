@@ -17,9 +17,9 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.sinks import to_redis
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake
 from tests.conftest import MakeSettings
-from tests.frames import local_frame
 from tests.streams import CALL_RECORDS, CALLS
 
 AT = datetime(2026, 10, 1, 12, tzinfo=UTC)

@@ -30,12 +30,12 @@ from lakehouse.ops import event_table
 from lakehouse.progress import sent
 from lakehouse.settings import Settings
 from lakehouse.spark import storage
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, Move, Position, Progress, TableSpec
 from lakehouse.tables.adoption import Adoption, adoption_in
 from tests import pipeline
 from tests.commands import run_command
 from tests.damage import as_in_a_new_process
-from tests.frames import local_frame
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 from tests.streams import METRICS_1M
 

@@ -31,10 +31,10 @@ from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.repair.replay import discard, replay
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, leases, upkeep, writing
 from tests import pipeline, verdicts
 from tests.batches import gold_of, silver_of, take_next
-from tests.frames import local_frame
 from tests.integration.test_beside import beside
 from tests.oracles.metrics import Metric
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw

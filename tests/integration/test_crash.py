@@ -35,10 +35,10 @@ from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import bronze_of, gold_of, silver_of, take_next
 from tests.conftest import MakeSettings
-from tests.crashing import CrashError, crash_at
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications

@@ -33,11 +33,11 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake
 from lakehouse.telemetry import Observer
 from tests import pipeline
 from tests.conftest import MakeSettings
-from tests.frames import local_frame
 from tests.pipeline import BRONZE, SILVER, SOURCE, STREAM, Raw
 
 ANY_TIME = dict.fromkeys(

@@ -45,11 +45,11 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import RedisTroubleError, to_redis
 from lakehouse.sinks.outgoing import newest_since
 from lakehouse.sinks.transactional import Transactions
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import DELETED, Lake
 from tests import redis_databases, redis_servers
 from tests.batches import planned, write
 from tests.conftest import MakeSettings
-from tests.frames import local_frame
 from tests.fuzz import commands
 from tests.pipeline import await_, read_topic
 from tests.streams import METRICS, METRICS_1M

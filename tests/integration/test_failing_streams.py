@@ -28,8 +28,9 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError
 from tests import pipeline
-from tests.crashing import CrashError, Fault
+from tests.crashing import Fault
 from tests.pipeline import Raw, await_
 from tests.streams import CALL_RECORDS, CALLS, SALES, TRANSACTIONS, USER_TRANSACTIONS_5M
 

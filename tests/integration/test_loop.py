@@ -28,10 +28,10 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import crash_at
 from tests import pipeline
 from tests.chance import chance
 from tests.conftest import MakeSettings
-from tests.crashing import crash_at
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
 
 NOON = pipeline.utc("2026-03-01T12:00:00")

@@ -25,10 +25,10 @@ from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, lasting
+from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.batches import silver_of, take_next
 from tests.conftest import MakeSettings
-from tests.crashing import CrashError, crash_at
 from tests.damage import as_in_a_new_process, damage, file_of, newest_commit
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, path_of
 

@@ -31,9 +31,9 @@ from lakehouse.settings import Settings
 from lakehouse.spark import storage
 from lakehouse.stream import GoldTable, Source
 from lakehouse.tables import DELETED, Lake, leases
+from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import gold_of, take_next
-from tests.crashing import CrashError, crash_at
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import Event
 from tests.oracles.metrics import METRICS_SUMMARY_10M as SUMMARIES

@@ -35,9 +35,9 @@ from lakehouse.sinks.outgoing import filter_newest
 from lakehouse.spark import storage
 from lakehouse.stream import Field, FieldType, Rule, Stream
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import silver_of, take_next
-from tests.crashing import CrashError, crash_at
 from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
 from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
 from tests.streams import METRICS, METRICS_1M, tolerant

@@ -36,11 +36,11 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import KafkaSink, Span, read_progress
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import MergedTable, Stream
 from lakehouse.tables import Lake, Position
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
-from tests.frames import local_frame
 from tests.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
 
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

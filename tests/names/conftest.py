@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.layers import gold
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake
-from tests.frames import local_frame
 from tests.names import servers
 from tests.names.rows import TRANSACTIONS
 from tests.streams import USER_TRANSACTIONS_5M

@@ -31,16 +31,13 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.layers import gold, silver
 from lakehouse.layers.bronze import SCHEMA
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
+from lakehouse.testing.kills import crash_and_go_on
 from tests import pipeline, verdicts
-from tests.batches import take_next
 from tests.chance import chance
-from tests.crashing import CrashError, crash_at
 from tests.folding import Folding
 from tests.oracles.judging import Event, Judged
 from tests.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
@@ -193,7 +190,9 @@ def run_copies(
         for source in stream.sources:
             full = list(filter(None, cuts[source.table][half]))
             pipeline.land(spark, settings, full, landed_at=landed_at, source=source)
-        _crash_and_go_on(spark, settings, stream, now or landed_at)
+        lake = Lake(spark, settings.lake)
+        crashes = crash_and_go_on(lake, under(settings, stream), settings.bytes_per_batch, now or landed_at)
+        assert min(crashes.values()) >= BATCHES // 2, f"steps have crashed so often: {crashes}"
         done = pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=now)
         assert [one for one in done if one.batch is not None] == [], "something was left"
     landed = {
@@ -209,24 +208,6 @@ def run_copies(
         return rows()
 
     return Outcome(stream, settings, landed, rows(), at)
-
-
-def _crash_and_go_on(spark: SparkSession, settings: Settings, stream: Stream, now: datetime) -> None:
-    """Let each step take what waits, made anew after each crash: at either write, before it and after it."""
-    lake = Lake(spark, settings.lake)
-    for layer, write in ((silver, "append"), (gold, "upsert")):
-        for maker in layer.steps(lake, under(settings, stream), settings.bytes_per_batch):
-            crashes, is_done = 0, False
-            for number, after in itertools.cycle(itertools.product((1, 2), (False, True))):
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(tables, write, crash_at(getattr(tables, write), number, after=after))
-                    try:
-                        is_done = take_next(maker.make(), now=now) is None
-                    except CrashError:
-                        crashes += 1
-                if is_done:
-                    break
-            assert crashes >= BATCHES // 2, f"{maker.name} has crashed {crashes} times"
 
 
 class Way(Protocol):

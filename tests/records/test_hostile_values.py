@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
 from lakehouse.spark.execution import executing_for
-from tests.frames import local_frame
+from lakehouse.spark.local_frames import local_frame
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Kind, judge_record
 from tests.pipeline import micros

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
-from tests.frames import local_frame
+from lakehouse.spark.local_frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.pipeline import micros
 from tests.poison import KINDS, Kind, endless, valid

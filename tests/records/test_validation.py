@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.layers import bronze
 from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
-from tests.frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.streams import METRICS, SALES
 

@@ -31,11 +31,11 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.sinks import postgres, registry
 from lakehouse.sinks.postgres_client import require_postgres
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import GoldTable
 from lakehouse.tables import DELETED, Lake
 from tests import postgres_servers
 from tests.certificates import certified
-from tests.frames import local_frame
 from tests.postgres_servers import PASSWORD, Server
 from tests.streams import METRICS, METRICS_1M
 

@@ -23,11 +23,11 @@ from lakehouse.layers.step import LAYERS
 from lakehouse.records.validation import clean_schema
 from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import leases
 from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take, take_next
 from tests.folding import Folding
-from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row, await_
 from tests.streams import CALLS
 

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import EventTimeProgress
 from lakehouse.transforms.windows import StatisticsWindows, Tumbling
 from tests.chance import chance
-from tests.frames import local_frame
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.streams import METRICS, METRICS_1M, under
 

@@ -21,11 +21,11 @@ from lakehouse.audit.gold import check_gold
 from lakehouse.catalog import ask, register
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Candidates, Commit, Lake
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
 from tests.conftest import without_names
-from tests.frames import local_frame
 from tests.pipeline import DEAD_LETTERS, Raw, Row
 from tests.streams import STREAMS, TRANSACTIONS
 

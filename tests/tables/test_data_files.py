@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from lakehouse import tables
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, Move, TableSpec, data_files, upkeep
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.entries import rows_of, stats_of
 from lakehouse.tables.pruning import Between, Near
 from lakehouse.tables.writing import upsert
 from tests.damage import as_in_a_new_process
-from tests.frames import local_frame
 
 SPEC = TableSpec("silver", "numbers", StructType().add("k", LongType()), stats=("k",), change_feed=True)
 EVERY = Near(((Between("k", 0, None),),))

@@ -18,12 +18,12 @@ from lakehouse.errors import TableError
 from lakehouse.events import Event, EventLog, Kind, note, noting
 from lakehouse.files import sync
 from lakehouse.ops import event_table
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, Move, TableSpec, lasting
 from lakehouse.tables import delta_internals as delta
 from lakehouse.telemetry.delta_log import Log
 from tests import pipeline
 from tests.damage import DAMAGES, as_in_a_new_process, damage, file_of, newest_commit
-from tests.frames import local_frame
 
 SPEC = TableSpec("silver", "numbers", StructType().add("k", LongType()), stats=("k",), change_feed=True)
 SOURCE = "query reads source"

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse import tables
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, Move, TableSpec, log
 from tests import pipeline
-from tests.frames import local_frame
 
 SPEC = TableSpec("silver", "numbers", StructType([StructField("n", LongType())]), stats=("n",))
 

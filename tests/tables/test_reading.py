@@ -16,9 +16,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lakehouse import tables
 from lakehouse.layers.change_reading import ChangeReading
 from lakehouse.progress import parts
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Lake, Position, Progress, TableSpec, log, reading
 from tests import pipeline
-from tests.frames import local_frame
 
 SPEC = TableSpec(
     "silver", "numbers", StructType([StructField("n", LongType())]), change_feed=True, stats=("n",)

@@ -1,4 +1,4 @@
-"""Frames of rows that a test writes down."""
+"""Frames of rows that Python has."""
 
 from __future__ import annotations
 

@@ -1,0 +1,361 @@
+"""A stream's tables in plain frames: micro-batches judged, reduced, folded and sent, without a lake.
+
+What `lakehouse.stream` promises the functions of a stream is done here in the plainest way, without Delta,
+Kafka or a query: `judge` gets the watermark of what has been accepted before, `fold` the rows that are within
+reach or due, a row replaces the one with its key, one marked DELETED goes, and keys that need it are made
+anew from all clean rows so far. `lakehouse try` and `lakehouse.testing` show and compare what comes out.
+
+    folding = Folding(spark, TRANSACTIONS)
+    folding.take({"transactions": records}, landed_at=noon)
+    folding.frame("gold.user_transactions_5m")
+    folding.leaving("user_transactions_5m")
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.layers import bronze, outgoing
+from lakehouse.layers.merging import held
+from lakehouse.record_lines import Record
+from lakehouse.records.validation import (
+    KAFKA_TIMES,
+    NO_TIMESTAMP,
+    clean_schema,
+    filter_clean,
+    filter_dead,
+    judge,
+    watermark_of,
+)
+from lakehouse.sinks import Change
+from lakehouse.spark.execution import gathered
+from lakehouse.spark.local_frames import local_frame
+from lakehouse.stream import (
+    EventClock,
+    EventTimeProgress,
+    GoldTable,
+    MergedTable,
+    SideTable,
+    Source,
+    Stream,
+    WallClock,
+)
+from lakehouse.tables import DELETED, from_micros, shifted
+from lakehouse.tables.commits import changed_rows
+
+DEAD_LETTERS = "silver.dead_letters"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_ROWS, _MOST_BYTES = 10_000_000, 1 << 40
+_KIND = "_change_type"
+
+Rows = Mapping[str, DataFrame]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What leaves for a row of a gold or side table: to a topic or, where that is null, to Redis alone.
+
+    `value` is JSON, null for a tombstone. For Redis, `key` is the row's there.
+    """
+
+    table: str
+    topic: str | None
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Of partials: the greatest event time that the clock counts, and the span in which they lie; UTC."""
+
+    reached: datetime | None = None
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+class Folding:
+    """A stream that has taken some micro-batches.
+
+    `topic` turns a topic's default name into the one that a record has. `is_small`: all rows together are
+    few, so one task takes them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        topic: Callable[[str], str] = lambda name: name,
+        *,
+        is_small: bool = False,
+    ) -> None:
+        self.stream = stream
+        self._spark = spark
+        self._topic = topic
+        self._is_small = is_small
+        self._number = 0
+        self._dead: list[DataFrame] = []
+        self._clean = {
+            source.table: [self._empty(clean_schema(source.contract))] for source in stream.sources
+        }
+        self._gold = {table.name: self._empty(table.schema) for table in stream.tables}
+        self._feeds: dict[str, list[DataFrame]] = {}
+        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._accepted: dict[str, datetime | None] = {}
+        self._merged: dict[str, datetime | None] = {}
+
+    def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
+        """Return records of a source with the topic, partition and offset under which they land.
+
+        A record without a partition is of the first one. Without an offset, it has the next of its partition.
+        """
+        topic, found = self._topic(source.topic), list[Record]()
+        for record in records:
+            partition = record.partition or 0
+            offset = self._offsets[topic, partition] if record.offset is None else record.offset
+            self._offsets[topic, partition] = max(self._offsets[topic, partition], offset + 1)
+            found.append(replace(record, topic=topic, partition=partition, offset=offset))
+        return found
+
+    def take(
+        self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
+    ) -> None:
+        """Take one micro-batch, the records of each source by its table's name.
+
+        `now` is what the clock shows while gold is merged; null: the time of landing.
+        """
+        self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
+
+    def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
+        """Return the clean rows of records that land at this time, by table; the others are dead letters."""
+        return {
+            source.table: self._judged(source, records.get(source.table, ()), landed_at)
+            for source in self.stream.sources
+        }
+
+    def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
+        """Merge clean rows of every source into gold, as one micro-batch.
+
+        `twice`: the first attempt ends between the write of the side tables and that of the main table, as
+        where the process is killed there.
+        """
+        self._number += 1
+        self._feeds = {}
+        for name, rows in clean.items():
+            self._clean[name].append(rows)
+        for table in self.stream.gold:
+            coming = table.combine({name: clean[name] for name in table.reads})
+            self._merge(table, self._gathered(coming), now, twice=twice)
+
+    def tick(self, now: datetime) -> None:
+        """Change what is due by the wall clock, where no record has come for a long time."""
+        self._number += 1
+        self._feeds = {}
+        for table in self.stream.gold:
+            clock = table.wall_clock
+            if clock is not None:
+                becomes = clock.set_columns()
+                due = self._gold[table.name].where(_waits_at(now, clock))
+                self._put(table, due.withColumns({name: becomes[name] for name in becomes}))
+
+    def frame(self, table: str) -> DataFrame:
+        """Return the rows of a table of silver or gold so far, or the dead letters: raw records and reasons.
+
+        Dead letters have topic, partition and offset, key, value, headers, kafka_timestamp and reasons.
+        """
+        layer, name = table.split(".")
+        if layer == "gold":
+            return self._gold[name]
+        if table == DEAD_LETTERS:
+            (source, *_) = self.stream.sources
+            none = judge(self._empty(bronze.SCHEMA), source, None)
+            return reduce(DataFrame.unionByName, self._dead or [filter_dead(none)])
+        return reduce(DataFrame.unionByName, self._clean[name])
+
+    def leaving(self, table: str) -> list[Change]:
+        """Return what the last micro-batch, or tick, sends of a gold or side table, in its order."""
+        (kept,) = (one for one in self.stream.tables if one.name == table)
+        feeds = self._feeds.get(table, [])
+        if not feeds:
+            return []
+        newest = outgoing.filter_newest(reduce(DataFrame.unionByName, feeds), kept)
+        leaving = outgoing.filter_leaving(newest, kept)
+        found = outgoing.within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
+        if found is None:
+            raise ValueError(f"more than {_MOST_ROWS:,} rows of {table} would be sent at once")
+        return found
+
+    def messages(self) -> list[Message]:
+        """Return what the last micro-batch, or tick, sends: for each table in its order."""
+        found = []
+        for table in self.stream.tables:
+            topic = None if table.export.topic is None else self._topic(table.export.topic)
+            for change in self.leaving(table.name):
+                key = change.row_key if topic is None else change.key
+                if topic is None or not change.for_redis:
+                    found.append(Message(table.name, topic, key, change.value))
+        return found
+
+    def _empty(self, schema: Any) -> DataFrame:
+        return local_frame(self._spark, [], schema)
+
+    def _gathered(self, rows: DataFrame) -> DataFrame:
+        return gathered(rows, few=self._is_small)
+
+    def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
+        """Return the records that are clean by the watermark of all before; the others are dead letters."""
+        rows = landed(self.numbered(source, records), landed_at)
+        if not rows:
+            return self._clean[source.table][0]
+        reached = self._accepted.get(source.table)
+        watermark = watermark_of(reached, source.allowed_lateness_s)
+        frame = self._gathered(local_frame(self._spark, rows, bronze.SCHEMA))
+        judged = judge(frame, source, watermark).localCheckpoint()
+        clean = filter_clean(judged)
+        self._dead.append(filter_dead(judged))
+        self._accepted[source.table] = _later(reached, _greatest_event_time(clean))
+        return clean
+
+    def _merge(self, table: GoldTable, clean: DataFrame, now: datetime, *, twice: bool) -> None:
+        partials = table.preaggregate(clean).localCheckpoint()
+        facts = _facts_of(table, partials)
+        if facts is None:
+            return
+        progress = EventTimeProgress(None, now)
+        if isinstance(table.clock, EventClock):
+            before = self._merged.get(table.name)
+            reached = _later(before, facts.reached)
+            progress = EventTimeProgress(before, now if reached is None else reached)
+            self._merged[table.name] = reached
+        current = self._gold[table.name].where(_within_reach(table, facts) | _due(table, progress))
+        current = self._gathered(current)
+        to_recompute = self._to_recompute(table, partials, current)
+        if to_recompute is not None:
+            keys = list(table.keys)
+            history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
+            anew = table.preaggregate(self._gathered(history)).withColumn("recomputed", F.lit(True))
+            whole = anew.join(to_recompute, keys, "left_semi")
+            partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
+            current = current.join(to_recompute, keys, "left_anti")
+        if twice and table.sides:
+            first = table.fold(partials, current, progress).localCheckpoint()
+            for side in table.sides:
+                self._put_side(side, first, _hit(table, to_recompute))
+        folded = table.fold(partials, current, progress).localCheckpoint()
+        hit = _hit(table, to_recompute)
+        for side in table.sides:
+            again = [(partials.select(*side.keys).distinct(), side.keys)] if twice else []
+            self._put_side(side, folded, hit + again)
+        self._put(table, folded)
+
+    def _to_recompute(self, table: GoldTable, partials: DataFrame, current: DataFrame) -> DataFrame | None:
+        if table.needs_recompute is None:
+            return None
+        return held(table.needs_recompute(partials, current).select(*table.keys).distinct())
+
+    def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
+        """Put the new rows of a side table in their places, as `layers.merging` does.
+
+        Rows of `theirs`, frames of keys, are compared first: those that are not made any more go.
+        """
+        rows = side.rows(folded)
+        if theirs:
+            every = self._gold[side.name]
+            found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
+            standing = reduce(DataFrame.unionByName, found).distinct()
+            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
+            changed = rows.subtract(standing.select(*rows.columns))
+            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
+        self._put(side, rows)
+
+    def _put(self, table: MergedTable, rows: DataFrame) -> None:
+        """Put rows in the places of those with their keys, and keep what has changed."""
+        columns = {column.name: column.dataType for column in table.schema}
+        new = rows.select(
+            *(F.col(name).cast(type_).alias(name) for name, type_ in columns.items()),
+            (F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)).alias(DELETED),
+        )
+        old = self._gold[table.name]
+        written = changed_rows(old, new, list(table.keys), F.col(DELETED))
+        written = self._gathered(written).localCheckpoint()
+        self._gold[table.name] = written.where(F.col(_KIND).isNull()).drop(_KIND)
+        feed = written.where(F.col(_KIND).isNotNull())
+        self._feeds.setdefault(table.name, []).append(feed.withColumn("_commit_version", F.lit(self._number)))
+
+
+def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
+    """Return numbered records as rows of bronze that landed at a time, UTC, in the order of its columns.
+
+    A record without a timestamp has that of the landing; a number that is no time is kept beside it.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for record in records:
+        stamp, raw = landed_at, record.timestamp_ms
+        if raw is not None and raw in KAFKA_TIMES and raw != NO_TIMESTAMP:
+            stamp, raw = _EPOCH + timedelta(milliseconds=raw), None
+        headers = [tuple(header) for header in record.headers] or None
+        coordinates = (record.topic, record.partition, record.offset)
+        time = (None if raw is not None else stamp, 0, landed_at, raw)
+        rows.append((record.key, record.value, headers, *coordinates, *time))
+    return rows
+
+
+def _facts_of(table: GoldTable, partials: DataFrame) -> _Facts | None:
+    """Return the facts of partials; null if there are none."""
+    measures = {"count": F.count(F.lit(1))}
+    if isinstance(table.clock, EventClock):
+        measures["reached"] = F.unix_micros(F.max(table.clock.column))
+    if table.time_columns is not None:
+        measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
+        measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
+    found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
+    values = {} if found is None else found.asDict()
+    if not values.pop("count", 0):
+        return None
+    return _Facts(
+        **{name: None if micros is None else from_micros(micros) for name, micros in values.items()}
+    )
+
+
+def _hit(table: GoldTable, to_recompute: DataFrame | None) -> list[tuple[DataFrame, Any]]:
+    return [] if to_recompute is None else [(to_recompute, table.keys)]
+
+
+def _within_reach(table: GoldTable, facts: _Facts) -> Column:
+    if table.time_columns is None or facts.first is None or facts.last is None:
+        return F.lit(True)
+    (start, end), reach = table.time_columns, table.merge_radius
+    return (F.col(start) <= F.lit(shifted(facts.last, reach))) & (
+        F.col(end) >= F.lit(shifted(facts.first, -reach))
+    )
+
+
+def _due(table: GoldTable, progress: EventTimeProgress) -> Column:
+    clock = table.clock
+    if isinstance(clock, EventClock):
+        return clock.due(progress)
+    if isinstance(clock, WallClock):
+        return _waits_at(progress.now, clock)
+    return F.lit(False)
+
+
+def _waits_at(now: datetime, clock: WallClock) -> Column:
+    return clock.waits() & (F.col(clock.column) <= F.lit(shifted(now, -clock.after)))
+
+
+def _greatest_event_time(clean: DataFrame) -> datetime | None:
+    """Return it by way of its microseconds: some local times are ambiguous."""
+    found = clean.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
+    return None if found is None or found.micros is None else from_micros(found.micros)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((moment for moment in (one, other) if moment is not None), default=None)

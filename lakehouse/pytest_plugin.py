@@ -1,0 +1,45 @@
+"""What pytest has of lakehouse where it is installed: fixtures for tests of streams.
+
+    lakehouse_spark   the one Spark session of the run; a conftest may override it
+    case              `lakehouse.testing.Case`: records in, literal rows out
+    assert_same_gold  `lakehouse.testing.SameGold`: neither order, cuts nor crashes show in gold
+
+A run that uses none of them pays nothing: Spark is imported with the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakehouse.testing import Case, SameGold
+
+
+@pytest.fixture(scope="session")
+def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark for a few rows at a time, started once for all tests; it can open lakes."""
+    from lakehouse.testing.session import small_session
+
+    with small_session(tmp_path_factory.mktemp("lakehouse")) as spark:
+        yield spark
+
+
+@pytest.fixture
+def case(lakehouse_spark: SparkSession) -> Case:
+    """Run a stream on records, and compare what comes out with literal rows."""
+    from lakehouse.testing.cases import Case
+
+    return Case(lakehouse_spark)
+
+
+@pytest.fixture
+def assert_same_gold(lakehouse_spark: SparkSession) -> SameGold:
+    """Assert that gold is the same in any order of records, and however micro-batches are cut and retried."""
+    from lakehouse.testing.same_gold import SameGold
+
+    return SameGold(lakehouse_spark)

@@ -1,0 +1,19 @@
+"""Tests of a stream on literal records, in the package that has the stream.
+
+Installed with lakehouse, pytest has the fixtures of `lakehouse.pytest_plugin`:
+
+    def test_amounts_add_up(case):
+        case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
+
+    def test_neither_order_nor_cuts_show(assert_same_gold):
+        assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
+
+This package has the same as functions of a Spark session, for other runners of tests.
+"""
+
+from lakehouse.record_lines import Record
+from lakehouse.testing.cases import Case, Outcome
+from lakehouse.testing.same_gold import SameGold
+from lakehouse.testing.session import small_session
+
+__all__ = ["Case", "Outcome", "Record", "SameGold", "small_session"]

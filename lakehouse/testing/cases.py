@@ -1,0 +1,167 @@
+"""One case of a stream: records in, literal rows out, in plain frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.folding import DEAD_LETTERS, Folding
+from lakehouse.record_lines import Record
+from lakehouse.spark.execution import executing_a_handful
+from lakehouse.stream import Stream
+from lakehouse.testing.comparing import Row, differences
+from lakehouse.testing.records import Batch, moment, records_of
+
+Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
+"""The rows of the only table, or rows by table."""
+
+_LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
+_MESSAGE = ("key", "value")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Calls a stream's functions on records, and compares what comes out.
+
+    Each of `batches` is one micro-batch. A record is a `Record`, or its value alone: a dict, text, bytes, or
+    None (a tombstone). For a stream that reads several topics, a batch is a dict of these by topic, or its
+    Records name their topic. Records land at `now`, which is also what the clock shows: a datetime or ISO
+    8601, by default the wall clock. At the end, the clock moves on to `later` without a record.
+
+    What is expected is a list of dicts, one for every row of the table, in any order:
+
+    silver  clean rows, by table if the stream reads several topics
+    dead    a row for every reason against a record: record (its place among all that are given, from 0),
+            rule, column, message, and the record's topic, partition, offset, key and value
+    gold    rows of gold and side tables, by table if there are several
+    sent    messages in the order in which they leave each table, by topic if there are several: key and value
+            (an object, or None for a tombstone), of every micro-batch
+
+    What is left out, a table or a column, is not compared. A float may differ by 1e-9 of its size; other
+    numbers are exact. Raises AssertionError with the rows that are missing and those that are not expected.
+    """
+
+    spark: SparkSession
+
+    def __call__(
+        self,
+        stream: Stream,
+        *batches: Batch,
+        silver: Rows | None = None,
+        dead: Sequence[Row] | None = None,
+        gold: Rows | None = None,
+        sent: Rows | None = None,
+        now: datetime | str | None = None,
+        later: datetime | str | None = None,
+    ) -> Outcome:
+        """Run the case, and return what came out for further looks."""
+        outcome = Outcome(Folding(self.spark, stream, is_small=True), [], {})
+        clock = moment(now)
+        with executing_a_handful(self.spark):
+            for batch in batches:
+                outcome.take(batch, clock)
+            if later is not None:
+                outcome.tick(moment(later))
+            outcome.compare(silver, dead, gold, sent)
+        return outcome
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stream has made of the records so far.
+
+    `sent` are messages of every micro-batch by topic, each with key and value.
+    """
+
+    folding: Folding
+    records: list[Record]
+    sent: dict[str, list[dict[str, Any]]]
+
+    def take(self, batch: Batch, now: datetime) -> None:
+        """Take one more micro-batch."""
+        taken: dict[str, list[Record]] = {}
+        for source, record in records_of(self.folding.stream, batch):
+            (numbered,) = self.folding.numbered(source, [record])
+            taken.setdefault(source.table, []).append(numbered)
+            self.records.append(numbered)
+        self.folding.take(taken, landed_at=now)
+        self._note_messages()
+
+    def tick(self, now: datetime) -> None:
+        """Let the wall clock move on to a time without a record."""
+        self.folding.tick(now)
+        self._note_messages()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table such as gold.user_totals: times in UTC, maps as dicts."""
+        return _rows_of(self.folding.frame(table))
+
+    def letters(self) -> list[dict[str, Any]]:
+        """Return the reasons against records, in the order of the records."""
+        places = {(one.topic, one.partition, one.offset): place for place, one in enumerate(self.records)}
+        found = []
+        for letter in self.rows(DEAD_LETTERS):
+            place = places[letter["topic"], letter["partition"], letter["offset"]]
+            row = {"record": place} | {name: letter[name] for name in _LETTER[4:]}
+            found += [row | reason for reason in letter["reasons"]]
+        return sorted(found, key=lambda row: row["record"])
+
+    def compare(
+        self, silver: Rows | None, dead: Sequence[Row] | None, gold: Rows | None, sent: Rows | None
+    ) -> None:
+        """Raise AssertionError if what is expected is not what came out."""
+        stream = self.folding.stream
+        wrong: list[str] = []
+        for layer, expected, names in (
+            ("silver", silver, [source.table for source in stream.sources]),
+            ("gold", gold, [table.name for table in stream.tables]),
+        ):
+            for name, rows in _by_name(layer, expected, names).items():
+                frame = self.folding.frame(f"{layer}.{name}")
+                wrong += differences(f"{layer}.{name}", rows, _rows_of(frame), frame.columns)
+        if dead is not None:
+            wrong += differences("dead letters", dead, self.letters(), _LETTER)
+        topics = [table.export.topic for table in stream.tables if table.export.topic is not None]
+        for topic, rows in _by_name("sent", sent, topics).items():
+            wrong += differences(f"sent to {topic}", rows, self.sent.get(topic, []), _MESSAGE, in_order=True)
+        if wrong:
+            raise AssertionError("\n".join([f"{stream.name} is not as expected", *wrong]))
+
+    def _note_messages(self) -> None:
+        for message in self.folding.messages():
+            if message.topic is not None:
+                value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
+                self.sent.setdefault(message.topic, []).append({"key": message.key, "value": value})
+
+
+def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
+    """Return expected rows by table or topic; raises ValueError if that is not clear, or not known."""
+    if expected is None:
+        return {}
+    if not isinstance(expected, Mapping):
+        if len(names) != 1:
+            raise ValueError(f"{what}: expected rows by name, of {', '.join(names) or 'none'}")
+        return {names[0]: expected}
+    if unknown := [name for name in expected if name not in names]:
+        raise ValueError(f"{what}: unknown {', '.join(unknown)}; known: {', '.join(names) or 'none'}")
+    return expected
+
+
+def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist(maps_as_pydicts="strict")
+    return [{name: _in_utc(value) for name, value in row.items()} for row in rows]
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a value with the times in it in UTC."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, dict):
+        return {name: _in_utc(one) for name, one in value.items()}
+    return [_in_utc(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,72 @@
+"""Crashes in which no process ends: a write fails, before it has done anything or once it is done."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch
+
+from lakehouse import tables
+from lakehouse.layers import gold, silver
+from lakehouse.layers.step import Batch, BatchResult, Step
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+
+
+class CrashError(Exception):
+    """What stands in for the end of the process."""
+
+
+def crash_at(
+    write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
+) -> Callable[..., Any]:
+    """Return a write that works as it does, but for its call of this number, which fails.
+
+    With `for_good` so do all calls after it, as in a process that has ended.
+    """
+    calls = 0
+
+    def crashing(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < number or (calls > number and not for_good):
+            return write(*arguments, **named)
+        if after and calls == number:
+            write(*arguments, **named)
+        raise CrashError
+
+    return crashing
+
+
+def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
+    """Let a step write a micro-batch, perhaps one that it has planned a while ago."""
+    with step.write(batch, now) as passed:
+        return passed.result
+
+
+def take_next(step: Step, *, now: datetime) -> BatchResult | None:
+    """Let a step write the micro-batch that it plans by its tables; null if nothing waits."""
+    batch = step.plan({})
+    return None if batch is None else write_batch(step, batch, now=now)
+
+
+def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
+    """Let silver and gold take what waits, each step made anew after each crash; return the crashes by step.
+
+    A step crashes before its first write, after it, before its second, after that, and so on in turn, once in
+    each micro-batch.
+    """
+    crashes: dict[str, int] = {}
+    for layer, write in ((silver, "append"), (gold, "upsert")):
+        for maker in layer.steps(lake, stream, max_bytes):
+            crashes[maker.name] = 0
+            for number, after in itertools.cycle(itertools.product((1, 2), (False, True))):
+                with patch.object(tables, write, crash_at(getattr(tables, write), number, after=after)):
+                    try:
+                        if take_next(maker.make(), now=now) is None:
+                            break
+                    except CrashError:
+                        crashes[maker.name] += 1
+    return crashes

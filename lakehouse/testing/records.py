@@ -1,0 +1,71 @@
+"""Records as a test writes them down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from lakehouse.record_lines import Record
+from lakehouse.stream import Source, Stream
+
+Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
+"""A record, or its value: an object (a Decimal stands in it to its last digit), text, bytes, a tombstone."""
+
+Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
+"""Records of one micro-batch or, for a stream of several topics, these by topic."""
+
+
+def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
+    """Return the records of a batch in the order in which they are written, each with its source.
+
+    A record goes to the topic under which it is written, else to the one that it names, else to the stream's
+    only one. Raises ValueError if that is no topic of the stream.
+    """
+    return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
+
+
+def moment(time: datetime | str | None) -> datetime:
+    """Return a time, perhaps in ISO 8601, in UTC; without a zone it is UTC, null is the wall clock."""
+    if time is None:
+        return datetime.now(UTC)
+    found = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _named(batch: Batch) -> Iterator[tuple[str | None, Record]]:
+    by_topic = batch if isinstance(batch, Mapping) else {None: batch}
+    for topic, records in by_topic.items():
+        for given in records:
+            record = given if isinstance(given, Record) else Record(_value(given))
+            yield (record.topic if topic is None else topic), record
+
+
+def _source_of(stream: Stream, topic: str | None) -> Source:
+    found = [source for source in stream.sources if topic in (None, source.topic)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(source.topic for source in stream.sources)
+    said = "no topic is named" if topic is None else f"{topic} is none of its topics"
+    raise ValueError(f"{stream.name}: {said}; known: {known}")
+
+
+def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    return given.encode() if isinstance(given, str) else _json(given).encode()
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON; a Decimal is a number with all its digits, a time is ISO 8601."""
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, datetime):
+        return json.dumps(moment(value).isoformat())
+    return json.dumps(value, ensure_ascii=False)

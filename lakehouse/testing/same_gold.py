@@ -1,0 +1,207 @@
+"""The promise that gold is a function of silver, put to the test for one stream.
+
+Neither the order in which records arrive, nor the cuts between micro-batches, nor crashes may show in gold.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse import tables
+from lakehouse.audit.books import check_books
+from lakehouse.audit.gold import check_gold
+from lakehouse.audit.report import Check, Compared
+from lakehouse.folding import DEAD_LETTERS, Folding, landed
+from lakehouse.layers import bronze
+from lakehouse.printable import printable_json
+from lakehouse.record_lines import Record
+from lakehouse.repair import recompute
+from lakehouse.spark.execution import executing_a_handful
+from lakehouse.spark.local_frames import local_frame
+from lakehouse.stream import MergedTable, Stream
+from lakehouse.tables import Lake
+from lakehouse.testing.kills import crash_and_go_on
+from lakehouse.testing.records import Batch, moment, records_of
+
+_SEEDS = 2**32
+_PIECES = 4
+_EXAMPLES = 3
+
+Place = tuple[str, int]
+"""A clean row: its table, and its number among the rows of that."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Micro-batches of clean rows; those in `retried` are written once more after a crash between tables."""
+
+    batches: Sequence[Sequence[Place]]
+    retried: Sequence[bool]
+
+
+@dataclass(frozen=True)
+class SameGold:
+    """Asserts that gold is the same whatever the order of records, the cuts and the retries.
+
+    The records are judged once. What is clean is merged in one batch, and then in `ways` other ways: in
+    random orders, cut at random into up to four micro-batches, some of which are retried as after a crash
+    between the write of a side table and that of its main table. Records keep their partitions and offsets in
+    every order, because lagging partitions and replayed dead letters come late: gold may depend on offsets,
+    not on arrival. With `keep_order` each partition arrives in the order of its offsets.
+
+    With `lake`, an empty directory, the records go through Delta tables instead: silver and gold crash before
+    and after each of their writes and are started anew, and then the audit compares every layer. That takes
+    a minute or so.
+
+    `now` is the clock, a datetime or ISO 8601, by default the wall clock. `seed` draws the ways of an earlier
+    run; by default they are others each time. Raises AssertionError with the seed, the way and the rows that
+    differ, and if no record is clean.
+    """
+
+    spark: SparkSession
+
+    def __call__(
+        self,
+        stream: Stream,
+        records: Batch,
+        *,
+        now: datetime | str | None = None,
+        keep_order: bool = False,
+        ways: int = 4,
+        seed: int | None = None,
+        lake: str | Path | None = None,
+    ) -> None:
+        """Raise AssertionError if gold is not the same."""
+        seed = secrets.randbelow(_SEEDS) if seed is None else seed
+        if lake is not None:
+            self._crash(stream, records, Lake(self.spark, str(lake)), moment(now), Random(seed))
+            return
+        with executing_a_handful(self.spark):
+            clock, judging = moment(now), Folding(self.spark, stream, is_small=True)
+            clean = _clean_rows(judging, records, clock)
+            expected = self._merged(stream, clean, _one_batch(clean), clock)
+            for number in range(ways):
+                way = _way(clean, Random(f"{seed} {number}"), keep_order=keep_order)
+                wrong = _differences(stream, self._merged(stream, clean, way, clock), expected)
+                if wrong:
+                    said = [f"gold of {stream.name} is not that of one batch (seed={seed}, way {number})"]
+                    raise AssertionError("\n".join([*said, *_described(way), *wrong]))
+
+    def _merged(
+        self, stream: Stream, clean: Mapping[str, pa.Table], way: _Way, now: datetime
+    ) -> dict[str, DataFrame]:
+        """Return gold and side tables once clean rows were merged in a way."""
+        folding = Folding(self.spark, stream, is_small=True)
+        for batch, is_retried in zip(way.batches, way.retried, strict=True):
+            rows = {
+                table: self.spark.createDataFrame(
+                    every.take(pa.array([place for name, place in batch if name == table], pa.int64())),
+                    folding.frame(f"silver.{table}").schema,
+                )
+                for table, every in clean.items()
+            }
+            folding.merge(rows, now=now, twice=is_retried)
+        return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
+
+    def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
+        """Let all micro-batches crash on a lake, in two halves, and audit what they have left."""
+        numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
+        sources = {source.table: source for source in stream.sources}
+        for source, record in records_of(stream, records):
+            cut = cuts.setdefault(source.table, [[] for _ in range(_PIECES)])
+            cut[rng.randrange(_PIECES)] += numbering.numbered(source, [record])
+        for half in (slice(0, _PIECES // 2), slice(_PIECES // 2, _PIECES)):
+            for source in stream.sources:
+                path = lake.ensure(bronze.spec(source))
+                for landing in filter(None, cuts.get(source.table, [])[half]):
+                    frame = local_frame(self.spark, landed(landing, now), bronze.SCHEMA)
+                    tables.append(frame.coalesce(1), path)
+            crash_and_go_on(lake, stream, 1, now)
+        checks = [check for source in sources.values() for check in check_books(lake, stream, source)]
+        checks += [check for table in stream.gold for check in check_gold(lake, stream, table)]
+        if not any(lake.read("silver", table).count() for table in sources):
+            raise AssertionError(f"no record of {stream.name} is clean, so gold is empty")
+        wrong = [line for check in checks for line in _said(check)]
+        if wrong:
+            raise AssertionError("\n".join([f"{stream.name} is not the same after crashes", *wrong]))
+
+
+def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa.Table]:
+    """Return the clean rows by table; raises AssertionError if there are none."""
+    by_table: dict[str, list[Record]] = {}
+    for source, record in records_of(judging.stream, records):
+        by_table.setdefault(source.table, []).append(record)
+    judged = judging.judge(by_table, landed_at=now)
+    clean = {table: rows.orderBy("topic", "partition", "offset").toArrow() for table, rows in judged.items()}
+    if not any(rows.num_rows for rows in clean.values()):
+        letter = judging.frame(DEAD_LETTERS).select("reasons").first()
+        why = "" if letter is None else f"; the first: {letter.reasons[0].message}"
+        raise AssertionError(f"no record of {judging.stream.name} is clean, so gold is empty{why}")
+    return clean
+
+
+def _one_batch(clean: Mapping[str, pa.Table]) -> _Way:
+    return _Way([_places(clean)], [False])
+
+
+def _places(clean: Mapping[str, pa.Table]) -> list[Place]:
+    return [(table, number) for table, rows in clean.items() for number in range(rows.num_rows)]
+
+
+def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Way:
+    places = _places(clean)
+    order = rng.sample(places, len(places))
+    if keep_order:
+        order = _within_partitions(clean, order)
+    pieces = rng.randint(2, _PIECES)
+    edges = sorted(rng.randint(0, len(order)) for _ in range(pieces - 1))
+    batches = [order[start:end] for start, end in zip([0, *edges], [*edges, len(order)], strict=True)]
+    return _Way(batches, [rng.random() < 1 / 2 for _ in batches])
+
+
+def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
+    """Return the places so that those of each partition are in the order of their offsets."""
+    partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
+    of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
+    ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}
+    return [next(ordered[of[place]]) for place in order]
+
+
+def _differences(
+    stream: Stream, found: Mapping[str, DataFrame], expected: Mapping[str, DataFrame]
+) -> list[str]:
+    wrong = []
+    for table in stream.tables:
+        wrong += _said(_compared(stream, table, found[table.name], expected[table.name]))
+    return wrong
+
+
+def _compared(stream: Stream, table: MergedTable, found: DataFrame, expected: DataFrame) -> Check:
+    subject = Compared(stream.name, "gold", f"gold.{table.name}")
+    return subject.compared(0, [recompute.differences(found, expected, table)])
+
+
+def _said(check: Check) -> list[str]:
+    """Return lines about a check that found differences; none for another."""
+    if not check.differences:
+        return []
+    shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])
+    return [f"  {check.subject}: {check.differences} differences", *shown]
+
+
+def _described(way: _Way) -> list[str]:
+    """Return a line for each micro-batch: its rows, by their number among all clean rows of their table."""
+    is_one = len({table for batch in way.batches for table, _ in batch}) == 1
+    lines = []
+    for number, (batch, is_retried) in enumerate(zip(way.batches, way.retried, strict=True)):
+        rows = ", ".join(str(place) if is_one else f"{table} {place}" for table, place in batch)
+        lines.append(f"  micro-batch {number}{', retried' if is_retried else ''}: {rows or 'empty'}")
+    return lines
