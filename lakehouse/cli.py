@@ -29,6 +29,7 @@ from lakehouse.commands import (
     sql,
     status,
     tokens,
+    try_stream,
 )
 from lakehouse.terminal import echo
 
@@ -43,6 +44,7 @@ app.add_typer(services.app, name="services")
 app.add_typer(rights.app)
 app.add_typer(setup.app)
 app.add_typer(produce.app, name="produce")
+app.add_typer(try_stream.app)
 app.add_typer(run.app)
 app.add_typer(serve.app)
 app.add_typer(tokens.app, name="tokens")

@@ -11,7 +11,7 @@ from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Stream
 from lakehouse.streams.clashes import check_names
-from lakehouse.streams.finding import OWN, found
+from lakehouse.streams.finding import OWN, by_address, found
 from lakehouse.streams.kept_days import check_kept_days
 from lakehouse.streams.start import check_start
 
@@ -55,6 +55,19 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     if unknown:
         raise SettingsError(f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     return tuple(stream for stream in streams if not names or stream.name in names)
+
+
+def choose_one(name: str, settings: Settings) -> Stream:
+    """Return the stream of this name, or the one at module:OBJECT, which the settings need not name.
+
+    Raises SettingsError for an unknown name, and for what cannot be imported or is no stream.
+    """
+    if ":" not in name:
+        (stream,) = choose([name], settings)
+        return stream
+    stream = _under(settings, by_address(name, settings, name))
+    check_names([stream])
+    return stream
 
 
 def read_settings() -> Settings:

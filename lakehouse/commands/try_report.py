@@ -1,0 +1,221 @@
+"""What `lakehouse try` shows: clean records, dead letters, gold and what would be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.errors import SettingsError
+from lakehouse.folding import DEAD_LETTERS, Folding, Message
+from lakehouse.record_lines import Line, Record
+from lakehouse.records.validation import COORDINATES
+from lakehouse.render import QueryResult, plain_rows
+from lakehouse.spark.collecting import collected
+from lakehouse.stream import GoldTable, MergedTable, Source
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason against a record."""
+
+    rule: str
+    column: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record that would be a dead letter."""
+
+    line: Line
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message, and the number of its micro-batch, from 0."""
+
+    batch: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a trial.
+
+    `now` is what the clock showed at the end. `clean` and `gold` are rows by table, as values for JSON;
+    clean ones begin with the place of their line. The columns that only a fold needs are left out.
+    """
+
+    stream: str
+    now: datetime
+    records: int
+    clean: dict[str, list[dict[str, Any]]]
+    letters: list[Letter]
+    gold: dict[str, list[dict[str, Any]]]
+    sent: list[Sent]
+
+
+class Trial:
+    """A stream that takes lines of files."""
+
+    def __init__(self, folding: Folding) -> None:
+        self._folding = folding
+        self._lines: dict[tuple[str | None, int | None, int | None], Line] = {}
+        self._sent: list[Sent] = []
+        self._batches = 0
+
+    def take(self, lines: Sequence[tuple[Source, Line]], now: datetime) -> None:
+        """Take one micro-batch; raises SettingsError if two records have the same coordinates."""
+        records: dict[str, list[Record]] = {}
+        for source, line in lines:
+            (record,) = self._folding.numbered(source, [line.record])
+            place = record.topic, record.partition, record.offset
+            if place in self._lines:
+                raise SettingsError(
+                    f"{line.place} and {self._lines[place].place} are both {'/'.join(map(str, place))}: give "
+                    "each record an offset of its own, or none"
+                )
+            self._lines[place] = line
+            records.setdefault(source.table, []).append(record)
+        self._folding.take(records, landed_at=now)
+        self._note()
+
+    def tick(self, now: datetime) -> None:
+        """Move the clock on without a record."""
+        self._folding.tick(now)
+        self._note()
+
+    def result(self, now: datetime) -> Result:
+        """Return what came out, as of a time of the clock."""
+        stream = self._folding.stream
+        return Result(
+            stream.name,
+            now,
+            len(self._lines),
+            {source.table: self._clean(source) for source in stream.sources},
+            self._letters(),
+            {table.name: self._gold(table) for table in stream.tables},
+            self._sent,
+        )
+
+    def _note(self) -> None:
+        self._sent += [Sent(self._batches, message) for message in self._folding.messages()]
+        self._batches += 1
+
+    def _clean(self, source: Source) -> list[dict[str, Any]]:
+        rows = self._folding.frame(f"silver.{source.table}").orderBy(*COORDINATES)
+        return [{"line": self._line(row).place} | row for row in _plain(rows)]
+
+    def _letters(self) -> list[Letter]:
+        rows = self._folding.frame(DEAD_LETTERS).select(*COORDINATES, "reasons").orderBy(*COORDINATES)
+        return [
+            Letter(self._line(row), tuple(Reason(**one) for one in row["reasons"])) for row in _plain(rows)
+        ]
+
+    def _gold(self, table: MergedTable) -> list[dict[str, Any]]:
+        rows = self._folding.frame(f"gold.{table.name}").orderBy(*table.keys)
+        state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
+        return list(_plain(rows.drop(*state)))
+
+    def _line(self, row: dict[str, Any]) -> Line:
+        return self._lines[row["topic"], row["partition"], row["offset"]]
+
+
+def as_json(result: Result, seconds: float) -> dict[str, Any]:
+    """Return the result as values for JSON; a message's value is its text, null for a tombstone."""
+    return {
+        "stream": result.stream,
+        "now": result.now.isoformat().replace("+00:00", "Z"),
+        "records": result.records,
+        "dead": len(result.letters),
+        "seconds": round(seconds, 1),
+        "silver": result.clean,
+        "dead_letters": [
+            {
+                "line": letter.line.place,
+                "reasons": [
+                    {"rule": one.rule, "column": one.column, "message": one.message} for one in letter.reasons
+                ],
+            }
+            for letter in result.letters
+        ],
+        "gold": result.gold,
+        "sent": [
+            {
+                "batch": one.batch,
+                "table": one.message.table,
+                "topic": one.message.topic,
+                "key": one.message.key,
+                "value": one.message.value,
+            }
+            for one in result.sent
+        ],
+    }
+
+
+def shown(result: Result, seconds: float, *, limit: int) -> Group:
+    """Return the result for a terminal, with at most so many rows of each table."""
+    dead = len(result.letters)
+    summary = (
+        f"{result.stream}: {_counted(result.records, 'record')}, {result.records - dead:,} clean, "
+        f"{_counted(dead, 'dead letter')}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
+        "nothing was written or sent"
+    )
+    return Group(*_sections(result, limit), Text(summary, style="bold"))
+
+
+def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
+    for name, rows in result.clean.items():
+        yield from _section(f"silver.{name}, clean records", [_without_place(row) for row in rows], limit)
+    reasons = [
+        {"line": letter.line.place, "rule": one.rule, "column": one.column, "message": one.message}
+        for letter in result.letters
+        for one in letter.reasons
+    ]
+    yield from _section("dead letters, every reason", reasons, limit)
+    for name, rows in result.gold.items():
+        yield from _section(f"gold.{name}", rows, limit)
+    for name in dict.fromkeys(one.message.table for one in result.sent):
+        of_table = [one.message for one in result.sent if one.message.table == name]
+        to = f"to {of_table[0].topic}" if of_table[0].topic else "to Redis only"
+        messages = [
+            {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
+        ]
+        yield from _section(f"gold.{name}, sent {to}", messages, limit)
+
+
+def _without_place(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a clean row without its coordinates: its line says more."""
+    return {name: value for name, value in row.items() if name not in COORDINATES}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _section(title: str, rows: Sequence[dict[str, Any]], limit: int) -> Iterator[RenderableType]:
+    yield Text(f"{title} ({len(rows):,})", style="bold")
+    if not rows:
+        return
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows[:limit]:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    yield table
+    if len(rows) > limit:
+        yield Text(f"{len(rows) - limit:,} more; --limit {len(rows)} shows them", style="yellow")
+
+
+def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield rows as values for JSON."""
+    for row in plain_rows(QueryResult(frame.schema, collected(frame), truncated=False)):
+        yield dict(zip(frame.columns, row, strict=True))

@@ -1,0 +1,184 @@
+"""`lakehouse try`: what a stream makes of a file of records, without Kafka and without a lake.
+
+lakehouse try transactions payments.jsonl
+lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --json
+lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl
+zcat records.gz | lakehouse try sales --envelope -
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from lakehouse.commands.try_report import Trial, as_json, shown
+from lakehouse.errors import LakehouseError, SettingsError
+from lakehouse.folding import Folding
+from lakehouse.printable import indented
+from lakehouse.record_lines import Line, opened, read_lines
+from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.execution import FEW_ROWS, executing_a_handful
+from lakehouse.spark.query_errors import error_line
+from lakehouse.stream import Source, Stream
+from lakehouse.streams import choose_one
+from lakehouse.terminal import Console, echo, echo_json
+from lakehouse.testing.session import small_session
+
+app = typer.Typer()
+
+_FAILED = 2
+_EPILOG = (
+    "Examples: lakehouse try transactions payments.jsonl; lakehouse try shop.streams:ORDERS orders.jsonl; "
+    "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
+    "with 1 if there are dead letters, with 2 if the stream, a file or an option is wrong."
+)
+
+EnvelopeOption = Annotated[
+    bool,
+    typer.Option(
+        "--envelope",
+        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}, of "
+        "which only value has to be there; null is a tombstone.",
+    ),
+]
+
+
+class TrialError(LakehouseError):
+    """A stream's own functions fail."""
+
+    exit_code = _FAILED
+
+
+@app.command("try", epilog=_EPILOG)
+def try_(
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT (from here, too).")
+    ],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[TOPIC=]FILE...",
+            help="JSON lines, each a record's value; - is standard input. Where a stream reads several "
+            "topics, say which a file's records are of, or let envelopes say it.",
+        ),
+    ],
+    *,
+    envelope: EnvelopeOption = False,
+    now: Annotated[
+        str | None, typer.Option(metavar="TIME", help="What the clock shows (ISO 8601). Default: the time.")
+    ] = None,
+    later: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="To what the clock moves on at the end, without a record."),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Records of a topic in one micro-batch. Default: all of them in one."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Judge and fold a file of records, and show what would be written and sent; nothing is.
+
+    Records land at the clock's time, in the order of the file, in one partition unless an envelope says
+    otherwise. Late is what lies behind the records of an earlier micro-batch (--batch).
+    """
+    settings = load_settings()
+    chosen = choose_one(stream, settings)
+    clock = _moment("--now", now) or datetime.now(UTC)
+    end = _moment("--later", later)
+    lines = [line for name in files for line in _read(chosen, name, settings, envelopes=envelope)]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
+        few = executing_a_handful(spark) if len(lines) <= FEW_ROWS else nullcontext()
+        folding = Folding(spark, chosen, settings.topic, is_small=len(lines) <= FEW_ROWS)
+        with few, _failing(chosen):
+            trial = Trial(folding)
+            for part in _cut(lines, batch):
+                trial.take(part, clock)
+            if end is not None:
+                trial.tick(end)
+            result = trial.result(clock if end is None else end)
+    seconds = time.monotonic() - began
+    if json:
+        echo_json(as_json(result, seconds))
+    else:
+        Console().print(shown(result, seconds, limit=limit))
+    if result.letters:
+        raise typer.Exit(1)
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    """Return a time in UTC; raises SettingsError for another text. Without an offset it is UTC."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"{option} {text}: expected ISO 8601, such as 2026-11-26T12:00:00Z") from error
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _read(stream: Stream, name: str, settings: Settings, *, envelopes: bool) -> Iterator[tuple[Source, Line]]:
+    """Yield a file's records, each with its source."""
+    sources = {settings.topic(source.topic): source for source in stream.sources}
+    sources |= {source.topic: source for source in stream.sources}
+    topic, said, path = name.partition("=")
+    if not said or topic not in sources:
+        topic, path = "", name
+    with opened(path) as file:
+        for line in read_lines(file, path, envelopes=envelopes):
+            named = line.record.topic or topic
+            if named in sources:
+                yield sources[named], line
+            elif not named and len(stream.sources) == 1:
+                yield stream.sources[0], line
+            else:
+                what = f"topic {named} is not read by" if named else "no topic is named for"
+                raise SettingsError(
+                    f"{line.place}: {what} stream {stream.name}; name one of {_topics(stream)} as "
+                    f"TOPIC={path}, or in an envelope"
+                )
+
+
+def _topics(stream: Stream) -> str:
+    return ", ".join(source.topic for source in stream.sources)
+
+
+def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tuple[Source, Line]]]:
+    """Return the records of each micro-batch: up to so many of each source."""
+    counts: dict[str, int] = {}
+    batches: list[list[tuple[Source, Line]]] = []
+    for source, line in lines:
+        count = counts.get(source.table, 0)
+        number = 0 if size is None else count // size
+        counts[source.table] = count + 1
+        batches += [[] for _ in range(number + 1 - len(batches))]
+        batches[number].append((source, line))
+    return batches
+
+
+@contextmanager
+def _failing(stream: Stream) -> Iterator[None]:
+    """Tell what fails in a stream's functions: Spark's refusals in a line, others with their traceback."""
+    try:
+        yield
+    except LakehouseError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        raise TrialError(
+            f"stream {stream.name} failed: {type(error).__name__}: {error_line(error)}"
+        ) from error
+    except Exception as error:
+        echo(*indented(traceback.format_exc()), err=True)
+        raise TrialError(f"stream {stream.name} failed: {type(error).__name__}: {error}") from error

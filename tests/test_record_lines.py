@@ -1,0 +1,87 @@
+"""Records as lines of JSON: values byte for byte, and envelopes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse.errors import SettingsError
+from lakehouse.record_lines import Record, opened, read_lines
+
+
+def read(text: str | bytes, *, envelopes: bool = True) -> list[Record]:
+    lines = (text if isinstance(text, bytes) else text.encode()).splitlines(keepends=True)
+    return [line.record for line in read_lines(lines, "f.jsonl", envelopes=envelopes)]
+
+
+def test_a_line_is_a_records_value_byte_for_byte_and_blank_ones_are_none() -> None:
+    text = b'{"a": 1.50 }\r\n\n  \n\xff\n{"a":\n'
+
+    found = list(read_lines(text.splitlines(keepends=True), "f.jsonl", envelopes=False))
+
+    assert [(line.number, line.record) for line in found] == [
+        (1, Record(b'{"a": 1.50 }')),
+        (4, Record(b"\xff")),
+        (5, Record(b'{"a":')),
+    ]
+    assert found[1].place == "f.jsonl:4"
+
+
+def test_an_envelope_says_all_that_a_record_has() -> None:
+    (full, tombstone, binary) = read(
+        '{"topic": "t", "key": "größe", "value": {"a":1.10,"a":1e400, "b": [ ]}, "partition": 3, "offset": 7,'
+        ' "timestamp_ms": -1, "headers": {"h": "x", "none": null}}\n'
+        ' { "value" : null }\n'
+        '{"value_base64": "/w==", "key_base64": "AA==", "headers": [["h", "1"], ["h", "2"]]}\n'
+    )
+
+    assert full == Record(
+        b'{"a":1.10,"a":1e400, "b": [ ]}',
+        key="größe".encode(),
+        headers=(("h", b"x"), ("none", None)),
+        partition=3,
+        timestamp_ms=-1,
+        offset=7,
+        topic="t",
+    )
+    assert tombstone == Record(None)
+    assert binary == Record(b"\xff", key=b"\x00", headers=(("h", b"1"), ("h", b"2")))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[1]", "expected a JSON object; { is missing at character 1"),
+        ('{"value": 1', "expected a JSON object; } is missing at character 12"),
+        ('{"value": 1} {}', "expected one JSON object on the line, and nothing after it"),
+        ("{}", "expected one of value and value_base64; a value of null is a tombstone"),
+        ('{"value": 1, "value_base64": ""}', "expected one of value and value_base64"),
+        ('{"value": 1, "key": "", "key_base64": ""}', "expected only one of key and key_base64"),
+        ('{"value": 1, "ts": 5, "at": 6}', "unknown field at, ts; known: value, "),
+        ('{"value": 1, "key": 5}', "key must be a string or null, not 5"),
+        ('{"value": 1, "partition": true}', "partition must be an integer from 0 to 2147483647"),
+        ('{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be an integer from -92"),
+        ('{"value": 1, "headers": [["a"]]}', "headers must be an object of strings or nulls, or a list"),
+        ('{"value_base64": "?"}', "value_base64 is no Base64"),
+        ("{" + '"value":' + "[" * 100_000, "is no envelope"),
+        ("{1: 2}", "expected a JSON object"),
+        (b"\xff", "utf-8"),
+    ],
+)
+def test_what_is_no_envelope_is_refused_with_its_line_and_the_reason(line: str | bytes, why: str) -> None:
+    text = line if isinstance(line, bytes) else line.encode()
+
+    with pytest.raises(SettingsError) as error:
+        read(b'{"value": 0}\n' + text)
+
+    assert str(error.value).startswith("f.jsonl:2 is no envelope: ")
+    assert why in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SettingsError, match=r"nothing\.jsonl cannot be read: No such file"),
+        opened(str(tmp_path / "nothing.jsonl")),
+    ):
+        pass
