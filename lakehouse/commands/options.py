@@ -21,6 +21,15 @@ class Format(StrEnum):
 
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print it.")]
 
+EnvelopeOption = Annotated[
+    bool,
+    typer.Option(
+        "--envelope",
+        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}, of "
+        "which only value has to be there; null is a tombstone.",
+    ),
+]
+
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options in its dataclass parameters, and call it with these.

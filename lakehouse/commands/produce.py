@@ -1,7 +1,8 @@
-"""`lakehouse produce`: send sample events to a stream's topics.
+"""`lakehouse produce`: send sample events to a stream's topics, or records of a file to any topic.
 
 lakehouse produce metrics --events 100000 --malformed 0.01
 lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2
+lakehouse produce file orders.jsonl --topic orders-topic
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lakehouse.commands.options import grouped
+from lakehouse.commands.options import EnvelopeOption, grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.topics import create_topics
+from lakehouse.record_lines import Line, opened, read_lines
 from lakehouse.sandbox.loads import Load, send
+from lakehouse.sandbox.producing import SendingProgress, Summary, produce
+from lakehouse.sandbox.samples import Sample
+from lakehouse.settings import Settings
 from lakehouse.streams import choose, read_settings
+from lakehouse.streams import load as load_streams
 from lakehouse.terminal import Console
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
 _LARGEST_SEED = 2**32
@@ -91,7 +98,7 @@ app = typer.Typer(
     cls=_Streams,
     no_args_is_help=True,
     help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
-    "--rate R.",
+    "--rate R. Or send the records of a file: produce file FILE --topic T.",
     epilog="Exits with 1 if an event could not be delivered, with 130 when interrupted by Ctrl-C.",
 )
 
@@ -153,6 +160,75 @@ def any_stream(*, context: typer.Context, run: _Run) -> None:
     _send(str(context.info_name), run)
 
 
+@app.command(
+    epilog="Examples: lakehouse produce file orders.jsonl --topic orders-topic --rate 100; "
+    "zcat records.gz | lakehouse produce file - --envelope"
+)
+def file(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines, each a record's value; - is standard input.")
+    ],
+    *,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Where to send what names no topic. A topic that no stream reads must exist."),
+    ] = None,
+    envelope: EnvelopeOption = False,
+    rate: Rate = None,
+) -> None:
+    """Send the records of a file to a topic, in their order.
+
+    The file is read to its end before the first record is sent. Those of one key, or of one partition, keep
+    their order in Kafka.
+    """
+    settings = read_settings()
+    with opened(file) as lines:
+        records = list(read_lines(lines, file, envelopes=envelope))
+    if not records:
+        raise SettingsError(f"{file} has no records")
+    samples, topics = _samples(records, topic, settings)
+    require_broker(settings.kafka)
+    read = {settings.topic(source.topic) for stream in load_streams(settings) for source in stream.sources}
+    create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
+    _deliver(
+        f"{len(samples):,} records to {' and '.join(topics)}",
+        rate,
+        len(samples),
+        lambda on_progress, stop: produce(
+            settings.kafka, topics, samples, rate=rate, total=len(samples), on_progress=on_progress, stop=stop
+        ),
+        sampled=False,
+    )
+
+
+def _samples(
+    lines: Sequence[Line], topic: str | None, settings: Settings
+) -> tuple[list[Sample], tuple[str, ...]]:
+    """Return records as they are sent, and the topics that they go to."""
+    topics: dict[str, int] = {}
+    samples = []
+    for line in lines:
+        record, named = line.record, line.record.topic or topic
+        if not named:
+            raise SettingsError(f"{line.place} names no topic; expected --topic, or an envelope with one")
+        if record.timestamp_ms == 0:
+            raise SettingsError(
+                f"{line.place}: a timestamp_ms of 0 cannot be sent: Kafka's client takes it for now"
+            )
+        samples.append(
+            Sample(
+                record.key,
+                record.value,
+                "tombstone" if record.value is None else "record",
+                topics.setdefault(settings.topic(named), len(topics)),
+                record.timestamp_ms or 0,
+                -1 if record.partition is None else record.partition,
+                list(record.headers),
+            )
+        )
+    return samples, tuple(topics)
+
+
 def _send(stream: str, run: _Run, **shape: float) -> None:
     for option, value in (("--rate", run.rate), ("--seconds", run.seconds), ("--span", run.span)):
         if value is not None and not math.isfinite(value):
@@ -174,13 +250,28 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
     load.samples(settings)  # refuses contradictory shares before the broker is contacted
     require_broker(settings.kafka)
 
+    _deliver(
+        f"{load.events:,} events to {' and '.join(load.topics(settings))}, --seed {load.seed},",
+        load.rate,
+        load.events,
+        lambda on_progress, stop: send(load, settings, on_progress=on_progress, stop=stop),
+    )
+
+
+def _deliver(
+    what: str,
+    rate: float | None,
+    total: int,
+    deliver: Callable[[Callable[[SendingProgress], None], Callable[[], bool]], Summary],
+    *,
+    sampled: bool = True,
+) -> None:
+    """Show how far sending has come, and then the result; Ctrl-C ends it in an orderly way."""
     errors = Console(stderr=True)
-    at = f"at {load.rate:,g}/s" if load.rate else "as fast as possible"
-    topics = " and ".join(load.topics(settings))
-    errors.print(f"{load.events:,} events to {topics} {at}, --seed {load.seed}")
-    with _signals() as received, progress_on(errors, load.events) as on_progress:
-        summary = send(load, settings, on_progress=on_progress, stop=lambda: bool(received))
-    print_summary(summary, load.rate)
+    errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
+    with _signals() as received, progress_on(errors, total) as on_progress:
+        summary = deliver(on_progress, lambda: bool(received))
+    print_summary(summary, rate, sampled=sampled)
     if received:
         raise typer.Exit(128 + received[0])
     if summary.failed:

@@ -42,8 +42,8 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
         yield show
 
 
-def print_summary(summary: Summary, rate: float | None) -> None:
-    """Write the result of a run, as a table, to the standard output."""
+def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
+    """Write the result of a run, as a table, to the standard output; what was not `sampled` has no faults."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -62,7 +62,7 @@ def print_summary(summary: Summary, rate: float | None) -> None:
         ("tombstones", "tombstone"),
     ):
         counted = sum(count for kind, count in summary.kinds.items() if kind.startswith(prefix))
-        if counted or prefix != "tombstone":
+        if counted or (sampled and prefix != "tombstone"):
             table.add_row(label, f"{counted:,}")
     console = Console()
     console.print(table)

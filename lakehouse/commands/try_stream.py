@@ -21,6 +21,7 @@ import typer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from lakehouse.commands.options import EnvelopeOption
 from lakehouse.commands.try_report import Trial, as_json, shown
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.folding import Folding
@@ -42,15 +43,6 @@ _EPILOG = (
     "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
     "with 1 if there are dead letters, with 2 if the stream, a file or an option is wrong."
 )
-
-EnvelopeOption = Annotated[
-    bool,
-    typer.Option(
-        "--envelope",
-        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}, of "
-        "which only value has to be there; null is a tombstone.",
-    ),
-]
 
 
 class TrialError(LakehouseError):

@@ -221,8 +221,8 @@ class _Run:
         done = 0
         while done < len(burst) and not self._broken:
             try:
-                for key, value, _, source, timestamp_ms in islice(burst, done, None):
-                    send(topics[source], value, key, timestamp=timestamp_ms)
+                for key, value, _, source, timestamp_ms, partition, headers in islice(burst, done, None):
+                    send(topics[source], value, key, partition, timestamp=timestamp_ms, headers=headers)
                     done += 1
             except BufferError:  # the client's queue is full: the broker sets the pace
                 self._served(lambda: self._producer.poll(_BURST_S))

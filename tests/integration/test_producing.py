@@ -324,6 +324,13 @@ def command_topic(services: Endpoints, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.fixture
+def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_the_command_creates_the_topic_and_counts_what_it_sent(
     services: Endpoints, command_topic: str
 ) -> None:
@@ -381,6 +388,67 @@ def test_the_other_streams_have_a_command_each(
     assert len(found) == 1000
     assert sum(CONTRACTS[stream].breach(sample, latest_ms) is not None for sample in found) == 50
     assert {sample.source for sample in found} == set(range(len(topics)))
+
+
+def test_records_of_a_file_are_sent_in_their_order_as_envelopes_say(
+    services: Endpoints, command_topic: str, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "records.jsonl", f"other-{uuid.uuid4().hex}"
+    create_topics(services.access, {other: 1})
+    lines = [
+        {"key": "k", "value": {"n": 1}, "headers": {"trace": "7f"}, "timestamp_ms": NOW_MS},
+        {"key": "k", "value": None},
+        {"key": "k", "value": [2], "topic": other},
+        {"key_base64": "/w==", "value": "x", "partition": 0},
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    result = CliRunner().invoke(app, ["file", str(file), "--topic", "metrics-events", "--envelope"])
+
+    assert result.exit_code == 0, result.output
+    table = {cells[0]: cells[1] for cells in rows(result.stdout)}
+    assert table.keys() == {"sent", "acknowledged", "failed", "duration", "actual rate", "tombstones"}
+    assert (table["acknowledged"], table["tombstones"]) == ("4", "1")
+    found = sorted(read_all(services.kafka, command_topic), key=lambda one: one.key == b"\xff")
+    assert [(one.key, one.value) for one in found] == [
+        (b"k", b'{"n": 1}'),
+        (b"k", None),
+        (b"\xff", b'"x"'),
+    ]
+    assert (found[0].timestamp, list(found[0].headers)) == (NOW_MS, [("trace", b"7f")])
+    assert found[2].partition == 0
+    assert [one.value for one in read_all(services.kafka, other)] == [b"[2]"]
+
+
+def test_lines_of_standard_input_are_values_as_they_are(services: Endpoints, command_topic: str) -> None:
+    text = '{"a": 1.0}\n\nnot JSON\n'
+
+    result = CliRunner().invoke(app, ["file", "-", "--topic", command_topic], input=text)
+
+    assert result.exit_code == 0, result.output
+    found = read_all(services.kafka, command_topic)
+    assert sorted(one.value for one in found) == [b"not JSON", b'{"a": 1.0}']
+
+
+@pytest.mark.usefixtures("command_topic")
+@pytest.mark.parametrize(
+    ("line", "options", "error", "why"),
+    [
+        ('{"value": 1}', [], SettingsError, "f:1 names no topic; expected --topic, or an envelope with one"),
+        ('{"value": 1}', ["--topic", "nowhere"], ProduceError, "cannot produce to topic nowhere"),
+        ('{"value": 1, "timestamp_ms": 0}', ["--topic", "t", "--envelope"], SettingsError, "f:1: a time"),
+        ("\n", ["--topic", "t"], SettingsError, "f has no records"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_refused_before_anything_is(
+    in_directory: Path, line: str, options: list[str], error: type[LakehouseError], why: str
+) -> None:
+    (in_directory / "f").write_text(line)
+
+    result = CliRunner().invoke(app, ["file", "f", *options])
+
+    assert isinstance(result.exception, error)
+    assert why in str(result.exception)
 
 
 def test_tombstones_count_among_the_shares() -> None:

@@ -18,7 +18,7 @@ class Sample(NamedTuple):
     """A Kafka record to send, and why it is there, so that a test knows what must become of it.
 
     `source` is the index of its topic among the stream's. `timestamp_ms` is for a record that has no event
-    time but Kafka's; 0 leaves that to the moment of sending.
+    time but Kafka's; 0 leaves that to the moment of sending. A `partition` of -1 leaves that to the key.
     """
 
     key: bytes | None
@@ -26,6 +26,8 @@ class Sample(NamedTuple):
     kind: str
     source: int = 0
     timestamp_ms: int = 0
+    partition: int = -1
+    headers: list[tuple[str, str | bytes | None]] | None = None
 
 
 def spread_times(count: int, *, end_ms: int, span_s: float) -> Iterator[int]:
