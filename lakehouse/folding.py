@@ -98,7 +98,7 @@ class Folding:
         is_small: bool = False,
     ) -> None:
         self.stream = stream
-        self._spark = spark
+        self.spark = spark
         self._topic = topic
         self._is_small = is_small
         self._number = 0
@@ -205,7 +205,7 @@ class Folding:
         return found
 
     def _empty(self, schema: Any) -> DataFrame:
-        return local_frame(self._spark, [], schema)
+        return local_frame(self.spark, [], schema)
 
     def _gathered(self, rows: DataFrame) -> DataFrame:
         return gathered(rows, few=self._is_small)
@@ -217,7 +217,7 @@ class Folding:
             return self._clean[source.table][0]
         reached = self._accepted.get(source.table)
         watermark = watermark_of(reached, source.allowed_lateness_s)
-        frame = self._gathered(local_frame(self._spark, rows, bronze.SCHEMA))
+        frame = self._gathered(local_frame(self.spark, rows, bronze.SCHEMA))
         judged = judge(frame, source, watermark).localCheckpoint()
         clean = filter_clean(judged)
         self._dead.append(filter_dead(judged))

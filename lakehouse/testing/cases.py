@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,7 +22,7 @@ Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
 """The rows of the only table, or rows by table."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
-_MESSAGE = ("key", "value")
+_MESSAGE = ("key", "value", "text")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Case:
     dead    a row for every reason against a record: record (its place among all that are given, from 0),
             rule, column, message, and the record's topic, partition, offset, key and value
     gold    rows of gold and side tables, by table if there are several
-    sent    messages in the order in which they leave each table, by topic if there are several: key and value
-            (an object, or None for a tombstone), of every micro-batch
+    sent    messages in the order in which they leave each table, by topic if there are several: key, value
+            (an object, or None for a tombstone) and text (the value as it is sent), of every micro-batch
 
     What is left out, a table or a column, is not compared. A float may differ by 1e-9 of its size; other
     numbers are exact. Raises AssertionError with the rows that are missing and those that are not expected.
@@ -60,84 +60,96 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return what came out for further looks."""
-        outcome = Outcome(Folding(self.spark, stream, is_small=True), [], {})
-        clock = moment(now)
-        with executing_a_handful(self.spark):
-            for batch in batches:
-                outcome.take(batch, clock)
-            if later is not None:
-                outcome.tick(moment(later))
-            outcome.compare(silver, dead, gold, sent)
-        return outcome
+        """Run the case, and return what came out, for further looks and further micro-batches."""
+        outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [], {})
+        return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """What a stream has made of the records so far.
 
-    `sent` are messages of every micro-batch by topic, each with key and value.
+    `clock` is what the clock shows, UTC. `sent` are messages of every micro-batch by topic, each with key,
+    value and text.
     """
 
     folding: Folding
+    clock: datetime
     records: list[Record]
     sent: dict[str, list[dict[str, Any]]]
 
-    def take(self, batch: Batch, now: datetime) -> None:
-        """Take one more micro-batch."""
-        taken: dict[str, list[Record]] = {}
-        for source, record in records_of(self.folding.stream, batch):
-            (numbered,) = self.folding.numbered(source, [record])
-            taken.setdefault(source.table, []).append(numbered)
-            self.records.append(numbered)
-        self.folding.take(taken, landed_at=now)
-        self._note_messages()
+    def then(
+        self,
+        *batches: Batch,
+        silver: Rows | None = None,
+        dead: Sequence[Row] | None = None,
+        gold: Rows | None = None,
+        sent: Rows | None = None,
+        now: datetime | str | None = None,
+        later: datetime | str | None = None,
+    ) -> Outcome:
+        """Take more micro-batches, and compare what comes out, as a `Case` does.
 
-    def tick(self, now: datetime) -> None:
-        """Let the wall clock move on to a time without a record."""
-        self.folding.tick(now)
-        self._note_messages()
+        Silver and gold are as they stand then; dead letters and messages are those of these micro-batches.
+        """
+        records, messages = len(self.records), {topic: len(found) for topic, found in self.sent.items()}
+        self.clock = self.clock if now is None else moment(now)
+        with executing_a_handful(self.folding.spark):
+            for batch in batches:
+                self._take(batch)
+            if later is not None:
+                self.clock = moment(later)
+                self.folding.tick(self.clock)
+                self._note_messages()
+            wrong = [*self._wrong_rows("silver", silver), *self._wrong_rows("gold", gold)]
+            if dead is not None:
+                wrong += differences("dead letters", dead, self._letters(records), _LETTER)
+        topics = [table.export.topic for table in self.folding.stream.tables]
+        for topic, rows in _by_name("sent", sent, [topic for topic in topics if topic is not None]).items():
+            found = self.sent.get(topic, [])[messages.get(topic, 0) :]
+            wrong += differences(f"sent to {topic}", rows, found, _MESSAGE, in_order=True)
+        if wrong:
+            raise AssertionError("\n".join([f"{self.folding.stream.name} is not as expected", *wrong]))
+        return self
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table such as gold.user_totals: times in UTC, maps as dicts."""
         return _rows_of(self.folding.frame(table))
 
-    def letters(self) -> list[dict[str, Any]]:
-        """Return the reasons against records, in the order of the records."""
-        places = {(one.topic, one.partition, one.offset): place for place, one in enumerate(self.records)}
-        found = []
-        for letter in self.rows(DEAD_LETTERS):
-            place = places[letter["topic"], letter["partition"], letter["offset"]]
-            row = {"record": place} | {name: letter[name] for name in _LETTER[4:]}
-            found += [row | reason for reason in letter["reasons"]]
-        return sorted(found, key=lambda row: row["record"])
-
-    def compare(
-        self, silver: Rows | None, dead: Sequence[Row] | None, gold: Rows | None, sent: Rows | None
-    ) -> None:
-        """Raise AssertionError if what is expected is not what came out."""
-        stream = self.folding.stream
-        wrong: list[str] = []
-        for layer, expected, names in (
-            ("silver", silver, [source.table for source in stream.sources]),
-            ("gold", gold, [table.name for table in stream.tables]),
-        ):
-            for name, rows in _by_name(layer, expected, names).items():
-                frame = self.folding.frame(f"{layer}.{name}")
-                wrong += differences(f"{layer}.{name}", rows, _rows_of(frame), frame.columns)
-        if dead is not None:
-            wrong += differences("dead letters", dead, self.letters(), _LETTER)
-        topics = [table.export.topic for table in stream.tables if table.export.topic is not None]
-        for topic, rows in _by_name("sent", sent, topics).items():
-            wrong += differences(f"sent to {topic}", rows, self.sent.get(topic, []), _MESSAGE, in_order=True)
-        if wrong:
-            raise AssertionError("\n".join([f"{stream.name} is not as expected", *wrong]))
+    def _take(self, batch: Batch) -> None:
+        taken: dict[str, list[Record]] = {}
+        for source, record in records_of(self.folding.stream, batch):
+            (numbered,) = self.folding.numbered(source, [record])
+            taken.setdefault(source.table, []).append(numbered)
+            self.records.append(numbered)
+        self.folding.take(taken, landed_at=self.clock)
+        self._note_messages()
 
     def _note_messages(self) -> None:
         for message in self.folding.messages():
             if message.topic is not None:
                 value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
-                self.sent.setdefault(message.topic, []).append({"key": message.key, "value": value})
+                sent = {"key": message.key, "value": value, "text": message.value}
+                self.sent.setdefault(message.topic, []).append(sent)
+
+    def _letters(self, first: int) -> list[dict[str, Any]]:
+        """Return the reasons against the records from this one on, which counts as the first."""
+        records = enumerate(self.records[first:])
+        places = {(one.topic, one.partition, one.offset): place for place, one in records}
+        found = []
+        for letter in self.rows(DEAD_LETTERS):
+            place = places.get((letter["topic"], letter["partition"], letter["offset"]))
+            if place is not None:
+                row = {"record": place} | {name: letter[name] for name in _LETTER if name in letter}
+                found += [row | reason for reason in letter["reasons"]]
+        return sorted(found, key=lambda row: row["record"])
+
+    def _wrong_rows(self, layer: str, expected: Rows | None) -> Iterator[str]:
+        stream = self.folding.stream
+        sources, tables = (one.table for one in stream.sources), (one.name for one in stream.tables)
+        for name, rows in _by_name(layer, expected, [*(sources if layer == "silver" else tables)]).items():
+            frame = self.folding.frame(f"{layer}.{name}")
+            yield from differences(f"{layer}.{name}", rows, _rows_of(frame), frame.columns)
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:

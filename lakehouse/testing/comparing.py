@@ -50,7 +50,8 @@ def is_same(expected: Any, found: Any) -> bool:
     """Tell whether a value is the expected one.
 
     An object has at least the names that are expected of it. A float may differ by 1e-9 of its size; other
-    numbers, and texts of decimals, are exact. A time may be expected in ISO 8601, bytes as text.
+    numbers, and texts of decimals, are exact. A time may be expected in ISO 8601, bytes as text
+    and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())
@@ -58,11 +59,15 @@ def is_same(expected: Any, found: Any) -> bool:
         return len(expected) == len(found) and all(map(is_same, expected, found))
     if isinstance(found, datetime) and isinstance(expected, (str, datetime)):
         return moment(expected) == found
-    if isinstance(found, bytes) and isinstance(expected, str):
-        return expected.encode() == found
+    if {type(expected), type(found)} == {str, bytes}:
+        return _as_bytes(expected) == _as_bytes(found)
     if _is_number(found) and (_is_number(expected) or isinstance(expected, str)):
         return _is_same_number(expected, found)
     return bool(expected == found)
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 def _is_same_number(expected: Any, found: Any) -> bool:

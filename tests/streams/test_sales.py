@@ -21,10 +21,10 @@ from lakehouse.ops.retained import TakenRows
 from lakehouse.progress import cuts
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, Position
+from lakehouse.testing import Case
 from tests import pipeline
-from tests.folding import Folding
 from tests.pipeline import DEAD_LETTERS, Raw, Row
-from tests.streams import SALES, SALES_NOTIFICATIONS
+from tests.streams import SALES, SALES_NOTIFICATIONS, under
 
 SOURCE = SALES.sources[0]
 LANDED = pipeline.utc("2026-03-29T01:00:00")
@@ -51,11 +51,11 @@ def message(product: str, value: str) -> bytes:
     return f'{{"product":"{product}","value":{value}}}'.encode()
 
 
-REFUSED: dict[Raw, list[tuple[str, str]]] = {
+REFUSED: dict[Raw, list[tuple[str, str | None]]] = {
     Raw(None): [("key_null", "product")],
     Raw(None, key=b""): [("key_empty", "product")],
     Raw(None, key=b"\xff"): [("key_not_utf8", "product")],
-    sold("", "NaN"): [("not_json", "")],
+    sold("", "NaN"): [("not_json", None)],
     sold("", '"12"'): [("empty_string", "product"), ("wrong_type", "value")],
     sold("pen", "1e29"): [("beyond_decimal", "value")],
     sold("pen", "0.0000000001"): [("beyond_decimal", "value")],
@@ -128,112 +128,105 @@ def test_a_product_whose_first_record_is_a_tombstone_has_no_last_event_time(stor
     assert [row["product"] for row in story.sales if row["last_event_time"] is None] == ["größe"]
 
 
-class Till:
-    """A shop without a lake: what it takes, whom it notifies of, and what it adds up to."""
-
-    def __init__(self, spark: SparkSession, settings: Settings, **changes: object) -> None:
-        self.folding = Folding(spark, SALES, settings.model_copy(update=changes))
-
-    def take(self, *records: Raw) -> list[tuple[str, Decimal]]:
-        """Take the records as one micro-batch; return all notifications so far by product and offset."""
-        self.folding.take({"sales_events": records}, landed_at=LANDED)
-        rows = self.folding.rows("gold.sales_notifications")
-        return [
-            (row["product"], row["value"])
-            for row in sorted(rows, key=lambda row: (row["product"], row["offset"]))
-        ]
-
-    def totals(self) -> dict[str, tuple[Decimal, int]]:
-        return totals(self.folding.rows("gold.product_sales"))
+def notified_of(product: str, value: object) -> dict[str, object]:
+    return {"key": product, "value": {"product": product, "value": value}}
 
 
-def test_the_five_sales_of_the_issue_notify_of_two_products_however_they_are_cut(
-    spark: SparkSession, session_settings: Settings
-) -> None:
-    one_by_one, together = Till(spark, session_settings), Till(spark, session_settings)
-    product1, product2 = ("product1", Decimal(2500)), ("product2", Decimal(2300))
+def sums(**totals: tuple[object, int]) -> dict[str, list[dict[str, object]]]:
+    """Gold as it stands then: totals and counts by product."""
+    rows = [{"product": name, "total": total, "count": count} for name, (total, count) in totals.items()]
+    return {"product_sales": rows}
 
-    seen = [one_by_one.take(sold(product, value)) for product, value in SEED]
 
-    assert seen == [[], [], [product1], [product1, product2], [product1, product2]]
-    assert together.take(*(sold(product, value) for product, value in SEED)) == [product1, product2]
-    assert one_by_one.totals() == together.totals() == SEED_TOTALS
+SEED_SUMS = sums(product1=(2500, 2), product2=(2300, 2), product5=(1000, 1))
+
+
+def test_the_five_sales_of_the_issue_notify_of_two_products_however_they_are_cut(case: Case) -> None:
+    first, second, third, fourth, fifth = (sold(product, value) for product, value in SEED)
+    product1, product2 = notified_of("product1", 2500), notified_of("product2", 2300)
+
+    case(SALES, [first, second, third, fourth, fifth], gold=SEED_SUMS, sent=[product1, product2])
+    one_by_one = case(SALES, [first], [second], sent=[])
+    one_by_one.then([third], sent=[product1])
+    one_by_one.then([fourth], sent=[product2])
+    one_by_one.then([fifth], gold=SEED_SUMS, sent=[])
 
 
 def test_every_update_at_or_above_the_threshold_is_notified_of_where_that_is_asked_for(
-    spark: SparkSession, session_settings: Settings
+    case: Case, session_settings: Settings
 ) -> None:
-    till = Till(spark, session_settings, sales_notify="every_update")
-    first = [("pen", Decimal(value)) for value in ("2500", "2500.000000001", "2000")]
+    every = under(session_settings.model_copy(update={"sales_notify": "every_update"}), SALES)
+    first = [notified_of("pen", value) for value in (2500, "2500.000000001", 2000)]
 
-    assert till.take(*PENS) == first
-    assert till.take(*MORE_PENS) == [*first, ("pen", Decimal("2000.5")), ("pen", Decimal(2001))]
+    till = case(every, PENS, sent=first)
+    till.then(MORE_PENS, sent=[notified_of("pen", "2000.5"), notified_of("pen", 2001)])
 
 
-def test_a_threshold_of_ones_own_is_reached_exactly(spark: SparkSession, session_settings: Settings) -> None:
-    till = Till(spark, session_settings, sales_threshold=Decimal("0.3"))
+def test_a_threshold_of_ones_own_is_reached_exactly(case: Case, session_settings: Settings) -> None:
+    stream = under(session_settings.model_copy(update={"sales_threshold": Decimal("0.3")}), SALES)
+    sales = [sold("pen", "0.1"), sold("pen", "0.2"), sold("ink", "0.299999999")]
 
-    assert till.take(sold("pen", "0.1"), sold("pen", "0.2"), sold("ink", "0.299999999")) == [
-        ("pen", Decimal("0.3"))
+    case(stream, sales, sent=[notified_of("pen", "0.3")])
+
+
+def test_a_total_that_no_decimal_holds_is_null_until_it_fits_again(case: Case) -> None:
+    """The first sale crosses the threshold. What is not known neither crosses it nor has been below."""
+    much = "60000000000000000000000000000"
+
+    till = case(
+        SALES,
+        [sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28")],
+        gold=sums(pen=(None, 2), ink=(1, 1)),
+        sent=[notified_of("pen", much)],
+    )
+    till.then(
+        [sold("pen", "6e28"), sold("ink", 1999)],
+        gold=sums(pen=(None, 3), ink=(2000, 2)),
+        sent=[notified_of("ink", 2000)],
+    )
+    till.then([sold("pen", "-6e28"), sold("pen", "-6e28")], gold=sums(pen=(much, 5), ink=(2000, 2)), sent=[])
+    till.then(
+        [sold("pen", "-5.25")], gold=sums(pen=("59999999999999999999999999994.75", 6), ink=(2000, 2)), sent=[]
+    )
+
+
+def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(case: Case) -> None:
+    refused = [
+        {"record": place, "rule": rule, "column": column}
+        for place, reasons in enumerate(REFUSED.values())
+        for rule, column in reasons
     ]
 
-
-def test_a_total_that_no_decimal_holds_is_null_until_it_fits_again(
-    spark: SparkSession, session_settings: Settings
-) -> None:
-    till, much = Till(spark, session_settings), Decimal("6e28")
-
-    # The first one crosses the threshold. What is not known neither crosses it nor has been below.
-    assert till.take(sold("pen", "6e28"), sold("ink", 1), sold("pen", "6e28")) == [("pen", much)]
-    assert till.totals() == {"pen": (None, 2), "ink": (Decimal(1), 1)}
-    assert till.take(sold("pen", "6e28"), sold("ink", 1999)) == [("ink", Decimal(2000)), ("pen", much)]
-    assert till.totals() == {"pen": (None, 3), "ink": (Decimal(2000), 2)}
-    assert till.take(sold("pen", "-6e28"), sold("pen", "-6e28")) == [("ink", Decimal(2000)), ("pen", much)]
-    assert till.totals() == {"pen": (much, 5), "ink": (Decimal(2000), 2)}
-    till.take(sold("pen", "-5.25"))
-    assert till.totals()["pen"] == (Decimal("59999999999999999999999999994.75"), 6)
+    case(SALES, [*REFUSED, sold("pen", 1)], dead=refused, gold=sums(pen=(1, 1)))
 
 
-def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(
-    spark: SparkSession, session_settings: Settings
-) -> None:
-    till = Till(spark, session_settings)
-
-    till.take(*REFUSED, sold("pen", 1))
-
-    letters = till.folding.rows(DEAD_LETTERS)
-    assert sorted(
-        [(one["rule"], one["column"] or "") for one in row["reasons"]] for row in letters
-    ) == sorted(REFUSED.values())
-    assert till.totals() == {"pen": (Decimal(1), 1)}
-
-
-def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_total(
-    spark: SparkSession, session_settings: Settings
-) -> None:
+def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_total(case: Case) -> None:
     """Partitions were added to the topic. A producer that has not heard of it sends 5; ink has not moved.
 
     partition 0    1500         5                    1990
     partition 3            600     tombstone   10
     """
-    till, second = Till(spark, session_settings), timedelta(seconds=1)
+    second = timedelta(seconds=1)
 
     def put(partition: int, after_s: int, record: Raw) -> Raw:
         at = LANDED - 3600 * second + after_s * second
         return replace(record, partition=partition, timestamp_ms=int(at.timestamp() * 1000))
 
-    assert till.take(put(0, 1, sold("pen", 1500)), put(1, 9, sold("ink", 1))) == []
-    assert till.take(put(3, 2, sold("pen", 600)), put(1, 1, sold("ink", 1))) == [("pen", Decimal(2100))]
-    assert till.totals() == {"pen": (Decimal(2100), 2), "ink": (Decimal(2), 2)}
-    assert till.take(put(3, 4, tombstone("pen")), put(3, 5, sold("pen", 10))) == [("pen", Decimal(2100))]
-    assert till.totals()["pen"] == (Decimal(10), 1)
-
-    notified = till.take(put(0, 3, sold("pen", 5)), put(0, 6, sold("pen", 1990)))
-    assert sorted(value for _, value in notified) == [Decimal(2000), Decimal(2100)]
-    assert till.totals()["pen"] == (Decimal(2000), 2)
-    rows = {row["product"]: row for row in till.folding.rows("gold.product_sales")}
-    assert rows["pen"]["made_anew"]
-    assert (rows["ink"]["made_anew"], rows["ink"]["reached"]) == (False, None)
+    till = case(SALES, [put(0, 1, sold("pen", 1500)), put(1, 9, sold("ink", 1))], now=LANDED, sent=[])
+    till.then(
+        [put(3, 2, sold("pen", 600)), put(1, 1, sold("ink", 1))],
+        gold=sums(pen=(2100, 2), ink=(2, 2)),
+        sent=[notified_of("pen", 2100)],
+    )
+    till.then(
+        [put(3, 4, tombstone("pen")), put(3, 5, sold("pen", 10))], gold=sums(pen=(10, 1), ink=(2, 2)), sent=[]
+    )
+    pen = {"product": "pen", "total": 2000, "count": 2, "made_anew": True}
+    ink = {"product": "ink", "made_anew": False, "reached": None}
+    till.then(
+        [put(0, 3, sold("pen", 5)), put(0, 6, sold("pen", 1990))],
+        gold={"product_sales": [pen, ink], "sales_notifications": [{"value": 2100}, {"value": 2000}]},
+    )
 
 
 @pytest.mark.soak

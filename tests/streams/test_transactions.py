@@ -1,6 +1,6 @@
-"""transactions over a real Kafka: what users spent in five minutes, and what is no transaction.
+"""transactions: what users spent in five minutes, and what is no transaction.
 
-One lake takes it all, chapter by chapter; in the last chapter a total is beyond its type.
+Plain frames take records; a lake over a real Kafka has a total that is beyond its type.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import Candidates, Commit, Lake
+from lakehouse.testing import Case
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take
 from tests.conftest import without_names
-from tests.pipeline import DEAD_LETTERS, Raw, Row
+from tests.pipeline import Raw
 from tests.streams import STREAMS, TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]
@@ -53,7 +54,7 @@ def message(user: str, total: str, count: int, window: int = 0) -> tuple[str, by
     return user, value.encode()
 
 
-REFUSED = {
+REFUSED: dict[Raw, list[tuple[str, str | None]]] = {
     spent("zero", 0): [("not_positive", "amount")],
     spent("minus zero", "-0.0"): [("not_positive", "amount")],
     spent("negative", -12.5): [("not_positive", "amount")],
@@ -69,10 +70,9 @@ REFUSED = {
 
 @dataclass
 class Story:
-    """What had left after each chapter, the dead letters, what is set aside, and the audit's notes."""
+    """What had left after each chapter, what is set aside, and the audit's notes."""
 
     messages: list[list[tuple[str, bytes]]] = field(default_factory=list)
-    letters: list[Row] = field(default_factory=list)
     set_aside: list[tuple[Any, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -90,16 +90,6 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         )
         told.messages.append([(one.key.decode(), one.value) for one in found])
 
-    take(
-        *REFUSED,
-        spent("ann", "0.1"),
-        spent("ann", "0.2", LAST_MS),
-        spent("ann", "1e3", WINDOW_MS),
-        spent("ann", "0.000000001", WINDOW_MS + LAST_MS),
-        spent("bob", 12.5),
-    )
-    take(spent("ann", "2.70", 1000))
-    told.letters = pipeline.rows_of(settings, DEAD_LETTERS)
     take(spent("croesus", "6e28"), spent("croesus", "6e28"), spent("dan", 4))
     take(spent("croesus", 1), spent("dan", 5))
     with without_names(spark):
@@ -111,41 +101,45 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     return told
 
 
-def test_amounts_that_are_not_positive_or_no_numbers_are_dead_letters_with_their_reasons(
-    story: Story,
-) -> None:
-    found = {
-        row["value"]: sorted((reason["rule"], reason["column"]) for reason in row["reasons"])
-        for row in story.letters
-    }
+def test_amounts_that_are_not_positive_or_no_numbers_are_dead_letters_with_their_reasons(case: Case) -> None:
+    refused = [
+        {"record": place, "rule": rule, "column": column, "value": record.value, "key": record.key}
+        for place, (record, reasons) in enumerate(REFUSED.items())
+        for rule, column in reasons
+    ]
 
-    assert found == {raw.value: rules for raw, rules in REFUSED.items()}
-    assert len(story.letters) == len(REFUSED)
+    case(TRANSACTIONS, list(REFUSED), silver=[], dead=refused, gold=[], sent=[])
 
 
-def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change(story: Story) -> None:
+def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change(case: Case) -> None:
     r"""Two windows of ann's, [0, 5 min) and [5 min, 10 min), and a record for the first that comes later.
 
     0                       5 min                    10 min
     |0.1-----------------0.2|1e3--------0.000000001|
             2.70
     """
-    first, then, *_ = story.messages
+    first = [
+        spent("ann", "0.1"),
+        spent("ann", "0.2", LAST_MS),
+        spent("ann", "1e3", WINDOW_MS),
+        spent("ann", "0.000000001", WINDOW_MS + LAST_MS),
+        spent("bob", 12.5),
+    ]
+    messages = [
+        message("ann", "0.3", 2),
+        message("ann", "1000.000000001", 2, window=1),
+        message("bob", "12.5", 1),
+    ]
 
-    assert sorted(first) == sorted(
-        [
-            message("ann", "0.3", 2),
-            message("ann", "1000.000000001", 2, window=1),
-            message("bob", "12.5", 1),
-        ]
-    )
-    assert then == [*first, message("ann", "3", 3)]
+    taken = case(TRANSACTIONS, first, dead=[], sent=[{"key": key, "text": text} for key, text in messages])
+    key, text = message("ann", "3", 3)
+    taken.then([spent("ann", "2.70", 1000)], sent=[{"key": key, "text": text}])
 
 
 def test_a_total_that_no_decimal_holds_is_null_and_set_aside_and_the_others_go_on(story: Story) -> None:
-    _, before, then, finally_ = story.messages
+    then, finally_ = story.messages
 
-    assert Counter(then) - Counter(before) == Counter([message("croesus", "null", 2), message("dan", "4", 1)])
+    assert Counter(then) == Counter([message("croesus", "null", 2), message("dan", "4", 1)])
     assert Counter(finally_) - Counter(then) == Counter(
         [message("croesus", "null", 3), message("dan", "9", 2)]
     )

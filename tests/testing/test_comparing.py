@@ -25,6 +25,7 @@ NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
         ("2026-03-29T12:00:00", NOON),
         (NOON.astimezone(timezone(timedelta(hours=2))), NOON),
         ("größe", "größe".encode()),
+        ("größe".encode(), "größe"),
         ({"a": {"b": 1}}, {"a": {"b": Decimal(1), "c": 2}, "d": None}),
         ([1, {"a": None}], [1.0, {"a": None, "b": 2}]),
         (None, None),
