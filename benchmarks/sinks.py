@@ -88,7 +88,10 @@ def _export(lake: Lake, settings: Settings) -> list[BatchDone]:
 
 def _print(what: str, rows: int, done: list[BatchDone]) -> None:
     total = sum(one.duration_s for one in done)
-    console.print(f"{rows:,} rows {what}: {len(done)} micro-batches, {total:.1f} s with all stores")
+    written = [dict(one.result.written) for one in done]
+    console.print(
+        f"{rows:,} rows {what}: {len(done)} micro-batches, {total:.1f} s with all stores: {written}"
+    )
     for store in ("kafka", "redis", "postgres"):
         seconds = sum(one.result.seconds[store] for one in done)
         console.print(f"  {store}: {seconds:.2f} s, {rows / seconds:,.0f} rows/s")

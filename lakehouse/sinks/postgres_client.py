@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from lakehouse.errors import SettingsError, SinkTroubleError
+from lakehouse.errors import SinkTroubleError
 from lakehouse.sinks import postgres_sql as statements
 from lakehouse.sinks.postgres_sql import Sql, quoted
 
@@ -22,14 +22,13 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 def connect(url: str) -> psycopg.Connection:
-    """Return a connection whose statements are in transactions; use it within `reported`.
-
-    Raises SettingsError for what libpq cannot read.
-    """
+    """Return a connection whose statements are in transactions; use it within `reported`."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:  # it may quote a part of a password
-        raise SettingsError(f"{_NAME} has an option that libpq does not know, or lacks a value") from None
+        raise PostgresTroubleError(
+            f"{_NAME} has an option that libpq does not know, or one without a value"
+        ) from None
     with reported():
         connection = psycopg.connect(**{**_DEFAULTS, **given})  # type: ignore[arg-type]
         connection.execute(_SESSION)

@@ -21,6 +21,7 @@ import redis
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
+from psycopg.sql import SQL, Identifier
 
 from lakehouse.layers.step import LAYERS, LayerName
 from lakehouse.settings import Settings
@@ -194,14 +195,19 @@ def empty_redis(scene: Scene) -> Result:
 
 
 def empty_postgres(scene: Scene) -> Result:
-    """Delete everything that PostgreSQL has of two tables, of one with the table itself."""
+    """Delete all rows of every table that PostgreSQL has, and one of the tables, once there are some."""
+    asked = "SELECT count(*) FROM pg_tables WHERE schemaname = 'gold' AND tablename <> 'lakehouse_positions'"
+    deadline = time.monotonic() + POINT_TIMEOUT_S
     with scene.services.postgres.connect() as connection:
-        there = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'gold'").fetchone()
-        if not there or not there[0]:
-            return Result(hit=False, note="it has no table yet")
-        connection.execute("TRUNCATE gold.metrics_1m")
-        connection.execute("DROP TABLE gold.user_transactions_5m")
-    return Result(hit=True, note="metrics_1m, user_transactions_5m")
+        while not (found := connection.execute(asked).fetchone()) or not found[0]:
+            if time.monotonic() > deadline:
+                return Result(hit=False, note="it has no table")
+            time.sleep(_SETTLE_S)
+        names = connection.execute(asked.replace("count(*)", "tablename")).fetchall()
+        for (name,) in names:
+            connection.execute(SQL("TRUNCATE {}").format(Identifier("gold", name)))
+        connection.execute(SQL("DROP TABLE {}").format(Identifier("gold", scene.rng.choice(names)[0])))
+    return Result(hit=True, note=f"{len(names)} tables")
 
 
 def full_redis(scene: Scene) -> Result:
