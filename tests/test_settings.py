@@ -301,6 +301,45 @@ def test_every_setting_says_what_it_is_for() -> None:
 @pytest.mark.parametrize(
     "url",
     [
+        "postgresql://:hun/ter2@db:5432/gold",
+        "postgresql://:hun#ter2@db:5432/gold",
+        "postgresql://:hun?ter2@db:5432/gold",
+        "postgresql://:hunter2@b@db/gold",
+        "postgresql://user:12/34@db/gold",
+        "postgresql://db:hunter2/gold",
+        "postgresql://[hunter2/gold",
+        "mysql://:hunter2@db/gold",
+    ],
+)
+def test_a_password_that_spoils_the_postgres_url_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_POSTGRES_URL", url)
+    with pytest.raises(
+        SettingsError, match=r"postgres_url: .*it (cannot be read as a URL|has to begin)"
+    ) as caught:
+        load_settings()
+    assert not any(part in str(caught.value) for part in ("hun", "ter2", "12/34"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hun%2Fter2@db:5432/gold?sslmode=verify-full&sslrootcert=/etc/db.pem",
+        "postgres://one:5432,[::1]:5433/gold?target_session_attrs=read-write",
+        "postgresql:///gold?host=/run/postgresql",
+    ],
+)
+def test_a_postgres_url_is_what_libpq_knows_and_masked(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("LAKEHOUSE_POSTGRES_URL", url)
+    settings = load_settings()
+    assert settings.postgres_url.get_secret_value() == url
+    assert url not in f"{settings} {settings.model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
         "redis://:hun/ter2@cache:6379/0",
         "redis://:hun#ter2@cache:6379/0",
         "redis://:hun?ter2@cache:6379/0",

@@ -109,6 +109,7 @@ def make() -> str:
         )
         .with_panel(_line("Writing to Kafka, 95th percentile", _writing("kafka"), "{{table}}", "s"))
         .with_panel(_line("Writing to Redis, 95th percentile", _writing("redis"), "{{table}}", "s"))
+        .with_panel(_line("Writing to PostgreSQL, 95th percentile", _writing("postgres"), "{{table}}", "s"))
         .with_panel(
             _line(
                 "Failures in 5 minutes",
