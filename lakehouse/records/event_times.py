@@ -19,6 +19,7 @@ from lakehouse.records.fields import json_name, misplaced, reason
 from lakehouse.stream import Source
 
 KIND = fields.type_column("event_time")
+WRITTEN = "_written_event_time"
 NO_TIMESTAMP = -1  # in Kafka's protocol
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
@@ -57,12 +58,16 @@ def of_number(number: Column, unit: TimeUnit) -> Column:
     return F.timestamp_micros(F.call_function("div", number - F.pmod(number, F.lit(1000)), F.lit(1000)))
 
 
+def written(contract: Contract) -> Column:
+    """Return the time that a record has in ISO 8601, as a column of its own: it is used twice."""
+    text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
+    return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
+
+
 def of_record(source: Source) -> Column:
-    """Return the time of a record from its variant, else from Kafka; null if it has none that is accepted."""
+    """Return the time of a record, as it is in there or Kafka's; null if it has none that is accepted."""
     contract, kind = source.contract, F.col(KIND)
-    stamp = fields.variant_at(contract.event_time_path)
-    is_number, from_number = _from_number(stamp, kind, source)
-    from_text = _from_text(F.try_variant_get(stamp, "$", "string"), contract)
+    is_number, from_number = _from_number(source)
     first_us, _ = _span_us(source)
     of_kafka = is_kafka_time(F.unix_millis("_timestamp")) & (F.unix_micros("_timestamp") >= first_us)
     is_absent = kind.isNull() | (kind == "VOID")
@@ -71,7 +76,7 @@ def of_record(source: Source) -> Column:
     return (
         F.when(is_absent, F.when(of_kafka, F.col("_timestamp")))
         .when(is_number, from_number)
-        .when((kind == "STRING") & F.unix_micros(from_text).between(*_span_us(source)), from_text)
+        .when(F.unix_micros(WRITTEN).between(*_span_us(source)), F.col(WRITTEN))
     )
 
 
@@ -109,9 +114,10 @@ def _span(source: Source) -> tuple[int, int]:
     return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
 
 
-def _from_number(stamp: Column, kind: Column, source: Source) -> tuple[Column, Column]:
+def _from_number(source: Source) -> tuple[Column, Column]:
     """Return whether there is a number that is accepted, and its time."""
-    unit = source.contract.event_time_unit
+    unit, kind = source.contract.event_time_unit, F.col(KIND)
+    stamp = fields.variant_at(source.contract.event_time_path)
     if unit == "s":  # a fraction is what a double could hold of it
         number = F.try_variant_get(stamp, "$", "decimal(38,6)")
         first, last = (F.lit(Decimal(us).scaleb(-6)) for us in _span_us(source))

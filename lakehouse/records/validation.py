@@ -254,6 +254,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
         columns[field.column] = value
     columns[event_times.KIND] = F.schema_of_variant(fields.variant_at(contract.event_time_path))
     yield columns
+    yield {event_times.WRITTEN: event_times.written(contract)}
     event_time = event_times.of_record(source)
     if is_provable:
         number = F.col("_typed").getField(contract.event_time_path[-1])
