@@ -107,9 +107,8 @@ def _of_scale(number: Column, scale: int | None) -> Column:
 def _decimal(literal: Column, scale: int | None) -> Column:
     """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold it.
 
-    Without a scale it must hold all of it; with one, what is rounded.
-
-    Even a cast that tries fails on an exponent near the greatest integer.
+    Without a scale it must hold all of it; with one, what is rounded. Even a cast that tries
+    fails on an exponent near the greatest integer.
     """
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
@@ -277,7 +276,8 @@ def _unusable_number(value: Column, field: Field) -> Column:
         message = f"{field.name} must be from -2^63 to 2^63 - 1"
         return F.when(value.isNull(), reason("beyond_long", field.column, F.lit(message)))
     if field.type is FieldType.DECIMAL:
-        message = f"{field.name} must have at most 29 digits before the decimal point and 9 after it"
+        after = " and 9 after it" if field.scale is None else ""
+        message = f"{field.name} must have at most 29 digits before the decimal point{after}"
         return F.when(value.isNull(), reason("beyond_decimal", field.column, F.lit(message)))
     infinite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
     message = f"{field.name} is beyond the range of a double"

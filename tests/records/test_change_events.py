@@ -117,7 +117,6 @@ def test_change_events_of_all_shapes_are_rows_as_they_are(spark: SparkSession, c
 
 
 def test_change_events_that_break_the_contract_have_every_reason(spark: SparkSession) -> None:
-    assert EDIT not in REFUSED  # every replacement has found its text
 
     rows = judged(spark, CHANGES, [(None, text.encode()) for text in REFUSED])
 

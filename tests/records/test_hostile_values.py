@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,10 +17,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.local_frames import local_frame
+from lakehouse.stream import Source
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Kind, judge_record
 from tests.pipeline import micros
@@ -118,3 +121,38 @@ def test_no_value_in_any_field_makes_judging_fail(spark: SparkSession, table: st
         if not expected.reasons:
             assert row.event_time == expected.event_time_us, shown
             check_columns(table, row.asDict(), expected.columns)
+
+
+ANY_TYPE = (
+    *(Field(kind.value, kind.value, kind, required=False) for kind in FieldType),
+    Field("rounded", "rounded", FieldType.DECIMAL, required=False, scale=2),
+    Field("id", "id", FieldType.STRING, required=False, accepts_numbers=True),
+)
+IN_THE_RECORD = Contract(ANY_TYPE, "at", event_time_unit="s", event_time_zone="America/St_Johns")
+IN_AN_OBJECT = replace(
+    IN_THE_RECORD,
+    fields=tuple(replace(field, name=f"in.{field.name}") for field in ANY_TYPE),
+    event_time="in.at",
+)
+
+
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_a_value_is_judged_in_an_object_as_it_is_in_the_record(spark: SparkSession, *, few: bool) -> None:
+    names = (*(field.name for field in ANY_TYPE), "at")
+    given = [f'{{"{name}":{text}}}' for name in names for text in VALUES]
+    found = []
+    for contract, shape in ((IN_THE_RECORD, "%s"), (IN_AN_OBJECT, '{"in":%s}')):
+        values = [(shape % text).encode() for text in given]
+        rows = [
+            (b"k", value, None, "any", 0, offset, NOW, 0, NOW, None) for offset, value in enumerate(values)
+        ]
+        with executing_for(spark, few=few):
+            judged = judge(local_frame(spark, rows, bronze.SCHEMA), Source("any", "any", contract), LATE)
+            kept = judged.withColumn("event_time", F.unix_micros("event_time")).drop("raw")
+            found.append(kept.orderBy("offset").collect())
+
+    for text, here, there in zip(given, *found, strict=True):
+        rules = [[(one.rule, one.column) for one in row.reasons] for row in (here, there)]
+        assert rules[0] == rules[1], text[:300]
+        if not rules[0]:
+            assert repr(here) == repr(there), text[:300]
