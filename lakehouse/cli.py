@@ -18,6 +18,7 @@ from lakehouse.commands import (
     expect,
     health,
     maintain,
+    new,
     produce,
     rebuild,
     register,
@@ -45,6 +46,7 @@ app.add_typer(rights.app)
 app.add_typer(setup.app)
 app.add_typer(produce.app, name="produce")
 app.add_typer(try_stream.app)
+app.add_typer(new.app, name="new")
 app.add_typer(run.app)
 app.add_typer(serve.app)
 app.add_typer(tokens.app, name="tokens")

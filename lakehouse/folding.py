@@ -23,19 +23,19 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.layers import bronze, outgoing
+from lakehouse.layers import bronze
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
+from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
-    KAFKA_TIMES,
-    NO_TIMESTAMP,
     clean_schema,
     filter_clean,
     filter_dead,
     judge,
     watermark_of,
 )
-from lakehouse.sinks import Change
+from lakehouse.sinks import outgoing
+from lakehouse.sinks.change import Change
 from lakehouse.spark.execution import gathered
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import (
@@ -62,9 +62,9 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """What leaves for a row of a gold or side table: to a topic or, where that is null, to Redis alone.
+    """What leaves for a row of a gold or side table: to a topic, or where that is null, to stores alone.
 
-    `value` is JSON, null for a tombstone. For Redis, `key` is the row's there.
+    `value` is JSON, null for a tombstone. For stores, such as Redis, `key` is the row's there.
     """
 
     table: str
@@ -186,21 +186,26 @@ class Folding:
         feeds = self._feeds.get(table, [])
         if not feeds:
             return []
-        newest = outgoing.filter_newest(reduce(DataFrame.unionByName, feeds), kept)
+        newest = reduce(DataFrame.unionByName, feeds).where(F.col(_KIND) != "update_preimage")
         leaving = outgoing.filter_leaving(newest, kept)
         found = outgoing.within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
         if found is None:
             raise ValueError(f"more than {_MOST_ROWS:,} rows of {table} would be sent at once")
         return found
 
-    def messages(self) -> list[Message]:
-        """Return what the last micro-batch, or tick, sends: for each table in its order."""
+    def messages(self, *, stored: bool = True) -> list[Message]:
+        """Return what the last micro-batch, or tick, sends: for each table in its order.
+
+        Unless they are `stored`, tables without a topic are left out.
+        """
         found = []
         for table in self.stream.tables:
+            if table.export.topic is None and not stored:
+                continue
             topic = None if table.export.topic is None else self._topic(table.export.topic)
             for change in self.leaving(table.name):
                 key = change.row_key if topic is None else change.key
-                if topic is None or not change.for_redis:
+                if topic is None or change.has_message:
                     found.append(Message(table.name, topic, key, change.value))
         return found
 

@@ -185,7 +185,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
         yield from _section(f"gold.{name}", rows, limit)
     for name in dict.fromkeys(one.message.table for one in result.sent):
         of_table = [one.message for one in result.sent if one.message.table == name]
-        to = f"to {of_table[0].topic}" if of_table[0].topic else "to Redis only"
+        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, and no topic"
         messages = [
             {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
         ]

@@ -24,6 +24,8 @@ NO_TIMESTAMP = -1  # in Kafka's protocol
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
 _MAX_EPOCH_MS = _END_S * 1000 - 1
+KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
+"""Timestamps of Kafka's that are times, in epoch milliseconds, NO_TIMESTAMP aside."""
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NAMES: dict[TimeUnit, str] = {
     "s": "seconds",

@@ -126,11 +126,10 @@ class Outcome:
         self._note_messages()
 
     def _note_messages(self) -> None:
-        for message in self.folding.messages():
-            if message.topic is not None:
-                value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
-                sent = {"key": message.key, "value": value, "text": message.value}
-                self.sent.setdefault(message.topic, []).append(sent)
+        for message in self.folding.messages(stored=False):
+            value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
+            sent = {"key": message.key, "value": value, "text": message.value}
+            self.sent.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
         """Return the reasons against the records from this one on, which counts as the first."""

@@ -1,0 +1,104 @@
+"""`lakehouse new stream`: a package with a stream of one's own, guessed from sample records.
+
+lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
+lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehouse.commands.options import EnvelopeOption
+from lakehouse.errors import SettingsError
+from lakehouse.record_lines import opened, read_lines
+from lakehouse.scaffold.package import Sampled, files_of
+from lakehouse.scaffold.samples import objects_of
+from lakehouse.scaffold.streams import KINDS, Kind, Wanted, topic_of
+from lakehouse.streams.finding import OWN
+from lakehouse.terminal import echo
+
+app = typer.Typer(no_args_is_help=True, help="Write a package of your own.")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_EPILOG = (
+    "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
+    "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
+    "The kinds are functions of lakehouse.kinds (docs/streams.md)."
+)
+
+
+@app.callback()
+def new() -> None:
+    """Write a package of your own."""
+
+
+@app.command(epilog=_EPILOG)
+def stream(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The stream's name, and that of its package.")],
+    *,
+    kind: Annotated[Kind, typer.Option(help="What the stream keeps.")],
+    sample: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[TOPIC=]FILE",
+            help="Sample records, JSON lines; may be given again, for a stream that reads several topics. "
+            "Without a topic it is NAME-events.",
+        ),
+    ],
+    by: Annotated[
+        list[str] | None, typer.Option(help="The field of the key; for joined-calls twice. Default: guessed.")
+    ] = None,
+    value: Annotated[str | None, typer.Option(help="The field with the number. Default: guessed.")] = None,
+    time: Annotated[str | None, typer.Option(help="The field with the event time. Default: guessed.")] = None,
+    envelope: EnvelopeOption = False,
+) -> None:
+    """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
+
+    Fields, types, what is required, and which field is the event time are guessed from the samples; each
+    guess has a comment.
+    """
+    _check(name)
+    samples = _samples(name, sample, envelopes=envelope)
+    wanted = Wanted(
+        name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
+    )
+    files = files_of(name, KINDS[kind](wanted), samples)
+    for path, code in files.items():
+        file = Path(name, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code, encoding="utf-8")
+    echo(*(f"{name}/{path}" for path in files))
+    echo("", f"Look at the guesses in {name}/{name}/streams.py; README.md says how to try and test it.")
+
+
+def _check(name: str) -> None:
+    """Raise SettingsError if a package cannot have the name, or is there already."""
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise SettingsError(
+            f"{name} cannot be the name of a stream and its package: lower-case letters, digits and "
+            "underscores, beginning with a letter"
+        )
+    if name in OWN or name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
+        raise SettingsError(f"{name} is taken, by lakehouse or by Python: choose another name")
+    if Path(name).exists():
+        raise SettingsError(f"./{name} is there already: remove it, or choose another name")
+
+
+def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sampled]:
+    found: dict[str, Sampled] = {}
+    for one in given:
+        topic, said, path = one.partition("=")
+        topic, path = (topic, path) if said else (topic_of(name), one)
+        if topic in found:
+            raise SettingsError(f"two files have samples of {topic}: name their topics, --sample TOPIC=FILE")
+        with opened(path) as file:
+            lines = list(read_lines(file, path, envelopes=envelopes))
+        found[topic] = Sampled(topic, lines, objects_of(lines))
+    return list(found.values())

@@ -1,0 +1,211 @@
+"""What sample records have in common: their fields, with types, and which look like times, keys and amounts.
+
+Nothing here is certain. Each guess can say why it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from lakehouse.contract import FieldType, TimeUnit
+from lakehouse.errors import SettingsError
+from lakehouse.kinds.records import column_of
+from lakehouse.messages import json_path
+from lakehouse.record_lines import Line
+
+Names = tuple[str, ...]
+
+TIME_WORDS = frozenset({"timestamp", "time", "ts", "date", "datetime", "at", "when"})
+KEY_WORDS = frozenset(
+    {"id", "user", "customer", "account", "product", "sku", "shop", "store", "device", "sensor", "meter"}
+    | {"service", "host", "key", "name", "card"}
+)
+VALUE_WORDS = frozenset(
+    {"amount", "value", "price", "total", "sum", "quantity", "qty", "cost", "duration", "latency", "size"}
+    | {"bytes", "score", "kwh", "ms"}
+)
+
+_LONG = range(-(2**63), 2**63)
+_MOST_DIGITS, _MOST_PLACES = 29, 9
+_LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+_PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A field of the samples: its names from the outermost on, the values that are there, and of how many."""
+
+    names: Names
+    values: tuple[Any, ...]
+    records: int
+
+    @property
+    def path(self) -> str:
+        """The path, as a contract has it."""
+        return json_path.text_of(self.names)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether every record has it, and never empty."""
+        return len(self.values) == self.records and "" not in self.values
+
+    @property
+    def how_often(self) -> str:
+        """How many records have it, in words."""
+        count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
+        return f"in {count} {self.records} samples"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of its last name."""
+        return frozenset(column_of(self.names[-1]).split("_"))
+
+    @property
+    def type(self) -> FieldType:
+        """The narrowest type that takes all values."""
+        if all(isinstance(value, bool) for value in self.values):
+            return FieldType.BOOLEAN
+        if all(isinstance(value, str) for value in self.values):
+            return FieldType.STRING
+        if all(map(_is_number, self.values)):
+            return self._number_type()
+        if all(isinstance(value, str) or _is_whole(value) for value in self.values):
+            return FieldType.STRING
+        return FieldType.JSON
+
+    @property
+    def accepts_numbers(self) -> bool:
+        """Whether it is a text that is also written as a whole number."""
+        return self.type is FieldType.STRING and any(map(_is_whole, self.values))
+
+    def _number_type(self) -> FieldType:
+        if all(_is_whole(value) and value in _LONG for value in self.values):
+            return FieldType.LONG
+        return FieldType.DECIMAL if all(map(_fits, self.values)) else FieldType.DOUBLE
+
+
+@dataclass(frozen=True)
+class Time:
+    """How a field's values are times: counted in a unit, or ISO 8601, with an offset or in a zone."""
+
+    unit: TimeUnit | None
+    zone: str | None
+
+    def of(self, value: Any) -> datetime:
+        """Return a value as a time, UTC."""
+        if self.unit is not None:
+            return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
+        found = datetime.fromisoformat(str(value))
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+    @property
+    def said(self) -> str:
+        """The form, in words."""
+        if self.unit is not None:
+            return f"a number of {self.unit} since 1970"
+        return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
+
+
+def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the values of sample records; raises SettingsError for one that is no JSON object."""
+    found = []
+    for line in lines:
+        if line.record.value is None:  # a tombstone
+            continue
+        try:
+            value = json.loads(line.record.value, parse_float=Decimal)
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"{line.place} is no JSON: {error}; leave it out of the samples") from error
+        if not isinstance(value, dict):
+            raise SettingsError(f"{line.place} is no JSON object; leave it out of the samples")
+        found.append(value)
+    if not found:
+        raise SettingsError("the samples have no record with a value")
+    return found
+
+
+def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
+    """Return the fields that samples have, in the order in which they come first; `deep`: in objects, too.
+
+    A field that only ever is null has no type, and is left out. So is one whose name no path can say.
+    """
+    found: dict[Names, list[Any]] = {}
+    for record in records:
+        for names, value in _leaves(record, (), deep=deep):
+            found.setdefault(names, []).append(value)
+    mixed = {
+        names for names in found if any(other != names and other[: len(names)] == names for other in found)
+    }
+    seen = []
+    for names, values in found.items():
+        inside = any(_is_inside(names, one) for one in mixed)
+        every = [value for value in (_at(record, names) for record in records) if value is not None]
+        if every and not inside and _has_path(names):
+            seen.append(Seen(names, tuple(every if names in mixed else values), len(records)))
+    return seen
+
+
+def time_of(field: Seen) -> Time | None:
+    """Return how a field's values are times of this century; null if they are not."""
+    if field.type is FieldType.STRING and not field.accepts_numbers:
+        found = [_ISO.fullmatch(value) for value in field.values]
+        if not all(found):
+            return None
+        return Time(None, None if all(one and one[3] for one in found) else "UTC")
+    if field.type not in (FieldType.LONG, FieldType.DECIMAL):
+        return None
+    for unit, per_second in _PER_SECOND.items():
+        seconds = [value / per_second for value in field.values]
+        within = all(_LIKELY[0].timestamp() <= one <= _LIKELY[1].timestamp() for one in seconds)
+        if within and (unit == "s" or field.type is FieldType.LONG):
+            return Time(unit, None)
+    return None
+
+
+def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[tuple[Names, Any]]:
+    for name, one in value.items():
+        if deep and isinstance(one, dict) and one:
+            yield from _leaves(one, (*names, name), deep=True)
+        elif one is not None:
+            yield (*names, name), one
+
+
+def _is_inside(names: Names, outer: Names) -> bool:
+    return len(names) > len(outer) and names[: len(outer)] == outer
+
+
+def _at(record: Mapping[str, Any], names: Names) -> Any:
+    value: Any = record
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _has_path(names: Names) -> bool:
+    try:
+        return all(names) and json_path.names_of(json_path.text_of(names)) == names
+    except ValueError:
+        return False
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Decimal) or _is_whole(value)
+
+
+def _fits(value: Any) -> bool:
+    exact = Decimal(value)
+    exponent = exact.normalize().as_tuple().exponent
+    is_fine = isinstance(exponent, int) and -exponent <= _MOST_PLACES
+    return is_fine and abs(exact) < Decimal(10) ** _MOST_DIGITS

@@ -1,0 +1,330 @@
+"""The stream of a new package, with its suites and tests: one function for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from lakehouse.contract import FieldType
+from lakehouse.errors import SettingsError
+from lakehouse.kinds.records import column_of, json_name_of, label_of
+from lakehouse.scaffold.choosing import Chosen, ChosenTime, choose_key, choose_time, choose_value
+from lakehouse.scaffold.code import column, declared, named, text
+from lakehouse.scaffold.samples import Seen, fields_of
+from lakehouse.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
+
+_LENGTH_S = 300
+_THRESHOLD = 1000
+_PAIR = 2
+_NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event time"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for: the stream's name, sample records by topic, and the fields that are named.
+
+    `by` and `value` name fields of the key and of the number, `time` the one with the event time; null: they
+    are guessed.
+    """
+
+    name: str
+    samples: Mapping[str, Sequence[Record]]
+    by: tuple[str, ...] = ()
+    value: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """The Python of a new package: the stream's module, suites by gold table, tests; and what it is about."""
+
+    about: str
+    stream: str
+    suites: Mapping[str, str]
+    tests: str
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The fields of one topic in their parts, and a record of it."""
+
+    topic: str
+    is_topic_guessed: bool
+    time: ChosenTime | None
+    key: Chosen
+    value: Chosen
+    others: Sequence[Seen]
+    record: Record
+
+    def two_records(self, second: Any) -> tuple[Record, Record]:
+        """Return the record with the number 2, and with another one."""
+        one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
+        return one, other
+
+    @property
+    def key_text(self) -> str:
+        """The key of the record, as silver has it."""
+        return str(_at(self.record, self.key.field.names))
+
+
+def windowed_sums(wanted: Wanted) -> Made:
+    """Return a stream of exact sums in windows."""
+    parts = _parts(wanted)
+    is_signed = any(value <= 0 for value in parts.value.field.values)
+    signed = ["signed=True,  # guess: a sample is not above zero"] if is_signed else []
+    table, key = f"{wanted.name}_{label_of(_LENGTH_S)}", column(parts.key.field)
+    total = f"total_{column(parts.value.field)}"
+    about = f"The sum and the number of {parts.value.field.path} in windows of each {parts.key.field.path}."
+    arguments = [
+        *_records(parts),
+        f"# guess: {parts.key.why}",
+        f"by={named(parts.key.field, FieldType.STRING)},",
+        f"# guess: {parts.value.why}",
+        f"value={named(parts.value.field, FieldType.DECIMAL)},",
+        f"length_s={_LENGTH_S},  # guess: five minutes of event time",
+        *signed,
+    ]
+    expected = {key: parts.key_text, total: Decimal("5.5"), "count": 2}
+    sent = {json_name_of(total): Decimal("5.5"), "count": 2}
+    return Made(
+        about,
+        stream_text(wanted.name, "windowed_sums", arguments, about),
+        {table: suite_text(table, (key, "window_start"), [total, "count"], window_s=_LENGTH_S)},
+        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    )
+
+
+def windowed_statistics(wanted: Wanted) -> Made:
+    """Return a stream of statistics in windows."""
+    parts = _parts(wanted)
+    table, key = f"{wanted.name}_{label_of(_LENGTH_S)}", column(parts.key.field)
+    about = f"Statistics of {parts.value.field.path} in windows of each {parts.key.field.path}."
+    by = named(parts.key.field, FieldType.STRING)
+    arguments = [
+        *_records(parts),
+        f"# guess: {parts.value.why}",
+        f"value={named(parts.value.field, FieldType.DOUBLE)},",
+        "windows=Windows(",
+        f"    # guess: {parts.key.why}",
+        f"    by={by},",
+        f"    length_s={_LENGTH_S},  # guess: five minutes of event time",
+        "),",
+    ]
+    expected = {key: parts.key_text, "count": 2, "sum": Decimal("5.5"), "min": 2, "max": Decimal("3.5")}
+    sent = {"count": 2, "sum": Decimal("5.5")}
+    return Made(
+        about,
+        stream_text(wanted.name, "windowed_statistics", arguments, about),
+        {table: suite_text(table, (key, "window_start"), ["count", "sum"], window_s=_LENGTH_S)},
+        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    )
+
+
+def running_totals(wanted: Wanted) -> Made:
+    """Return a stream of running totals with a threshold."""
+    parts = _parts(wanted)
+    sums, told, key = f"{wanted.name}_totals", f"{wanted.name}_notifications", column(parts.key.field)
+    about = (
+        f"The total of {parts.value.field.path} for each {parts.key.field.path}, and a notification each "
+        "time it reaches a threshold."
+    )
+    arguments = [
+        *_records(parts),
+        f"# guess: {parts.key.why}",
+        f"by={named(parts.key.field, FieldType.STRING)},",
+        f"# guess: {parts.value.why}",
+        f"value={named(parts.value.field, FieldType.DECIMAL)},",
+        f"threshold=Decimal({_THRESHOLD}),  # guess: no sample can say it",
+    ]
+    expected = {key: parts.key_text, "total": _THRESHOLD + 2, "count": 2}
+    sent = {"value": _THRESHOLD + 2}
+    suites = {
+        sums: suite_text(sums, (key,), ["count"]),
+        told: suite_text(told, (key, "partition", "offset"), ["value"]),
+    }
+    return Made(
+        about,
+        stream_text(wanted.name, "running_totals", arguments, about),
+        suites,
+        tests_text(wanted.name, parts.two_records(_THRESHOLD), sums, expected, sent),
+    )
+
+
+def joined_calls(wanted: Wanted) -> Made:
+    """Return a stream of records of two topics or more, joined; raises SettingsError for one topic."""
+    if len(wanted.samples) < _PAIR:
+        raise SettingsError(
+            "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
+        )
+    fields = {topic: fields_of(records, deep=False) for topic, records in wanted.samples.items()}
+    times = {topic: choose_time(found, wanted.time) for topic, found in fields.items()}
+    one, other = _pair(wanted, fields, times)
+    sides, payloads = [], {}
+    ends = [named(field, FieldType.STRING) for field in (one, other)]
+    for topic, found in fields.items():
+        time = times[topic]
+        taken = {one.path, other.path} | ({time.field.path} if time else set())
+        others = [field for field in found if field.path not in taken]
+        payload = _payload(topic, others, fields)
+        payloads[topic] = payload
+        also = [field for field in others if field is not payload]
+        said = _records_of(topic, time, also, [one, other, payload])
+        sides += [
+            "    Side(",
+            f"        records={said[0]}",
+            *(f"        {line}" for line in said[1:]),
+            f"        payload={named(payload, FieldType.JSON)},  # guess: in this topic alone",
+            "    ),",
+        ]
+    arguments = [
+        "(",
+        *sides,
+        "),",
+        f"pair=({', '.join(ends)}),  # guess: strings of every sample",
+        "gap_s=60,  # guess: events a minute apart are of one call",
+        "grace_s=180,  # guess: a call waits three minutes for late ones",
+    ]
+    about = f"Records of {', '.join(wanted.samples)} that lie close together in time, joined into one row."
+    first = next(iter(wanted.samples))
+    row = {**_ends(wanted.samples[first][0], (one, other)), f"{column(payloads[first])}_events": 1}
+    return Made(
+        about,
+        stream_text(wanted.name, "joined_calls", arguments, about),
+        {wanted.name: suite_text(wanted.name, (column(one), column(other), "ts"), ["status"])},
+        call_tests_text(
+            wanted.name,
+            sample_files(wanted.samples),
+            (first, wanted.samples[first][0]),
+            row,
+            _clock(wanted.samples[first][0], times[first]),
+        ),
+    )
+
+
+class Kind(StrEnum):
+    """What can be kept, by the functions of `lakehouse.kinds`."""
+
+    WINDOWED_STATISTICS = "windowed-statistics"
+    WINDOWED_SUMS = "windowed-sums"
+    RUNNING_TOTALS = "running-totals"
+    JOINED_CALLS = "joined-calls"
+
+
+KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
+    Kind.WINDOWED_STATISTICS: windowed_statistics,
+    Kind.WINDOWED_SUMS: windowed_sums,
+    Kind.RUNNING_TOTALS: running_totals,
+    Kind.JOINED_CALLS: joined_calls,
+}
+
+
+def topic_of(name: str) -> str:
+    """Return the topic of a stream, where none is given."""
+    return f"{name.replace('_', '-')}-events"
+
+
+def sample_files(topics: Collection[str]) -> dict[str, str]:
+    """Return the name of the file with a topic's samples, by topic."""
+    return {topic: "samples.jsonl" if len(topics) == 1 else f"{column_of(topic)}.jsonl" for topic in topics}
+
+
+def _ends(record: Record, pair: Sequence[Seen]) -> dict[str, Any]:
+    return {column(field): str(_at(record, field.names)) for field in pair}
+
+
+def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
+    """Return a second after a record's time, null where it has none, and the next day."""
+    if time is None:
+        return None, "2100-01-01T00:00:00Z"
+    at = time.time.of(_at(record, time.field.names))
+    return (at + timedelta(seconds=1)).isoformat(), (at + timedelta(days=1)).isoformat()
+
+
+def _parts(wanted: Wanted) -> _Parts:
+    if len(wanted.samples) != 1:
+        raise SettingsError(f"this kind reads one topic; got samples of {', '.join(wanted.samples)}")
+    ((topic, records),) = wanted.samples.items()
+    fields = fields_of(records)
+    time = choose_time(fields, wanted.time)
+    taken = [time.field] if time else []
+    value = choose_value(fields, taken, wanted.value)
+    key = choose_key(fields, [*taken, value.field], wanted.by[0] if wanted.by else None)
+    taken += [value.field, key.field]
+    others = [field for field in fields if field not in taken]
+    return _Parts(topic, topic == topic_of(wanted.name), time, key, value, others, records[0])
+
+
+def _pair(
+    wanted: Wanted, fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
+) -> tuple[Seen, Seen]:
+    """Return the two ends of a call: strings that every record of every topic has."""
+    first, *others = fields.values()
+    common = [
+        field
+        for field in first
+        if field.type is FieldType.STRING
+        and field.is_required
+        and all(time is None or time.field.path != field.path for time in times.values())
+        and all(any(one.path == field.path and one.is_required for one in other) for other in others)
+    ]
+    if wanted.by:
+        common = [field for path in wanted.by for field in common if field.path == path]
+    if len(common) < _PAIR:
+        raise SettingsError(
+            "two strings that every record of every topic has are the ends of a call; found "
+            f"{', '.join(field.path for field in common) or 'none'}: name them by --by, twice"
+        )
+    return common[0], common[1]
+
+
+def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
+    """Return the field that only this topic has, objects and arrays first."""
+    elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
+    own = [field for field in others if field.path not in elsewhere]
+    if not own:
+        raise SettingsError(f"the samples of {topic} have no field of their own, which would be the payload")
+    return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
+
+
+def _records(parts: _Parts) -> list[str]:
+    lines = _records_of(parts.topic, parts.time, parts.others, [parts.key.field, parts.value.field])
+    return [lines[0], f"{lines[1]}{'  # guess: its name' if parts.is_topic_guessed else ''}", *lines[2:]]
+
+
+def _records_of(
+    topic: str, time: ChosenTime | None, others: Sequence[Seen], taken: Sequence[Seen]
+) -> list[str]:
+    """Return the lines of the argument that says what records are."""
+    lines = ["Records(", f"    {text(topic)},"]
+    if time is None:
+        lines.append(f"    # {_NO_TIME}")
+    else:
+        lines.append(f"    event_time={text(time.field.path)},  # guess: {time.why}")
+        if time.time.unit not in (None, "ms"):
+            lines.append(f"    event_time_unit={text(str(time.time.unit))},")
+        if time.time.zone is not None:
+            lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: no sample says its zone")
+    if others:
+        fields = declared(others, taken)
+        lines += [
+            "    also=(",
+            *(f"        {code},  # guess: {one.how_often}" for code, one in fields),
+            "    ),",
+        ]
+    return [*lines, "),"]
+
+
+def _at(record: Record, names: Sequence[str]) -> Any:
+    value: Any = record
+    for name in names:
+        value = value[name]
+    return value
+
+
+def _with(record: Record, names: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = names
+    return {**record, first: _with(record[first], rest, value) if rest else value}
