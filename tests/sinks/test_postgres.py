@@ -7,7 +7,7 @@ creating the table is version 0, the first write version 1. The table is exporte
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,12 +24,13 @@ from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.stores import check_store
 from lakehouse.errors import SettingsError, SinkTroubleError
+from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.ops import unsent_rows
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.sinks import postgres, registry
+from lakehouse.sinks import Change, postgres, registry
 from lakehouse.sinks.postgres_client import require_postgres
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import GoldTable
@@ -209,11 +210,16 @@ def test_rows_that_are_sent_again_are_written_once_and_never_over_newer_ones(mad
     "loss",
     [
         "TRUNCATE gold.metrics_1m",
-        "DELETE FROM gold.metrics_1m",
         "DROP TABLE gold.metrics_1m",
-        "DROP SCHEMA gold CASCADE",
-        "DELETE FROM gold.lakehouse_positions",
-        "ALTER TABLE gold.metrics_1m DROP COLUMN p99",
+        *(
+            pytest.param(one, marks=pytest.mark.soak)
+            for one in (
+                "DELETE FROM gold.metrics_1m",
+                "DROP SCHEMA gold CASCADE",
+                "DELETE FROM gold.lakehouse_positions",
+                "ALTER TABLE gold.metrics_1m DROP COLUMN p99",
+            )
+        ),
     ],
 )
 def test_a_table_that_has_lost_its_rows_is_made_and_filled_again(made: Gold, loss: str) -> None:
@@ -249,6 +255,46 @@ def test_a_database_that_comes_later_gets_all_rows_and_one_of_a_deleted_table_ge
     made.run()
     assert made.there() == {("desk", 0, 1, 1)}
     assert made.audited().differences == 0
+
+
+@pytest.mark.soak
+def test_a_lake_that_is_older_than_the_rows_there_changes_nothing(
+    made: Gold, spark: SparkSession, tmp_path: Path
+) -> None:
+    made.put(state("auth", 0))
+    made.run()
+    newer = Gold(spark, made.settings.model_copy(update={"lake": str(tmp_path / "newer")}))
+    newer.put(state("cart", 0))
+    newer.run()
+    assert newer.there() == {("cart", 0, 1, 1)}
+
+    made.put(state("auth", 0, count=2))
+    with pytest.raises(SinkTroubleError, match=r"rows of gold.metrics_1m from a lake that is newer"):
+        made.run()
+    assert newer.there() == {("cart", 0, 1, 1)}
+
+
+def test_rows_that_come_in_slices_are_one_transaction(made: Gold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 1)
+    monkeypatch.setattr(export_layer, "_CHUNK_ROWS", 2)
+    made.put(*(state(f"service {number}", 0) for number in range(5)))
+    assert made.written() == [5]
+    made.take_away(state("service 0", 0))
+    made.put(*(state(f"service {number}", 0, count=2) for number in range(1, 5)))
+
+    write, chunks = postgres.ToPostgres.write, list[int]()
+
+    def breaking(sink: postgres.ToPostgres, changes: Sequence[Change]) -> None:
+        chunks.append(len(changes))
+        write(sink, changes)
+        if len(chunks) == 2:
+            raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres.ToPostgres, "write", breaking)
+        made.run()
+    assert chunks[:2] == [2, 2]
+    assert made.there() == {(f"service {number}", 0, 2, 3) for number in range(1, 5)}
 
 
 def test_a_server_that_is_away_catches_up_from_its_own_position(
@@ -311,6 +357,7 @@ def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made
     assert example.what == "PostgreSQL does not say how far this table was sent"
 
 
+@pytest.mark.soak
 def test_a_column_of_another_type_is_named(made: Gold) -> None:
     made.put(state("auth", 0))
     made.run()
