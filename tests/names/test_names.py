@@ -143,11 +143,11 @@ def test_a_new_table_has_its_comments_in_its_log(lake: Lake) -> None:
         == "One row per user and five minutes of event time: the total of the transactions."
     )
     assert [(column.name, column.metadata["comment"]) for column in tables.schema_of(lake.spark, path)] == [
-        ("user_id", "Whose transactions these are."),
+        ("user_id", "Part of the key: whose amounts these are."),
         ("window_start", "Start of the window in event time, UTC; part of the window."),
         ("window_end", "End of the window, UTC; not part of the window."),
         ("total_amount", "Sum of the amounts; null where decimal(38,9) does not hold it."),
-        ("count", "Number of transactions, at least one."),
+        ("count", "Number of amounts, at least one."),
     ]
 
 

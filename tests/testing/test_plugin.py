@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,6 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 
 def _offered() -> list[str]:
-    from importlib.metadata import entry_points
-
     return [one.value for one in entry_points(group="pytest11")]
 
 
@@ -43,7 +42,8 @@ def test_the_wheel_offers_it_to_pytest() -> None:
 
 def test_a_run_that_uses_none_of_its_fixtures_does_not_import_spark(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
-        "import sys\ndef test(): assert not {'pyspark', 'pyarrow', 'lakehouse.testing'} & sys.modules.keys()\n"
+        "import sys\n"
+        "def test(): assert not {'pyspark', 'pyarrow', 'lakehouse.testing'} & sys.modules.keys()\n"
     )
 
     ended = run_pytest(tmp_path)
