@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -173,10 +173,17 @@ def shown(result: Result, seconds: float, *, limit: int) -> Group:
 
 
 def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
+    short = _shortened(result)
     for name, rows in result.clean.items():
-        yield from _section(f"silver.{name}, clean records", [_without_place(row) for row in rows], limit)
+        clean = [_without_coordinates(row) | {"line": short(row["line"])} for row in rows]
+        yield from _section(f"silver.{name}, clean records", clean, limit)
     reasons = [
-        {"line": letter.line.place, "rule": one.rule, "column": one.column, "message": one.message}
+        {
+            "line": short(letter.line.place),
+            "rule": one.rule,
+            "column": one.column,
+            "message": one.message,
+        }
         for letter in result.letters
         for one in letter.reasons
     ]
@@ -192,7 +199,15 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
         yield from _section(f"gold.{name}, sent {to}", messages, limit)
 
 
-def _without_place(row: dict[str, Any]) -> dict[str, Any]:
+def _shortened(result: Result) -> Callable[[str], str]:
+    """Return what leaves the file out of a line's place, if all lines are of one."""
+    places = [row["line"] for rows in result.clean.values() for row in rows]
+    places += [letter.line.place for letter in result.letters]
+    files = {place.rpartition(":")[0] for place in places}
+    return (lambda place: place.rpartition(":")[2]) if len(files) == 1 else str
+
+
+def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
     """Return a clean row without its coordinates: its line says more."""
     return {name: value for name, value in row.items() if name not in COORDINATES}
 
