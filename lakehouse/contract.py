@@ -72,7 +72,8 @@ class Contract:
     """The fields of a JSON record, and the field with its event time.
 
     event_time       the field's name, a path as those of fields
-    event_time_unit  what a number counts since the epoch; with "s" it may have a fraction
+    event_time_unit  what a number counts since the epoch; with "s" it may have a fraction, and with "us" and
+                     "ns" it may be text of digits
     event_time_zone  the IANA name of the zone that ISO 8601 without an offset is of; null: it has an offset
     tombstone        the field that takes the key of a Kafka record without a value, the others being null;
                      null: such a record is invalid

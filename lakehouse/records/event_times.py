@@ -18,6 +18,8 @@ from lakehouse.records import fields
 from lakehouse.records.fields import json_name, misplaced, reason
 from lakehouse.stream import Source
 
+AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
+"""Units in which a number may also be text: as JSON, Protobuf writes what needs 64 bits in quotes."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 NO_TIMESTAMP = -1  # in Kafka's protocol
@@ -129,9 +131,12 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Return the time that is written in ISO 8601; null if it is none."""
+    """Return the time that is written in ISO 8601 or, in a fine unit, in digits; null if it is none."""
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
+    if contract.event_time_unit in AS_DIGITS:
+        number = F.when(text.rlike(r"^[0-9]{1,19}\z"), text.try_cast("bigint"))
+        of_offset = F.coalesce(of_offset, of_number(number, contract.event_time_unit))
     zone = contract.event_time_zone
     if zone is None:
         return of_offset
@@ -144,7 +149,8 @@ def _from_text(text: Column, contract: Contract) -> Column:
 def _forms(contract: Contract) -> str:
     """Say how the contract's event times are written."""
     unit, zone = contract.event_time_unit, contract.event_time_zone
-    number = f"epoch {_NAMES[unit]} ({'a number' if unit == 's' else 'an integer'})"
+    kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
+    number = f"epoch {_NAMES[unit]} ({kind})"
     return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: of {zone})'}"
 
 

@@ -377,7 +377,12 @@ TIMES: Mapping[tuple[TimeUnit, str], int | str] = {
     ("us", "1585699445123"): "bad_timestamp",
     ("us", "1585699445123456.5"): "wrong_type",
     ("us", "9223372036854775807"): "bad_timestamp",
+    ("us", '"1585699445123456"'): SECOND + 123_456,
     ("ns", "1585699445123456789"): SECOND + 123_456,
+    ("ns", '"1585699445123456789"'): SECOND + 123_456,
+    ("ns", '"9223372036854775808"'): "bad_timestamp",
+    ("ns", '"-1585699445123456789"'): "bad_timestamp",
+    ("ns", '" 1585699445123456789"'): "bad_timestamp",
     ("ns", "946684800000000000"): 946_684_800_000_000,
     ("ns", "946684799999999999"): "bad_timestamp",
     ("ns", "1585699445123456"): "bad_timestamp",
@@ -440,7 +445,7 @@ def test_a_time_without_an_offset_is_of_the_contracts_zone(spark: SparkSession) 
 
 BOUNDS = "from 2000-01-01T00:00:00Z to the year 9998"
 MILLIS = f"timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, {BOUNDS}"
-MICROS = "meta.dt must be epoch microseconds (an integer) or ISO 8601 with an offset"
+MICROS = "meta.dt must be epoch microseconds (an integer, or its digits) or ISO 8601 with an offset"
 # The contract, and by the JSON of a time the message of the reason against it.
 MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
     (
