@@ -47,12 +47,12 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def judging(
     *,
-    records: Annotated[int, typer.Option(min=1, help="Records of each contract.")] = 300_000,
+    records: Annotated[int, typer.Option(min=1, help="Records of each contract.")] = 400_000,
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="How often each is judged.")] = 7,
 ) -> None:
     """Print events per second and CPU time by the form of the contract."""
     used: dict[str, list[Usage]] = {name: [] for name in _FORMS}
-    with TemporaryDirectory() as directory, start_session(load_settings(), "judging") as spark:
+    with TemporaryDirectory() as directory, start_session(load_settings(), "judging", brief=False) as spark:
         rows = {
             name: _stored(spark, Path(directory, str(number)), text, records)
             for number, (name, (_, text)) in enumerate(_FORMS.items())
