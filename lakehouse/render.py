@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructType, TimestampType
 from rich.table import Table
 
@@ -41,6 +41,20 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
     types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
         yield [_plain(value, type_) for value, type_ in zip(row, types, strict=True)]
+
+
+def differing(
+    frames: Sequence[DataFrame], most: int, what: str = "what"
+) -> tuple[int, list[tuple[dict[str, Any], str]]]:
+    """Return how many rows frames have, and at most so many of each: what differs, and the other columns."""
+    found, examples = 0, list[tuple[dict[str, Any], str]]()
+    for frame in frames:
+        keys = [name for name in frame.columns if name != what]
+        rows = frame.select(*keys, what).limit(most + 1)
+        some = list(plain_rows(QueryResult(rows.schema, rows.collect(), truncated=False)))
+        found += len(some) if len(some) <= most else frame.count()
+        examples += [(dict(zip(keys, row[:-1], strict=True)), str(row[-1])) for row in some]
+    return found, examples
 
 
 def as_json(answer: QueryResult) -> str:

@@ -29,7 +29,7 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
         except AccessDeniedError as error:
             denied.append(str(error))
     if "export" in layers:
-        for kind in registry.used(settings):
+        for kind in registry.needed_by(streams, settings):
             kind.require(settings)
     return denied
 
@@ -47,7 +47,8 @@ def warn_of_services(
     if "bronze" in layers:
         _warn_of_unlimited_topics(settings, streams, notice)
     if "export" in layers:
-        for doubt in (doubt for kind in registry.used(settings) for doubt in kind.doubts(settings)):
+        kinds = registry.needed_by(streams, settings)
+        for doubt in (doubt for kind in kinds for doubt in kind.doubts(settings)):
             notice(doubt)
 
 

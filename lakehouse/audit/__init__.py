@@ -22,12 +22,11 @@ from pyspark.errors import PySparkException
 
 from lakehouse import tables
 from lakehouse.audit.books import check_books
-from lakehouse.audit.exports import check_topic
 from lakehouse.audit.files import check_files
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.report import Check, Compared, Difference, Report
-from lakehouse.audit.stores import check_store
+from lakehouse.audit.stores import check_lead, check_store
 from lakehouse.errors import AccessDeniedError, TableError
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
@@ -103,10 +102,8 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
             continue
         yield about("gold", f"gold.{table.name}"), partial(check_gold, lake, stream, table)
         for one in kept:
-            if one.export.topic is not None:
-                topic = settings.topic(one.export.topic)
-                look = partial(check_topic, lake, stream, one, topic, access)
-                yield about("exported", f"gold.{one.name}"), look
+            look = partial(check_lead, lake, stream, one, settings)
+            yield about("exported", f"gold.{one.name}"), look
             for kind in used_by(one, settings):
                 look = partial(check_store, lake, stream, one, kind, settings=settings, now=now)
                 yield about(kind.name, f"gold.{one.name}"), look

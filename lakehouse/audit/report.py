@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from lakehouse.render import QueryResult, plain_rows
+from lakehouse.render import differing
 
 EXAMPLES = 20
 
@@ -72,13 +71,8 @@ class Compared:
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
         """Return the check; the frames have a row per difference: a column `what`, the others are its key."""
-        examples: list[Difference] = []
-        found = missing
-        for frame in different:
-            some = _first(frame, EXAMPLES + 1)
-            found += len(some) if len(some) <= EXAMPLES else frame.count()
-            examples += some
-        return self.found(rows, found, examples, notes)
+        found, examples = differing(different, EXAMPLES)
+        return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 
     def found(
         self, rows: int, differences: int, examples: Sequence[Difference], notes: Sequence[str] = ()
@@ -86,10 +80,3 @@ class Compared:
         """Return the check, given its differences."""
         shown = tuple(examples[:EXAMPLES])
         return Check(self.stream, self.name, self.subject, rows, differences, shown, tuple(notes))
-
-
-def _first(different: DataFrame, count: int) -> list[Difference]:
-    keys = [name for name in different.columns if name != "what"]
-    rows = different.select(*keys, F.col("what")).limit(count)
-    answer = QueryResult(rows.schema, rows.collect(), truncated=False)
-    return [Difference(dict(zip(keys, row[:-1], strict=True)), str(row[-1])) for row in plain_rows(answer)]

@@ -7,37 +7,74 @@ flight are no differences.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 
 from pyspark.sql import DataFrame
 
 from lakehouse import tables
-from lakehouse.audit.exports import exported_version
 from lakehouse.audit.report import Check, Compared, Difference
+from lakehouse.copies import marker as markers
+from lakehouse.ops import unsent_rows
 from lakehouse.progress import cuts, sent
 from lakehouse.settings import Settings
-from lakehouse.sinks.port import Audited, Exported, SinkKind
+from lakehouse.sinks.port import Audited, AuditedLead, Exported, Findings, SinkKind, Unsent
+from lakehouse.sinks.registry import LEAD
 from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake
+from lakehouse.tables import Lake, Position
+
+
+def check_lead(lake: Lake, stream: Stream, table: MergedTable, settings: Settings) -> list[Check]:
+    """Compare a gold table with its place in the store that leads; nothing for a table without one."""
+    place = LEAD.place(table, settings)
+    if place is None:
+        return []
+    exported = Exported(lake, lake.path("gold", table.name), table, settings)
+    marker = markers.read(lake.spark, lake.root)
+    audited = AuditedLead(
+        exported,
+        place,
+        sent.noted(lake.spark, exported.path, place),
+        partial(_version_of, exported),
+        partial(_unsent, exported, place),
+        None if marker is None else marker.of,
+    )
+    subject = Compared(stream.name, "exported", f"gold.{table.name} → {place}")
+    return [_check(subject, LEAD.audit(audited))]
 
 
 def check_store(
     lake: Lake, stream: Stream, table: MergedTable, kind: SinkKind, *, settings: Settings, now: datetime
 ) -> list[Check]:
     """Compare a gold table with its rows in a store."""
+    exported = Exported(lake, lake.path("gold", table.name), table, settings)
+    spark, path, place = lake.spark, exported.path, LEAD.place(table, settings)
     subject = Compared(stream.name, kind.name, f"gold.{table.name} → {kind.label}")
-    spark, path = lake.spark, lake.path("gold", table.name)
-    topic = None if table.export.topic is None else settings.topic(table.export.topic)
-    progress = sent.noted(spark, path, topic)
-    version = exported_version(lake, table, None if progress is None else progress.position)
+    progress = sent.noted(spark, path, place)
+    version = None if progress is None else _version_of(exported, progress.position)
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
-    if kind.name in sent.behind(spark, path, topic):
+    if kind.name in sent.behind(spark, path, place):
         lacks = f"{kind.label} lacks rows: it was away or full. The export fills it once it takes them"
         return [subject.compared(0, notes=[lacks])]
 
     def rows_at(version: int) -> DataFrame:
         return tables.read_version(spark, path, cuts.with_same_rows(spark, path, version))
 
-    found = kind.audit(Audited(Exported(lake, path, table, settings), version, now, rows_at))
-    examples = [Difference(key, what) for key, what in found.examples]
-    return [subject.found(found.compared, found.differences, examples, found.notes)]
+    return [_check(subject, kind.audit(Audited(exported, version, now, rows_at)))]
+
+
+def _check(subject: Compared, found: Findings) -> Check:
+    examples = [Difference(*one) for one in found.examples]
+    return subject.found(found.compared, found.differences, examples, found.notes)
+
+
+def _version_of(exported: Exported, position: Position) -> int | None:
+    """Return the last version that the export has sent completely, up to a position; null for none."""
+    if position.is_beginning or position.version == 0:
+        return None
+    return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)
+
+
+def _unsent(exported: Exported, place: str) -> Unsent | None:
+    rows = unsent_rows.read(exported.lake, exported.table.name, place)
+    return None if rows is None else Unsent(rows, unsent_rows.are_removed(rows))

@@ -26,7 +26,7 @@ from lakehouse.messages.key_names import escaped, escaped_text
 
 Row = Mapping[str, Any]
 GROUP_SEPARATORS = ":{}"
-"""Characters that a group's name may not contain where Redis has further keys per group."""
+"""Characters that a group's name may not contain where its writer has further keys per group."""
 
 
 class OfColumns(Protocol):

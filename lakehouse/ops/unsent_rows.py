@@ -1,11 +1,12 @@
 """Gold rows that were not sent to a topic, kept so that the others need not wait: ops.unsent_rows.
 
-Grain: one row per state of a gold row that could not be sent; key: table, topic, row_key (the row's key in
-Redis), version (the Delta commit of that state) and value_sha256 (of the message's value, in hex; empty for a
-delete). `key` is the Kafka record's key, `size_bytes` the record's size in a batch of its own, `limit_bytes`
-the topic's limit, `reason` is `too_large`, `noted_at` is UTC. The row itself is in gold and in Redis. The
-note stays if the row is sent later. With `changes_removed` a row stands for all changes up to its version
-that VACUUM had removed before they were sent; it has no key and no sizes. A rerun writes nothing twice.
+Grain: one row per state of a gold row that could not be sent; key: table, topic (of a store without topics,
+its name), row_key (the row's key in a cache), version (the Delta commit of that state) and value_sha256 (of
+the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's size
+in a batch of its own (of a store without topics, the key's), `limit_bytes` the limit, `reason` is
+`too_large`, `noted_at` is UTC. The row itself is in gold and in the other stores. The note stays if the row
+is sent later. With `changes_removed` a row stands for all changes up to its version that VACUUM had removed
+before they were sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations

@@ -193,6 +193,32 @@ class Audited:
 
 
 @dataclass(frozen=True)
+class Unsent:
+    """What ops.unsent_rows has of a table and a place: rows that were too large, or changes that are gone."""
+
+    rows: DataFrame
+    has_removed: bool
+
+
+@dataclass(frozen=True)
+class AuditedLead:
+    """What an audit compares with the lead's place: a gold table, and what the lake knows of it.
+
+    noted        how far it has been sent by the note in the lake; null for not at all
+    version_of   the version that a position stands for, the newest with the same rows; null for none
+    unsent       what was not sent to the place; null for nothing
+    copied_from  the lake that this one is a copy of; null for none
+    """
+
+    exported: Exported
+    place: str
+    noted: Progress | None
+    version_of: Callable[[Position], int | None]
+    unsent: Callable[[], Unsent | None]
+    copied_from: str | None
+
+
+@dataclass(frozen=True)
 class SinkKind:
     """A store that gold can be exported to, for code that knows none by name.
 
@@ -222,9 +248,16 @@ class SinkKind:
 
 @dataclass(frozen=True)
 class LeadKind:
-    """The kind of the store that leads: `make` returns null for a table that has no place there."""
+    """The kind of the store that leads.
+
+    place  where a table's rows are there; null for a table that does not go there
+    make   a gold table's rows at its place; null for such a table
+    audit  compares gold with its place
+    """
 
     name: str
     label: str
     promise: Promise
+    place: Callable[[MergedTable, Settings], str | None]
     make: Callable[[Exported], Lead | None]
+    audit: Callable[[AuditedLead], Findings]

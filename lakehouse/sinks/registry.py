@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings
 from lakehouse.sinks import postgres, to_kafka, to_redis
 from lakehouse.sinks.port import LeadKind, SinkKind
-from lakehouse.stream import MergedTable
+from lakehouse.stream import MergedTable, Stream
 
 LEAD: LeadKind = to_kafka.KIND
 SINKS: tuple[SinkKind, ...] = (
@@ -37,6 +37,12 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
         return used(settings)
     _require(table, named)
     return [kind for kind in used(settings) if kind.name in named]
+
+
+def needed_by(streams: Iterable[Stream], settings: Settings) -> list[SinkKind]:
+    """Return the sinks that a table of the streams is exported to; raises SettingsError as `used_by` does."""
+    found = {kind.name for stream in streams for table in stream.tables for kind in used_by(table, settings)}
+    return [kind for kind in SINKS if kind.name in found]
 
 
 def _require(table: MergedTable, named: Sequence[str]) -> None:

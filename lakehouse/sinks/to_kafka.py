@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from lakehouse.kafka.topics import create_topics
+from lakehouse.settings import Settings
+from lakehouse.sinks import audit_kafka
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.port import Exported, LeadKind, Promise, Sending, Slice
 from lakehouse.sinks.sizes import TooLarge
 from lakehouse.sinks.slices import SLICE_ROWS, SlicedSink, last_sliced
+from lakehouse.stream import MergedTable
 from lakehouse.tables import Progress
 
 
@@ -77,9 +80,21 @@ class ToKafka:
             self._exported.note_unsent(self.place, refused, sending.now)
 
 
+def _topic_of(table: MergedTable, settings: Settings) -> str | None:
+    topic = table.export.topic
+    return None if topic is None else settings.topic(topic)
+
+
 def _make(exported: Exported) -> ToKafka | None:
-    topic = exported.table.export.topic
-    return None if topic is None else ToKafka(exported, exported.settings.topic(topic))
+    topic = _topic_of(exported.table, exported.settings)
+    return None if topic is None else ToKafka(exported, topic)
 
 
-KIND = LeadKind("kafka", "Kafka", Promise.EXACTLY_ONCE, _make)
+KIND = LeadKind(
+    "kafka",
+    "Kafka",
+    Promise.EXACTLY_ONCE,
+    place=_topic_of,
+    make=_make,
+    audit=audit_kafka.compare,
+)

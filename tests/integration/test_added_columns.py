@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.exports import check_topic
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.stores import check_lead
 from lakehouse.errors import TableError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
@@ -73,12 +72,8 @@ class Filled:
         return [json.loads(one.value)["count"] for one in found]
 
     def differences(self) -> list[int]:
-        topic, servers = (
-            self.settings.topic(str(METRICS_1M.export.topic)),
-            self.settings.kafka_bootstrap_servers,
-        )
         checks = check_gold(self.lake, STREAM, METRICS_1M)
-        checks += check_topic(self.lake, STREAM, METRICS_1M, topic, KafkaAccess(servers))
+        checks += check_lead(self.lake, STREAM, METRICS_1M, self.settings)
         return [check.differences for check in checks]
 
 

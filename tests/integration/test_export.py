@@ -29,10 +29,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit import Check
-from lakehouse.audit.exports import check_topic
-from lakehouse.audit.stores import check_store
+from lakehouse.audit.stores import check_lead, check_store
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
@@ -154,8 +152,7 @@ class Export:
 
     def audited_topic(self) -> list[Check]:
         """What the audit says of the topic."""
-        servers = self.settings.kafka_bootstrap_servers
-        return check_topic(self.lake, METRICS, METRICS_1M, self.topic, KafkaAccess(servers))
+        return check_lead(self.lake, METRICS, METRICS_1M, self.settings)
 
     def delete(self, state: State) -> None:
         """Delete a row in one commit, as a user does."""
@@ -541,7 +538,7 @@ def test_the_notes_in_kafka_and_in_the_lake_stand_in_for_each_other(export: Expo
     """Either may be gone, or that of the lake an older one; nothing is sent twice."""
 
     def audited() -> Check:
-        (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka)
+        (check,) = check_lead(export.lake, METRICS, METRICS_1M, export.settings)
         return check
 
     assert audited().notes == ("nothing has been exported yet",)
@@ -823,7 +820,7 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     (done,) = export.run()
 
     assert done.result.written == {export.topic: 500_000, "redis": 500_000}
-    (check,) = check_topic(export.lake, METRICS, METRICS_1M, export.topic, export.settings.kafka)
+    (check,) = check_lead(export.lake, METRICS, METRICS_1M, export.settings)
     assert (check.compared, check.differences) == (500_000, 0)
 
 

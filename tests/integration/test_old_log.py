@@ -11,8 +11,7 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from lakehouse.audit import Check
-from lakehouse.audit.exports import check_topic
-from lakehouse.audit.stores import check_store
+from lakehouse.audit.stores import check_lead, check_store
 from lakehouse.runtime.runner import RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
@@ -70,7 +69,7 @@ def test_the_audit_notes_what_a_log_that_was_cleaned_up_cannot_tell(
         run(lake, [TRANSACTIONS], ["silver", "gold", "export"], settings, RunOptions(AVAILABLE_NOW))
 
     def looked() -> tuple[Check, Check]:
-        (sent,) = check_topic(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, topic, settings.kafka)
+        (sent,) = check_lead(lake, TRANSACTIONS, USER_TRANSACTIONS_5M, settings)
         (put,) = check_store(
             lake, TRANSACTIONS, USER_TRANSACTIONS_5M, to_redis.KIND, settings=settings, now=utc_now()
         )

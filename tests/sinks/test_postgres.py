@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit import Check
 from lakehouse.audit.stores import check_store
-from lakehouse.errors import SettingsError, SinkTroubleError
+from lakehouse.errors import SettingsError, SinkTroubleError, StreamError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.ops import unsent_rows
@@ -292,8 +292,11 @@ def test_rows_that_come_in_slices_are_one_transaction(made: Gold, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(postgres.ToPostgres, "write", breaking)
-        made.run()
-    assert chunks[:2] == [2, 2]
+        with pytest.raises(StreamError, match="ZeroDivisionError"):
+            made.run()
+    assert chunks == [2, 2]
+    assert made.there() == {(f"service {number}", 0, 1, 1) for number in range(5)}
+    assert made.written() == [5]
     assert made.there() == {(f"service {number}", 0, 2, 3) for number in range(1, 5)}
 
 

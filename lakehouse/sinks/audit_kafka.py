@@ -18,23 +18,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.report import Check, Compared, Difference
-from lakehouse.audit.whole_topic import WholeTopic
-from lakehouse.copies import marker as markers
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
-from lakehouse.ops import unsent_rows
-from lakehouse.progress import cuts, sent
-from lakehouse.sinks import progress_group, read_progress
+from lakehouse.records.whole_topic import WholeTopic
+from lakehouse.render import differing
+from lakehouse.sinks.kafka import progress_group, read_progress
 from lakehouse.sinks.outgoing import message_of
+from lakehouse.sinks.port import AuditedLead, Findings
 from lakehouse.spark.query_errors import are_files_gone
-from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake, Position, Progress
+from lakehouse.stream import MergedTable
+from lakehouse.tables import Position, Progress
 from lakehouse.tables.adoption import adoption_in
 
 _NOT_SENT = "in gold, but not in the topic"
 _NOT_IN_GOLD = "in the topic, but not in gold"
 _STATE = ["key", "value_sha256"]
+_EXAMPLES = 20
 GONE = "VACUUM has removed files of gold's change feed"
 
 
@@ -56,39 +55,38 @@ class _Sent:
     adopted: datetime | None
 
 
-def check_topic(
-    lake: Lake, stream: Stream, table: MergedTable, topic: str, access: KafkaAccess
-) -> list[Check]:
+def compare(audited: AuditedLead) -> Findings:
     """Compare a gold table with the topic that it is exported to."""
-    return WholeTopic(lake.spark, access, topic).asked(lambda records: _check(lake, stream, table, records))
+    access = audited.exported.settings.kafka
+    return WholeTopic(audited.exported.spark, access, audited.place).asked(
+        lambda records: _compare(audited, records)
+    )
 
 
-def _check(lake: Lake, stream: Stream, table: MergedTable, records: WholeTopic) -> list[Check]:
+def _compare(audited: AuditedLead, records: WholeTopic) -> Findings:
     topic, access = records.name, records.access
-    subject = Compared(stream.name, "exported", f"gold.{table.name} → {topic}")
-    group = progress_group(table.name, topic)
-    progress = read_progress(access, group, topic)
-    progress = progress or sent.noted(lake.spark, lake.path("gold", table.name), topic)
-    unknown = _unknown_progress(lake, table, topic, progress, access)
+    group = progress_group(audited.exported.table.name, topic)
+    progress = read_progress(access, group, topic) or audited.noted
+    unknown = _unknown_progress(audited, progress, access)
     if unknown is not None:
-        return [subject.found(0, 1, [Difference({"topic": topic}, unknown)])]
-    older = _older_copy(lake, table, progress)
+        return Findings(0, 1, [({"topic": topic}, unknown)])
+    older = _older_copy(audited, progress)
     if older is not None:
-        return [subject.compared(0, notes=[older])]
+        return Findings(notes=[older])
     try:
         ranges = offset_ranges(access, topic)
-        found = None if progress is None else _sent(lake, table, progress.position, ranges, records)
+        found = None if progress is None else _sent(audited, progress.position, ranges, records)
         if found is None:
-            return [subject.compared(0, notes=["nothing has been exported yet"])]
-        return [_compared(lake, table, topic, found, subject)]
+            return Findings(notes=["nothing has been exported yet"])
+        return _compared(audited, found)
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):
             raise
-        return [subject.compared(0, notes=[f"not compared: {GONE}"])]
+        return Findings(notes=[f"not compared: {GONE}"])
 
 
-def _compared(lake: Lake, table: MergedTable, topic: str, found: _Sent, subject: Compared) -> Check:
-    gold = found.gold.persist()
+def _compared(audited: AuditedLead, found: _Sent) -> Findings:
+    table, gold = audited.exported.table, found.gold.persist()
     try:
         if table.export.identity is None:
             different = _by_count(gold, found.messages)
@@ -98,62 +96,55 @@ def _compared(lake: Lake, table: MergedTable, topic: str, found: _Sent, subject:
             different = different.where(F.col("what") != _NOT_SENT)
         names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
         different, notes = different.join(found.moving, names, "left_anti"), [found.note]
-        noted = unsent_rows.read(lake, table.name, topic)
-        if noted is not None:
-            too_large = different.join(_states(noted), _STATE, "left_semi").count()
-            different = different.join(_states(noted), _STATE, "left_anti")
+        unsent = audited.unsent()
+        if unsent is not None:
+            too_large = different.join(_states(unsent.rows), _STATE, "left_semi").count()
+            different = different.join(_states(unsent.rows), _STATE, "left_anti")
             if too_large:
                 notes.append(f"{too_large:,} rows are too large for the topic, see ops.unsent_rows")
-            if unsent_rows.are_removed(noted):
+            if unsent.has_removed:
                 rows = different.where(F.col("what") == _NOT_IN_GOLD).count()
                 different = different.where(F.col("what") != _NOT_IN_GOLD)
                 notes.append(f"{rows:,} rows are not in gold; {GONE} before it was sent, see ops.unsent_rows")
         doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
-        return subject.compared(gold.where("leaves").count(), wrong, [*notes, *more])
+        count, examples = differing(wrong, _EXAMPLES)
+        return Findings(gold.where("leaves").count(), count, examples, [*notes, *more])
     finally:
         gold.unpersist()
 
 
-def exported_version(lake: Lake, table: MergedTable, position: Position | None) -> int | None:
-    """Return the last version that the export has sent completely, up to a position; null for none."""
-    if position is None or position.is_beginning or position.version == 0:
-        return None
-    return cuts.with_same_rows(lake.spark, lake.path("gold", table.name), position.version - 1)
-
-
-def _unknown_progress(
-    lake: Lake, table: MergedTable, topic: str, progress: Progress | None, access: KafkaAccess
-) -> str | None:
+def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
     """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
     if progress is not None:
-        is_ours = progress.table == tables.sent_as(lake.spark, lake.path("gold", table.name))
+        is_ours = progress.table == audited.exported.sent_as
         return None if is_ours else f"rows were sent of another table, with id {progress.table}"
-    if any(end for _, end in offset_ranges(access, topic).values()):
+    if any(end for _, end in offset_ranges(access, audited.place).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 
 
-def _older_copy(lake: Lake, table: MergedTable, progress: Progress | None) -> str | None:
+def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
     """Return what there is to say of a copy of a lake that has sent more since; null for any other lake."""
-    marker = markers.read(lake.spark, lake.root)
-    if marker is None or progress is None:
+    if audited.copied_from is None or progress is None:
         return None
-    last, end = progress.position.version - 1, tables.version_of(lake.spark, lake.path("gold", table.name))
+    last = progress.position.version - 1
+    end = tables.version_of(audited.exported.spark, audited.exported.path)
     if last <= end:
         return None
-    return f"not compared: {marker.of} has sent version {last}, and this copy of it ends at version {end}"
+    of = audited.copied_from
+    return f"not compared: {of} has sent version {last}, and this copy of it ends at version {end}"
 
 
 def _sent(
-    lake: Lake,
-    table: MergedTable,
+    audited: AuditedLead,
     position: Position,
     ranges: Mapping[int, tuple[int, int]],
     records: WholeTopic,
 ) -> _Sent | None:
-    spark, path = lake.spark, lake.path("gold", table.name)
-    version = exported_version(lake, table, position)
+    exported = audited.exported
+    spark, path, table = exported.spark, exported.path, exported.table
+    version = audited.version_of(position)
     if version is None:
         return None
     # Messages up to here came from versions that the table has by now.
