@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.cli import app
 from lakehouse.commands import try_stream
-from lakehouse.errors import SettingsError
+from lakehouse.errors import ServiceError, SettingsError
 from tests.processes import QUICK_JVM, ROOT
 
 NOW = "2026-03-29T01:07:00Z"
@@ -179,6 +179,19 @@ FAILING = replace(ORDERS, gold=(replace(table, preaggregate=lambda clean: clean.
     assert ended.exception.exit_code == 2
     assert str(ended.exception).startswith("stream orders failed: AnalysisException: ")
     assert "prize" in str(ended.exception)
+
+
+def test_that_spark_does_not_start_is_no_dead_letter(run: Try, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_home: Path) -> None:
+        raise ServiceError("the runtime jars are missing")
+
+    monkeypatch.setattr(try_stream, "small_session", refuse)
+    Path("f").write_text(lines({"product": "pen", "value": 1}))
+
+    ended = run("sales", "f")
+
+    assert isinstance(ended.exception, try_stream.TrialError)
+    assert (str(ended.exception), ended.exception.exit_code) == ("the runtime jars are missing", 2)
 
 
 @pytest.mark.soak

@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from lakehouse.commands.options import EnvelopeOption
 from lakehouse.commands.try_report import Trial, as_json, shown
@@ -41,12 +42,12 @@ _FAILED = 2
 _EPILOG = (
     "Examples: lakehouse try transactions payments.jsonl; lakehouse try shop.streams:ORDERS orders.jsonl; "
     "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
-    "with 1 if there are dead letters, with 2 if the stream, a file or an option is wrong."
+    "with 1 if there are dead letters, with 2 if it could not be tried."
 )
 
 
 class TrialError(LakehouseError):
-    """A stream's own functions fail."""
+    """A stream's own functions fail, or Spark does not start; 1 is for dead letters."""
 
     exit_code = _FAILED
 
@@ -91,16 +92,14 @@ def try_(
     end = _moment("--later", later)
     lines = [line for name in files for line in _read(chosen, name, settings, envelopes=envelope)]
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
-        few = executing_a_handful(spark) if len(lines) <= FEW_ROWS else nullcontext()
-        folding = Folding(spark, chosen, settings.topic, is_small=len(lines) <= FEW_ROWS)
-        with few, _failing(chosen):
-            trial = Trial(folding)
-            for part in _cut(lines, batch):
-                trial.take(part, clock)
-            if end is not None:
-                trial.tick(end)
-            result = trial.result(clock if end is None else end)
+    is_small = len(lines) <= FEW_ROWS
+    with _failing(chosen), _session() as spark, executing_a_handful(spark) if is_small else nullcontext():
+        trial = Trial(Folding(spark, chosen, settings.topic, is_small=is_small))
+        for part in _cut(lines, batch):
+            trial.take(part, clock)
+        if end is not None:
+            trial.tick(end)
+        result = trial.result(clock if end is None else end)
     seconds = time.monotonic() - began
     if json:
         echo_json(as_json(result, seconds))
@@ -161,12 +160,21 @@ def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tu
 
 
 @contextmanager
+def _session() -> Iterator[SparkSession]:
+    """Start Spark; what it leaves behind goes with it."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
+        yield spark
+
+
+@contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Tell what fails in a stream's functions: Spark's refusals in a line, others with their traceback."""
+    """Tell what fails: what Spark refuses in a line, what else a stream's functions raise with a traceback."""
     try:
         yield
-    except LakehouseError:
+    except SettingsError:
         raise
+    except LakehouseError as error:  # Spark does not start
+        raise TrialError(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise TrialError(
             f"stream {stream.name} failed: {type(error).__name__}: {error_line(error)}"
