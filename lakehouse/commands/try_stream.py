@@ -168,7 +168,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Tell what fails: what Spark refuses in a line, what else a stream's functions raise with a traceback."""
+    """Tell what fails: Spark's refusals in a line, other failures of a stream with a traceback."""
     try:
         yield
     except SettingsError:

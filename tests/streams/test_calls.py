@@ -25,11 +25,11 @@ from lakehouse.runtime.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import leases
+from lakehouse.testing import Case
 from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take, take_next
-from tests.folding import Folding
-from tests.pipeline import DEAD_LETTERS, Raw, Row, await_
-from tests.streams import CALLS
+from tests.pipeline import Raw, Row, await_
+from tests.streams import CALLS, under
 
 SOURCES = {source.topic: source for source in CALLS.sources}
 ANALYTICS, METRICS = SOURCES["analyticsTopic"], SOURCES["metricsTopic"]
@@ -247,50 +247,37 @@ def test_two_calls_become_one_by_an_event_between_them(story: dict[str, Chapter]
     assert row["last_event_time"] == pipeline.micros(START)
 
 
-def folded(
-    spark: SparkSession, settings: Settings, analytics: tuple[Raw, ...], metrics: tuple[Raw, ...] = ()
-) -> Folding:
-    """Return the calls of one micro-batch, a thousand seconds later."""
-    folding = Folding(spark, CALLS, settings)
-    records = {"call_analytics": analytics, "call_metrics": metrics}
-    folding.take(records, landed_at=START + timedelta(seconds=1000))
-    return folding
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def test_an_event_exactly_the_gap_after_belongs_to_the_call_and_a_millisecond_later_does_not(
-    spark: SparkSession, session_settings: Settings
+    case: Case,
 ) -> None:
-    folding = folded(
-        spark,
-        session_settings,
-        (said(0), said(60), said(120.001)),
-        (said(0, ("bob", "ann")), said(0, ("ann-bob", ""))),
+    case(
+        CALLS,
+        {
+            "analyticsTopic": (said(0), said(60), said(120.001)),
+            "metricsTopic": (said(0, ("bob", "ann")), said(0, ("ann-bob", ""))),
+        },
+        now=at(1000),
+        dead=[{"record": 4, "rule": "empty_string", "column": "user2"}],
+        gold=[
+            {"user1": "ann", "ts": at(0), "analytics_events": 2, "metrics_events": 0},
+            {"user1": "ann", "ts": at(120.001), "analytics_events": 1, "metrics_events": 0},
+            {"user1": "bob", "ts": at(0), "analytics_events": 0, "metrics_events": 1},
+        ],
     )
 
-    counts = {
-        (user, round(at_s * 1000)): (row["analytics_events"], row["metrics_events"])
-        for user, rows in by_user(folding.rows(GOLD)).items()
-        for at_s, row in rows.items()
-    }
-    assert counts == {("ann", 0): (2, 0), ("ann", 120_001): (1, 0), ("bob", 0): (0, 1)}
-    (dead,) = folding.rows(DEAD_LETTERS)
-    assert [(reason["rule"], reason["column"]) for reason in dead["reasons"]] == [("empty_string", "user2")]
 
-
-def test_other_gaps_and_graces_are_obeyed(spark: SparkSession, session_settings: Settings) -> None:
+def test_other_gaps_and_graces_are_obeyed(case: Case, session_settings: Settings) -> None:
     """A call closes 5 + 2 + 1 seconds after its last event."""
-    settings = session_settings.model_copy(update={"call_gap_s": 5, "call_grace_s": 2})
-    folding = Folding(spark, CALLS, settings)
-    now = START + timedelta(seconds=8)
+    stream = under(session_settings.model_copy(update={"call_gap_s": 5, "call_grace_s": 2}), CALLS)
+    first, second = ({"ts": at(0), "status": "closed"}, {"ts": at(6), "status": "open"})
 
-    folding.take({"call_analytics": (said(0), said(6))}, landed_at=START + timedelta(seconds=6), now=now)
-
-    rows = by_user(folding.rows(GOLD))["ann"]
-    assert {at_s: row["status"] for at_s, row in rows.items()} == {0: "closed", 6: "open"}
-    folding.tick(now + timedelta(seconds=5, milliseconds=999))
-    assert [row["status"] for row in folding.rows(GOLD)].count("open") == 1
-    folding.tick(now + timedelta(seconds=6))
-    assert [row["status"] for row in folding.rows(GOLD)].count("open") == 0
+    taken = case(stream, {"analyticsTopic": (said(0), said(6))}, now=at(8), gold=[first, second])
+    taken.then(later=at(13.999), gold=[first, second])
+    taken.then(later=at(14), gold=[first, second | {"status": "closed"}])
 
 
 def test_an_event_of_the_calendars_first_moment_that_an_earlier_version_has_accepted_stops_nothing(

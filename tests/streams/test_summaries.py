@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.testing import Case
 from tests import pipeline
 from tests.conftest import MakeSettings
-from tests.folding import Folding
-from tests.pipeline import DEAD_LETTERS, Raw, Row
-from tests.streams import METRICS, METRICS_SUMMARY_10M
+from tests.pipeline import Raw
+from tests.streams import METRICS, METRICS_SUMMARY_10M, under
 
 STREAM = replace(METRICS, gold=(METRICS_SUMMARY_10M,))
 DAY_S = 24 * 3600
@@ -88,38 +88,28 @@ def test_services_of_an_environment_are_summed_up_and_no_environment_is_called_d
     assert (default["environment"], default["count"], default["sum"]) == ("default", 3, 24.0)
 
 
-def folded(spark: SparkSession, settings: Settings) -> tuple[list[tuple[int, float, bool]], list[Row]]:
-    """Take a record of a month ago and one of now, then another for the window of a month ago.
+FIRST, LATER = [measured(1.0, -MONTH_MS), measured(1.0)], [measured(3.0, -MONTH_MS + 599_999, "web")]
 
-    Return the states of that window after each of the two, and the dead letters.
-    """
-    folding = Folding(spark, STREAM, settings)
-    states = []
-    for records in ([measured(1.0, -MONTH_MS), measured(1.0)], [measured(3.0, -MONTH_MS + 599_999, "web")]):
-        folding.take({"metrics_events": records}, landed_at=datetime.now(UTC))
-        row = min(folding.rows("gold.metrics_summary_10m"), key=lambda row: row["window_start"])
-        assert row["window_start"] == (START_MS - MONTH_MS) * 1000
-        states.append((row["count"], row["sum"], row["is_final"]))
-    return states, folding.rows(DEAD_LETTERS)
+
+def windows(count: int, total: float) -> list[dict[str, object]]:
+    """The summaries of the window of a month ago, with these values, and of the one of now."""
+    begin = datetime.fromtimestamp(START_MS / 1000, UTC)
+    old = {"window_start": begin - timedelta(milliseconds=MONTH_MS), "is_final": True}
+    return [old | {"count": count, "sum": total}, {"window_start": begin}]
 
 
 def test_a_record_that_is_a_month_late_updates_its_summary_when_it_is_allowed_to(
-    spark: SparkSession, session_settings: Settings
+    case: Case, session_settings: Settings
 ) -> None:
-    settings = session_settings.model_copy(update={"allowed_lateness_s": 31 * DAY_S})
+    stream = under(session_settings.model_copy(update={"allowed_lateness_s": 31 * DAY_S}), STREAM)
 
-    states, letters = folded(spark, settings)
-
-    assert states == [(1, 1.0, True), (2, 4.0, True)]
-    assert letters == []
+    taken = case(stream, FIRST, gold=windows(1, 1.0))
+    taken.then(LATER, dead=[], gold=windows(2, 4.0))
 
 
-def test_a_record_that_is_a_month_late_is_a_dead_letter_otherwise(
-    spark: SparkSession, session_settings: Settings
-) -> None:
+def test_a_record_that_is_a_month_late_is_a_dead_letter_otherwise(case: Case) -> None:
     """But not the first: nothing is late for an empty table."""
-    states, (dead,) = folded(spark, session_settings)
-
-    assert states == [(1, 1.0, True), (1, 1.0, True)]
-    assert dead["value"] == measured(3.0, -MONTH_MS + 599_999, "web").value
-    assert [(reason["rule"], reason["column"]) for reason in dead["reasons"]] == [("late", "event_time")]
+    taken = case(STREAM, FIRST, dead=[], gold=windows(1, 1.0))
+    taken.then(
+        LATER, dead=[{"rule": "late", "column": "event_time", "value": LATER[0].value}], gold=windows(1, 1.0)
+    )
