@@ -84,12 +84,14 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
     assert found["dead_letters"] == []
     assert found["silver"]["orders"][1] == {
         "line": "standard input:2",
-        "shop": "x",
-        "price": "2.250000000",
-        "event_time": "2026-03-29T01:05:00Z",
-        "topic": "orders-topic",
-        "partition": 0,
-        "offset": 1,
+        "row": {
+            "shop": "x",
+            "price": "2.250000000",
+            "event_time": "2026-03-29T01:05:00Z",
+            "topic": "orders-topic",
+            "partition": 0,
+            "offset": 1,
+        },
     }
     assert [row["total_price"] for row in found["gold"]["orders_1m"]] == ["3.250000000"]
     totals = [(one["batch"], one["topic"], json.loads(one["value"])["totalPrice"]) for one in found["sent"]]

@@ -51,7 +51,7 @@ class Result:
     """What came out of a trial.
 
     `now` is what the clock showed at the end. `clean` and `gold` are rows by table, as values for JSON;
-    clean ones begin with the place of their line. The columns that only a fold needs are left out.
+    a clean one is a row and the place of its line. The columns that only a fold needs are left out.
     """
 
     stream: str
@@ -112,7 +112,7 @@ class Trial:
 
     def _clean(self, source: Source) -> list[dict[str, Any]]:
         rows = self._folding.frame(f"silver.{source.table}").orderBy(*COORDINATES)
-        return [{"line": self._line(row).place} | row for row in _plain(rows)]
+        return [{"line": self._line(row).place, "row": row} for row in _plain(rows)]
 
     def _letters(self) -> list[Letter]:
         rows = self._folding.frame(DEAD_LETTERS).select(*COORDINATES, "reasons").orderBy(*COORDINATES)
@@ -175,7 +175,7 @@ def shown(result: Result, seconds: float, *, limit: int) -> Group:
 def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
     short = _shortened(result)
     for name, rows in result.clean.items():
-        clean = [_without_coordinates(row) | {"line": short(row["line"])} for row in rows]
+        clean = [{"line": short(one["line"]), **_without_coordinates(one["row"])} for one in rows]
         yield from _section(f"silver.{name}, clean records", clean, limit)
     reasons = [
         {

@@ -61,7 +61,7 @@ class Case:
         later: datetime | str | None = None,
     ) -> Outcome:
         """Run the case, and return what came out, for further looks and further micro-batches."""
-        outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [], {})
+        outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
 
@@ -69,14 +69,12 @@ class Case:
 class Outcome:
     """What a stream has made of the records so far.
 
-    `clock` is what the clock shows, UTC. `sent` are messages of every micro-batch by topic, each with key,
-    value and text.
+    `clock` is what the clock shows, UTC.
     """
 
     folding: Folding
     clock: datetime
     records: list[Record]
-    sent: dict[str, list[dict[str, Any]]]
 
     def then(
         self,
@@ -92,22 +90,24 @@ class Outcome:
 
         Silver and gold are as they stand then; dead letters and messages are those of these micro-batches.
         """
-        records, messages = len(self.records), {topic: len(found) for topic, found in self.sent.items()}
+        first, messages = len(self.records), dict[str, list[dict[str, Any]]]()
         self.clock = self.clock if now is None else moment(now)
         with executing_a_handful(self.folding.spark):
             for batch in batches:
                 self._take(batch)
+                if sent is not None:
+                    self._note_messages(messages)
             if later is not None:
                 self.clock = moment(later)
                 self.folding.tick(self.clock)
-                self._note_messages()
+                if sent is not None:
+                    self._note_messages(messages)
             wrong = [*self._wrong_rows("silver", silver), *self._wrong_rows("gold", gold)]
             if dead is not None:
-                wrong += differences("dead letters", dead, self._letters(records), _LETTER)
+                wrong += differences("dead letters", dead, self._letters(first), _LETTER)
         topics = [table.export.topic for table in self.folding.stream.tables]
         for topic, rows in _by_name("sent", sent, [topic for topic in topics if topic is not None]).items():
-            found = self.sent.get(topic, [])[messages.get(topic, 0) :]
-            wrong += differences(f"sent to {topic}", rows, found, _MESSAGE, in_order=True)
+            wrong += differences(f"sent to {topic}", rows, messages.get(topic, []), _MESSAGE, in_order=True)
         if wrong:
             raise AssertionError("\n".join([f"{self.folding.stream.name} is not as expected", *wrong]))
         return self
@@ -123,13 +123,13 @@ class Outcome:
             taken.setdefault(source.table, []).append(numbered)
             self.records.append(numbered)
         self.folding.take(taken, landed_at=self.clock)
-        self._note_messages()
 
-    def _note_messages(self) -> None:
+    def _note_messages(self, noted: dict[str, list[dict[str, Any]]]) -> None:
+        """Add the messages of the last micro-batch to those by topic."""
         for message in self.folding.messages(stored=False):
             value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
             sent = {"key": message.key, "value": value, "text": message.value}
-            self.sent.setdefault(str(message.topic), []).append(sent)
+            noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
         """Return the reasons against the records from this one on, which counts as the first."""
