@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from lakehouse.testing import Case, SameGold
 
 
+_OF_KAFKA = (
+    "ignore:read_text is deprecated:DeprecationWarning:kafka.protocol.schemas.load_json",
+    "ignore:open_text is deprecated:DeprecationWarning:importlib.resources._legacy",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out the warnings of Kafka's client, of which an import of a stream would have two hundred."""
+    for one in _OF_KAFKA:
+        config.addinivalue_line("filterwarnings", one)
+
+
 @pytest.fixture(scope="session")
 def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark for a few rows at a time, started once for all tests; it can open lakes."""

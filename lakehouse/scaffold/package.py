@@ -66,6 +66,7 @@ test = ["pytest"]
 include = ["{name}*"]
 
 [tool.pytest.ini_options]
+pythonpath = ["."]
 testpaths = ["tests"]
 """
 

@@ -71,5 +71,6 @@ def test_fails(case):
     ended = run_pytest(tmp_path)
 
     assert "1 failed, 1 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "warnings" not in ended.stdout
     assert "expected  shop=x, total_price=2" in ended.stdout
     assert "found     shop=x, total_price=1.000000000" in ended.stdout
