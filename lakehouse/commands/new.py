@@ -53,7 +53,7 @@ def stream(
         ),
     ],
     by: Annotated[
-        list[str] | None, typer.Option(help="The field of the key; for joined-calls twice. Default: guessed.")
+        list[str] | None, typer.Option(help="A field of the key; may be given again. Default: guessed.")
     ] = None,
     value: Annotated[str | None, typer.Option(help="The field with the number. Default: guessed.")] = None,
     time: Annotated[str | None, typer.Option(help="The field with the event time. Default: guessed.")] = None,

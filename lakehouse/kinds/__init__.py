@@ -13,9 +13,13 @@ from lakehouse.kinds.records import Records
 from lakehouse.kinds.statistics import Windows, windowed_statistics
 from lakehouse.kinds.sums import windowed_sums
 from lakehouse.kinds.totals import running_totals
+from lakehouse.stream import Field, FieldType, Rule
 
 __all__ = [
+    "Field",
+    "FieldType",
     "Records",
+    "Rule",
     "Side",
     "Windows",
     "joined_calls",

@@ -35,6 +35,7 @@ from lakehouse.kinds.records import (
     message_name_of,
     optional,
     refuse_columns,
+    require_keys,
     source_of,
     topic_of,
 )
@@ -92,6 +93,7 @@ def joined_calls(
     """
     ends = fields_of(pair, FieldType.STRING)
     payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
+    require_keys(ends, "let it be required")
     refuse_columns((*ends, *payloads), _ON_THE_WAY)
     sources = tuple(
         source_of(f"{name}_{payload.column}", side.records, (*ends, payload))

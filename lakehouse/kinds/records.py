@@ -71,6 +71,13 @@ def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
             )
 
 
+def require_keys(fields: Iterable[Field], way_out: str) -> None:
+    """Raise ValueError for a field of a key that records may lack: a row would have no key."""
+    for field in fields:
+        if not field.required:
+            raise ValueError(f"field {field.name} is part of the key, and may be missing: {way_out}")
+
+
 def optional(field: Field) -> Field:
     """Return a field that a record may leave out."""
     return replace(field, required=False)

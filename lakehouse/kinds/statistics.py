@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from lakehouse.kinds.records import (
     Named,
     Records,
-    column_of,
     field_of,
     fields_of,
     label_of,
     message_name_of,
     optional,
     refuse_columns,
+    require_keys,
     source_of,
     topic_of,
 )
@@ -51,7 +51,8 @@ class Windows:
 
     by             the fields of its key, strings
     length_s       the length of its tumbling windows of event time, in seconds
-    absent         what stands for a field of the key that a record lacks; other fields must be there
+    absent         by a field of the key or its column, what stands in the table where a record lacks it;
+                   silver has null there. Other fields must be there
     gold           its name; by default `<stream>_<length>`, such as points_1m
     to             the topic for its rows; by default its name with hyphens. Null: they go to Redis only
     series         the message's key; by default the key's values with colons between them
@@ -71,8 +72,21 @@ class Windows:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of the key."""
+        instead = self.instead
         found = fields_of(self.by, FieldType.STRING)
-        return tuple(optional(one) if one.name in self.absent else one for one in found)
+        return tuple(optional(one) if one.column in instead else one for one in found)
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        """What stands for the columns that records may lack; raises ValueError for one that is no key."""
+        found = fields_of(self.by, FieldType.STRING)
+        columns = {name: one.column for one in found for name in (one.name, one.column)}
+        if unknown := sorted(self.absent.keys() - columns.keys()):
+            names = ", ".join(one.name for one in found)
+            raise ValueError(
+                f"absent names {', '.join(unknown)}, which is no field of the key; there is {names}"
+            )
+        return {columns[name]: value for name, value in self.absent.items()}
 
 
 def windowed_statistics(
@@ -100,6 +114,9 @@ def windowed_statistics(
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)
+    for table in tables:
+        lacking = [one for one in table.fields if one.column not in table.instead]
+        require_keys(lacking, "say by `absent` what stands for it")
     refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
     kept = (
@@ -132,7 +149,7 @@ def _table(
         name=name,
         comment=table.comment or comment,
         reads=(source.table,),
-        combine=_with({column_of(one): instead for one, instead in table.absent.items()}),
+        combine=_with(table.instead),
         keys=kept.windows.keys,
         schema=kept.schema,
         time_columns=("window_start", "window_start"),

@@ -22,6 +22,7 @@ from lakehouse.kinds.records import (
     label_of,
     message_name_of,
     refuse_columns,
+    require_keys,
     source_of,
     topic_of,
 )
@@ -72,6 +73,7 @@ def windowed_sums(
     micro-batches cut anywhere, give the same rows.
     """
     keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
+    require_keys(keys, "let it be required")
     refuse_columns(keys, _ON_THE_WAY)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)

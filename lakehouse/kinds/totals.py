@@ -32,6 +32,7 @@ from lakehouse.kinds.records import (
     field_of,
     message_name_of,
     refuse_columns,
+    require_keys,
     source_of,
     topic_of,
 )
@@ -99,6 +100,7 @@ def running_totals(
     `value`, and the record's partition and offset.
     """
     keyed, amount = field_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
+    require_keys((keyed,), "let it be required")
     refuse_columns((keyed,), _ON_THE_WAY)
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)

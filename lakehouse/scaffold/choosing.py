@@ -15,7 +15,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A field in a part, and why it is thought to be that."""
+    """A field in a part, and why it is thought to be that; empty where the user has named it."""
 
     field: Seen
     why: str
@@ -39,7 +39,10 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
     if named is not None:
         field = _named("--time", named, fields)
         if named not in times:
-            raise SettingsError(f"--time {named}: its values are no times of the years 2000 to 2099")
+            raise SettingsError(
+                f"--time {named}: its values are no times of the years 2000 to 2099; expected a number of "
+                "s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
+            )
         return ChosenTime(field, times[named], f"{field.how_often}, {times[named].said}")
     hinted = [field for field in fields if field.path in times and _is_likely(field, times[field.path])]
     if not hinted:
@@ -74,7 +77,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         if field.type not in part.types:
             kind = field.type.value
             raise SettingsError(f"{part.option} {named}: its values are {kind}; expected {part.what}")
-        return Chosen(field, "as you say")
+        return Chosen(field, "")
     fitting = [
         field for field in fields if field.type in part.types and field.is_required and field not in taken
     ]

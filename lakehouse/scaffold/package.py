@@ -90,7 +90,13 @@ Each guess that was made from the samples has a comment in `{name}/streams.py`. 
     lakehouse try {name} {tried}
     pytest                                                  # tests/test_{name}.py; Spark starts once
 
-Before it is installed, `lakehouse try {name}.streams:{name.upper()} …` tries it from this directory.
+Before it is installed, this lets every command find it in this directory:
+
+    export PYTHONPATH=. LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
+
+The suites in `{name}/suites` say what gold must look like. A table without one is expected to have what
+every table has, such as unique keys.
+
 With a broker:
 
     lakehouse services up

@@ -18,6 +18,7 @@ from lakehouse.errors import SettingsError
 from lakehouse.kinds.records import column_of
 from lakehouse.messages import json_path
 from lakehouse.record_lines import Line
+from lakehouse.records.event_times import AS_DIGITS
 
 Names = tuple[str, ...]
 
@@ -36,6 +37,7 @@ _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?")
+_DIGITS = re.compile(r"[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -156,18 +158,25 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 def time_of(field: Seen) -> Time | None:
     """Return how a field's values are times of this century; null if they are not."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
+        for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
+            if all(_is_likely(int(value), unit) for value in field.values):
+                return Time(unit, None)
         found = [_ISO.fullmatch(value) for value in field.values]
         if not all(found):
             return None
         return Time(None, None if all(one and one[3] for one in found) else "UTC")
     if field.type not in (FieldType.LONG, FieldType.DECIMAL):
         return None
-    for unit, per_second in _PER_SECOND.items():
-        seconds = [value / per_second for value in field.values]
-        within = all(_LIKELY[0].timestamp() <= one <= _LIKELY[1].timestamp() for one in seconds)
+    for unit in _PER_SECOND:
+        within = all(_is_likely(value, unit) for value in field.values)
         if within and (unit == "s" or field.type is FieldType.LONG):
             return Time(unit, None)
     return None
+
+
+def _is_likely(number: int | Decimal, unit: TimeUnit) -> bool:
+    first, last = (bound.timestamp() for bound in _LIKELY)
+    return first <= number / _PER_SECOND[unit] <= last
 
 
 def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[tuple[Names, Any]]:

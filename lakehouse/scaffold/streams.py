@@ -55,7 +55,7 @@ class _Parts:
     topic: str
     is_topic_guessed: bool
     time: ChosenTime | None
-    key: Chosen
+    keys: Sequence[Chosen]
     value: Chosen
     others: Sequence[Seen]
     record: Record
@@ -66,9 +66,31 @@ class _Parts:
         return one, other
 
     @property
-    def key_text(self) -> str:
+    def key_paths(self) -> str:
+        """The fields of the key, in words."""
+        return " and ".join(key.field.path for key in self.keys)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return tuple(column(key.field) for key in self.keys)
+
+    @property
+    def key_row(self) -> dict[str, str]:
         """The key of the record, as silver has it."""
-        return str(_at(self.record, self.key.field.names))
+        return {column(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
+
+    @property
+    def by(self) -> list[str]:
+        """The lines of the argument with the key."""
+        names = ", ".join(named(key.field, FieldType.STRING) for key in self.keys)
+        why = dict.fromkeys(line for key in self.keys for line in _why(key))
+        return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
+
+    @property
+    def window_key(self) -> tuple[str, ...]:
+        """The key of a row of a window."""
+        return (*self.key_columns, "window_start")
 
 
 def windowed_sums(wanted: Wanted) -> Made:
@@ -76,24 +98,27 @@ def windowed_sums(wanted: Wanted) -> Made:
     parts = _parts(wanted)
     is_signed = any(value <= 0 for value in parts.value.field.values)
     signed = ["signed=True,  # guess: a sample is not above zero"] if is_signed else []
-    table, key = f"{wanted.name}_{label_of(_LENGTH_S)}", column(parts.key.field)
+    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
     total = f"total_{column(parts.value.field)}"
-    about = f"The sum and the number of {parts.value.field.path} in windows of each {parts.key.field.path}."
+    about = f"The sum and the number of {parts.value.field.path} in windows of each {parts.key_paths}."
     arguments = [
         *_records(parts),
-        f"# guess: {parts.key.why}",
-        f"by={named(parts.key.field, FieldType.STRING)},",
-        f"# guess: {parts.value.why}",
+        *parts.by,
+        *_why(parts.value),
         f"value={named(parts.value.field, FieldType.DECIMAL)},",
         f"length_s={_LENGTH_S},  # guess: five minutes of event time",
         *signed,
     ]
-    expected = {key: parts.key_text, total: Decimal("5.5"), "count": 2}
+    expected = {**parts.key_row, total: Decimal("5.5"), "count": 2}
     sent = {json_name_of(total): Decimal("5.5"), "count": 2}
     return Made(
         about,
         stream_text(wanted.name, "windowed_sums", arguments, about),
-        {table: suite_text(table, (key, "window_start"), [total, "count"], window_s=_LENGTH_S)},
+        {
+            table: suite_text(
+                table, (*parts.key_columns, "window_start"), [total, "count"], window_s=_LENGTH_S
+            )
+        },
         tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
     )
 
@@ -101,25 +126,28 @@ def windowed_sums(wanted: Wanted) -> Made:
 def windowed_statistics(wanted: Wanted) -> Made:
     """Return a stream of statistics in windows."""
     parts = _parts(wanted)
-    table, key = f"{wanted.name}_{label_of(_LENGTH_S)}", column(parts.key.field)
-    about = f"Statistics of {parts.value.field.path} in windows of each {parts.key.field.path}."
-    by = named(parts.key.field, FieldType.STRING)
+    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
+    about = f"Statistics of {parts.value.field.path} in windows of each {parts.key_paths}."
     arguments = [
         *_records(parts),
-        f"# guess: {parts.value.why}",
+        *_why(parts.value),
         f"value={named(parts.value.field, FieldType.DOUBLE)},",
         "windows=Windows(",
-        f"    # guess: {parts.key.why}",
-        f"    by={by},",
+        *(f"    {line}" for line in parts.by),
+        *_absent(parts),
         f"    length_s={_LENGTH_S},  # guess: five minutes of event time",
         "),",
     ]
-    expected = {key: parts.key_text, "count": 2, "sum": Decimal("5.5"), "min": 2, "max": Decimal("3.5")}
+    expected = {**parts.key_row, "count": 2, "sum": Decimal("5.5"), "min": 2, "max": Decimal("3.5")}
     sent = {"count": 2, "sum": Decimal("5.5")}
     return Made(
         about,
         stream_text(wanted.name, "windowed_statistics", arguments, about),
-        {table: suite_text(table, (key, "window_start"), ["count", "sum"], window_s=_LENGTH_S)},
+        {
+            table: suite_text(
+                table, (*parts.key_columns, "window_start"), ["count", "sum"], window_s=_LENGTH_S
+            )
+        },
         tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
     )
 
@@ -127,24 +155,25 @@ def windowed_statistics(wanted: Wanted) -> Made:
 def running_totals(wanted: Wanted) -> Made:
     """Return a stream of running totals with a threshold."""
     parts = _parts(wanted)
-    sums, told, key = f"{wanted.name}_totals", f"{wanted.name}_notifications", column(parts.key.field)
+    sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
+    if len(parts.keys) > 1:
+        raise SettingsError("running-totals has a key of one field: give --by once")
     about = (
-        f"The total of {parts.value.field.path} for each {parts.key.field.path}, and a notification each "
+        f"The total of {parts.value.field.path} for each {parts.key_paths}, and a notification each "
         "time it reaches a threshold."
     )
     arguments = [
         *_records(parts),
-        f"# guess: {parts.key.why}",
-        f"by={named(parts.key.field, FieldType.STRING)},",
-        f"# guess: {parts.value.why}",
+        *parts.by,
+        *_why(parts.value),
         f"value={named(parts.value.field, FieldType.DECIMAL)},",
         f"threshold=Decimal({_THRESHOLD}),  # guess: no sample can say it",
     ]
-    expected = {key: parts.key_text, "total": _THRESHOLD + 2, "count": 2}
+    expected = {**parts.key_row, "total": _THRESHOLD + 2, "count": 2}
     sent = {"value": _THRESHOLD + 2}
     suites = {
-        sums: suite_text(sums, (key,), ["count"]),
-        told: suite_text(told, (key, "partition", "offset"), ["value"]),
+        sums: suite_text(sums, parts.key_columns, ["count"]),
+        told: suite_text(told, (*parts.key_columns, "partition", "offset"), ["value"]),
     }
     return Made(
         about,
@@ -252,10 +281,23 @@ def _parts(wanted: Wanted) -> _Parts:
     time = choose_time(fields, wanted.time)
     taken = [time.field] if time else []
     value = choose_value(fields, taken, wanted.value)
-    key = choose_key(fields, [*taken, value.field], wanted.by[0] if wanted.by else None)
-    taken += [value.field, key.field]
+    keys = [choose_key(fields, [*taken, value.field], by) for by in (wanted.by or (None,))]
+    taken += [value.field, *(key.field for key in keys)]
     others = [field for field in fields if field not in taken]
-    return _Parts(topic, topic == topic_of(wanted.name), time, key, value, others, records[0])
+    parts = [value.field, *(key.field for key in keys)]
+    record = next((one for one in records if all(_has(one, field.names) for field in parts)), records[0])
+    return _Parts(topic, topic == topic_of(wanted.name), time, keys, value, others, record)
+
+
+def _why(chosen: Chosen) -> list[str]:
+    """Return the comment on a choice; there is none on what the user has named."""
+    return [f"# guess: {chosen.why}"] if chosen.why else []
+
+
+def _absent(parts: _Parts) -> list[str]:
+    """Return the argument for fields of the key that some samples lack."""
+    lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
+    return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 
 
 def _pair(
@@ -291,7 +333,8 @@ def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[S
 
 
 def _records(parts: _Parts) -> list[str]:
-    lines = _records_of(parts.topic, parts.time, parts.others, [parts.key.field, parts.value.field])
+    taken = [*(key.field for key in parts.keys), parts.value.field]
+    lines = _records_of(parts.topic, parts.time, parts.others, taken)
     return [lines[0], f"{lines[1]}{'  # guess: its name' if parts.is_topic_guessed else ''}", *lines[2:]]
 
 
@@ -316,6 +359,13 @@ def _records_of(
             "    ),",
         ]
     return [*lines, "),"]
+
+
+def _has(record: Record, names: Sequence[str]) -> bool:
+    value: Any = record
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value is not None
 
 
 def _at(record: Record, names: Sequence[str]) -> Any:

@@ -32,16 +32,17 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: str) -> s
     body, used = "\n".join(f"        {line}" for line in arguments), "\n".join(arguments)
     names = sorted([kind, *(one for one in ("Records", "Side", "Windows") if f"{one}(" in used)])
     decimals = "from decimal import Decimal\n" if "Decimal(" in used else ""
-    fields = "from lakehouse.contract import Field, FieldType\n" if "Field(" in used else ""
+    names += ["Field", "FieldType"] if "Field(" in used else []
+    raw = "r" if "\\" in about else ""
     return f'''\
-"""{name}: {about[0].lower()}{about[1:]}
+{raw}"""{name}: {about[0].lower()}{about[1:]}
 
 Made by `lakehouse new stream` from samples; each guess has a comment.
 """
 
 from dataclasses import replace
 {decimals}
-{fields}from lakehouse.kinds import {", ".join(names)}
+from lakehouse.kinds import {", ".join(sorted(names))}
 
 {name.upper()} = replace(
     {kind}(

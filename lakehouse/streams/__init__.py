@@ -53,7 +53,10 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     known = {stream.name for stream in streams}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise SettingsError(f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        raise SettingsError(
+            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. Others are named by "
+            "LAKEHOUSE_STREAMS"
+        )
     return tuple(stream for stream in streams if not names or stream.name in names)
 
 
@@ -65,7 +68,7 @@ def choose_one(name: str, settings: Settings) -> Stream:
     if ":" not in name:
         (stream,) = choose([name], settings)
         return stream
-    stream = _under(settings, by_address(name, settings, name))
+    stream = _under(settings, by_address(name, settings, f"you have named {name}"))
     check_names([stream])
     return stream
 

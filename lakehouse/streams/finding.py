@@ -95,6 +95,8 @@ def _made(said: str, load: Callable[[], Any], settings: Settings) -> Stream:
         stream = value(settings) if callable(value) else value
     except Exception as error:
         why = first_line(error) or type(error).__name__
+        if isinstance(error, ModuleNotFoundError):
+            why += " (looked for in the working directory, in PYTHONPATH and among what is installed)"
         raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
     if not isinstance(stream, Stream):
         kind = type(stream).__name__

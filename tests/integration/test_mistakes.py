@@ -118,7 +118,10 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
 
     assert ended.returncode == 2
     # spark-submit passes both of Python's outputs on as its standard output.
-    assert ended.stdout == "error: unknown stream metrix; known: calls, metrics, sales, transactions\n"
+    assert ended.stdout == (
+        "error: unknown stream metrix; known: calls, metrics, sales, transactions. Others are named by "
+        "LAKEHOUSE_STREAMS\n"
+    )
     assert not NOISE.search(ended.stderr), ended.stderr
 
 

@@ -53,7 +53,7 @@ def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> No
     )
     (source,) = readings.sources
     columns = {field.column: field.required for field in source.contract.fields}
-    assert columns == {"meter": True, "kwh": True, "tariff": False, "is_manual": False}
+    assert columns == {"meter": True, "site_name": True, "kwh": True, "tariff": False, "is_manual": False}
     assert [table.name for table in readings.gold] == ["readings_1h", "readings_1d"]
     assert modules["page_readings"].READINGS.sources[0].contract.event_time_zone == "Europe/Berlin"
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from decimal import Decimal
+
+import pytest
 
 from lakehouse.kinds import (
     Records,
@@ -20,6 +24,7 @@ from lakehouse.testing import Case, SameGold
 NOON = "2026-03-01T12:00:00Z"
 NOON_S = 1_772_366_400
 MUCH = "6e28"
+MAYBE = Field("meta.env", "env", FieldType.STRING, required=False)
 
 LEDGER = windowed_sums(
     "ledger-entries",
@@ -55,6 +60,41 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
     (table,) = LEDGER.gold
     assert (table.name, table.export.topic) == ("ledger_entries_1h", "ledger-entries-1h")
     assert table.keys == ("account", "entry_currency", "window_start")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Windows(by="a", length_s=60, absent={"b": "none"}).fields,
+            "absent names b, which is no field of the key; there is a",
+        ),
+        (
+            lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length_s=60)),
+            "field meta.env is part of the key, and may be missing: say by `absent` what stands for it",
+        ),
+        (
+            lambda: windowed_sums("s", "t", by=MAYBE, value="v", length_s=60),
+            "field meta.env is part of the key, and may be missing: let it be required",
+        ),
+        (
+            lambda: windowed_sums("s", "t", by="standing", value="v", length_s=60),
+            (
+                "field standing: its column cannot be called standing here; give it another one, Field(name, "
+                "column, type)"
+            ),
+        ),
+    ],
+)
+def test_a_key_that_could_not_be_one_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make()
+
+
+def test_what_stands_for_a_missing_field_is_named_by_the_field_or_its_column() -> None:
+    for name in ("meta.env", "env"):
+        (field,) = Windows(by=MAYBE, length_s=60, absent={name: "none"}).fields
+        assert (field.column, field.required) == ("env", False)
 
 
 def test_amounts_of_either_sign_are_added_up_and_come_back_into_range(case: Case) -> None:

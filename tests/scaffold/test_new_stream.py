@@ -94,8 +94,7 @@ Made by `lakehouse new stream` from samples; each guess has a comment.
 
 from dataclasses import replace
 
-from lakehouse.contract import Field, FieldType
-from lakehouse.kinds import Records, windowed_sums
+from lakehouse.kinds import Field, FieldType, Records, windowed_sums
 
 PAYMENTS = replace(
     windowed_sums(
@@ -130,6 +129,30 @@ PAYMENTS = replace(
     sys.path.insert(0, "payments")
     stream = choose_one("payments.streams:PAYMENTS", load_settings())
     case(stream, PAYMENTS, dead=[])
+
+
+def test_times_in_digits_and_keys_of_several_fields_that_may_be_missing(make: Make, case: Case) -> None:
+    points = [
+        {
+            "resource": {"service.name": "s"} | ({"env": "prod"} if number else {}),
+            "timeUnixNano": f"{START + number}000000000",
+            "asDouble": 0.5 + number,
+        }
+        for number in range(3)
+    ]
+    by = ("--by", r"resource.service\.name", "--by", "resource.env")
+
+    ended = make("points", "--kind", "windowed-statistics", "--sample", "s", *by, s=points)
+
+    assert ended.exit_code == 0, ended.output
+    code = Path("points/points/streams.py").read_text(encoding="utf-8")
+    assert 'event_time="timeUnixNano",  # guess: in all 3 samples, a number of ns since 1970' in code
+    assert r'by=("resource.service\\.name", "resource.env"),' in code
+    assert 'absent={"resource.env": "none"},  # guess: not in all samples' in code
+    sys.path.insert(0, "points")
+    stream = choose_one("points.streams:POINTS", load_settings())
+    found = [{"resource_env": "none", "count": 1}, {"resource_env": "prod", "count": 2}]
+    case(stream, points, dead=[], gold=found)
 
 
 @pytest.mark.soak
@@ -171,6 +194,7 @@ def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_sa
         ("shop", ("--value", "note"), "--value note: its values are string; expected a number"),
         ("shop", ("--by", "nothing"), "--by nothing: no sample has such a field; known: paymentId, card.id"),
         ("shop", ("--time", "amount"), "--time amount: its values are no times of the years 2000 to 2099"),
+        ("shop", ("--kind", "running-totals", "--by", "card.id", "--by", "note"), "a key of one field"),
         ("shop", ("--kind", "joined-calls"), "joined-calls reads several topics: expected --sample TOPIC="),
     ],
 )

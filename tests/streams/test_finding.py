@@ -50,6 +50,9 @@ def failing(settings):
 """
 
 
+LOOKED = "looked for in the working directory, in PYTHONPATH and among what is installed"
+
+
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("shop")
@@ -110,7 +113,7 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
             "no_such_module:X",
             (
                 "LAKEHOUSE_STREAMS names no_such_module:X, which failed: ModuleNotFoundError: No module "
-                "named 'no_such_module'"
+                f"named 'no_such_module' ({LOOKED})"
             ),
         ),
         (
@@ -159,7 +162,7 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
         load(under(""))
     assert str(refused.value) == (
         "unreadable 1.0 offers broken_shop:ORDERS, which failed: ModuleNotFoundError: No module named "
-        "'no_such_module'"
+        f"'no_such_module' ({LOOKED})"
     )
 
 

@@ -17,6 +17,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from lakehouse.records.event_times import AS_DIGITS
 from lakehouse.sandbox.samples import Sample
 from lakehouse.sandbox.samples.breaking import kind
 from lakehouse.sandbox.samples.mixing import NO_FAULTS, Shares, mix
@@ -105,6 +106,8 @@ def _time(contract: Contract, time_ms: int) -> Any:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC).astimezone(ZoneInfo(contract.event_time_zone))
         return moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
     unit_ns = _NS[contract.event_time_unit]
+    if contract.event_time_unit in AS_DIGITS and time_ms % 2:  # as Protobuf's JSON has it
+        return str(time_ms * 1_000_000 // unit_ns)
     return time_ms / 1000 if contract.event_time_unit == "s" else time_ms * 1_000_000 // unit_ns
 
 
