@@ -194,7 +194,8 @@ def _said(check: Check) -> list[str]:
     if not check.differences:
         return []
     shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])
-    return [f"  {check.subject}: {check.differences} differences", *shown]
+    differ = "1 row differs" if check.differences == 1 else f"{check.differences} rows differ"
+    return [f"  {check.subject}: {differ}", *shown]
 
 
 def _described(way: _Way) -> list[str]:
