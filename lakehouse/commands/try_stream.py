@@ -68,7 +68,7 @@ def try_(
     *,
     envelope: EnvelopeOption = False,
     now: Annotated[
-        str | None, typer.Option(metavar="TIME", help="What the clock shows (ISO 8601). Default: the time.")
+        str | None, typer.Option(metavar="TIME", help="What the clock shows (ISO 8601). Default: now.")
     ] = None,
     later: Annotated[
         str | None,
