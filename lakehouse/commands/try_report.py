@@ -20,6 +20,8 @@ from lakehouse.render import QueryResult, plain_rows
 from lakehouse.spark.collecting import collected
 from lakehouse.stream import GoldTable, MergedTable, Source
 
+_MOST_COLUMNS = 9
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -220,14 +222,25 @@ def _section(title: str, rows: Sequence[dict[str, Any]], limit: int) -> Iterator
     yield Text(f"{title} ({len(rows):,})", style="bold")
     if not rows:
         return
+    yield from _wide(rows[:limit]) if len(rows[0]) > _MOST_COLUMNS else [_table(rows[:limit])]
+    if len(rows) > limit:
+        yield Text(f"{len(rows) - limit:,} more; --limit {len(rows)} shows them", style="yellow")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table()
     for name in rows[0]:
         table.add_column(name, overflow="fold")
-    for row in rows[:limit]:
+    for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
-    yield table
-    if len(rows) > limit:
-        yield Text(f"{len(rows) - limit:,} more; --limit {len(rows)} shows them", style="yellow")
+    return table
+
+
+def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
+    """Yield rows of many columns, each as names and values: a terminal has no place for them side by side."""
+    for row in rows:
+        values = (f"{name}={value}" for name, value in row.items() if value is not None)
+        yield Text(f"  {'  '.join(values)}")
 
 
 def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
