@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from pyspark.sql import SparkSession
 
 from expectations.silver.common import accepted
@@ -20,6 +21,7 @@ LANDED = pipeline.utc("2026-01-01T12:00:00")
 SOURCE = Source("changes", "changes", CHANGES)
 
 
+@pytest.mark.soak
 def test_silver_of_a_feed_is_written_and_judged_again(spark: SparkSession, lake_settings: Settings) -> None:
     stream = Stream("changes", (SOURCE,))
     records = [Raw(text.encode()) for text in (*CLEAN, *REFUSED)]

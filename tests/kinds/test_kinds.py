@@ -133,6 +133,7 @@ def test_amounts_of_either_sign_are_added_up_and_come_back_into_range(case: Case
     )
 
 
+@pytest.mark.soak
 def test_neither_order_nor_cuts_show_in_sums_of_either_sign(assert_same_gold: SameGold) -> None:
     amounts: tuple[float | str, ...] = (MUCH, MUCH, f"-{MUCH}", 5, f"-{MUCH}", 7, "-0.01")
     records = [entry("d", amount, NOON_S + number) for number, amount in enumerate(amounts)]

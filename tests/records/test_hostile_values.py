@@ -136,7 +136,8 @@ IN_AN_OBJECT = replace(
 )
 
 
-@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("few", [True, False])
 def test_a_value_is_judged_in_an_object_as_it_is_in_the_record(spark: SparkSession, *, few: bool) -> None:
     names = (*(field.name for field in ANY_TYPE), "at")
     given = [f'{{"{name}":{text}}}' for name in names for text in VALUES]

@@ -300,6 +300,7 @@ def test_rows_that_come_in_slices_are_one_transaction(made: Gold, monkeypatch: p
     assert made.there() == {(f"service {number}", 0, 2, 3) for number in range(1, 5)}
 
 
+@pytest.mark.soak
 def test_a_server_that_is_away_catches_up_from_its_own_position(
     lake_of: Callable[[str], Gold], postgres_server: Server, database: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
     assert str(again.value) == str(first.value)
 
 
+@pytest.mark.soak
 def test_a_side_table_whose_retry_has_other_keys_is_found(assert_same_gold: SameGold) -> None:
     """The key is drawn, so the retry cannot find the row of the first attempt."""
 
