@@ -7,6 +7,7 @@ else makes a console, echoes or formats log records; ruff refuses it (`banned-ap
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import traceback
 from collections.abc import Iterable
@@ -20,16 +21,22 @@ from rich.text import Span, Text
 
 from lakehouse.printable import indented, printable, printable_json
 
+_WIDE = 2_000
+"""Columns of a pipe or a file: whoever reads it looks for whole ids and lines."""
+
 
 class Console(rich.console.Console):
     """Prints each string, and each `Text`, as one line with unprintable characters escaped.
 
     So do the cells of tables. Markup such as [red] is never read: colours are styles. Several lines are
-    several strings, or a Group.
+    several strings, or a Group. It is as wide as the terminal, or as COLUMNS says; in a pipe or a file
+    nothing is folded.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        if "width" not in options and "COLUMNS" not in os.environ and not self.is_terminal:
+            self.width = _WIDE
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as rich's text."""

@@ -43,6 +43,15 @@ def test_a_line_a_cell_a_heading_and_a_styled_text_show_their_escapes() -> None:
     assert out.getvalue().replace("\n", "").isprintable()
 
 
+def test_nothing_is_folded_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    out, table = io.StringIO(), Table()
+    table.add_row("x" * 300, "y" * 300)
+    Console(file=out).print(table, "a b " * 100)
+    assert [line.count("x") for line in out.getvalue().split("\n") if "x" in line] == [300]
+    assert "a b " * 99 in out.getvalue()
+
+
 def test_styles_stay_where_they_were() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system="standard", legacy_windows=False)

@@ -65,7 +65,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     make_home(home.parent)
     stop_services(settings)  # those of an earlier run would go on without their files
     shutil.rmtree(home, ignore_errors=True)
-    console.rule("lakehouse demo: four streams from Kafka to gold and out again")
+    console.print("lakehouse demo: four streams from Kafka to gold and out again", style="bold")
     console.print(f"everything lies under {home}")
     began = time.monotonic()
     with local_services(

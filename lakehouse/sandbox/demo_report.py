@@ -134,9 +134,9 @@ def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> N
     console.print(Text("dead letters by reason", "bold"), _sql(spark, _BY_REASON))
     for shown in _SHOWN.values():
         console.print(Text(shown.title, "bold"), _sql(spark, shown.rows))
-    console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left"))
+    console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left", expand=False))
     records = Group(*_kafka_lines(settings))
-    console.print(Panel(records, title="Kafka, one record of each topic", title_align="left"))
+    console.print(Panel(records, title="Kafka, one record of each topic", title_align="left", expand=False))
 
 
 def what_next(settings: Settings, console: Console) -> None:
