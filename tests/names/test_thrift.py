@@ -81,7 +81,7 @@ def test_a_tool_that_asks_for_the_columns_of_a_table_gets_them(port: int) -> Non
         columns = connection.client.FetchResults(wanted).results.columns
     names, remarks = columns[3].stringVal.values, columns[11].stringVal.values
     assert names == ["user_id", "window_start", "window_end", "total_amount", "count"]
-    assert remarks[4] == "Number of transactions, at least one."
+    assert remarks[4] == "Number of amounts, at least one."
 
 
 @pytest.mark.parametrize(
