@@ -175,11 +175,6 @@ OPERATIONS = (
     Operation("rebuild silver", rebuilding, Statuses("replayed", "open")),
 )
 by_name = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-some_by_name = pytest.mark.parametrize(
-    "operation",
-    [OPERATIONS[0], *(pytest.param(one, marks=pytest.mark.soak) for one in OPERATIONS[1:])],
-    ids=lambda operation: operation.name,
-)
 
 
 def at_rest(operation: Operation, lake: Lake, settings: Settings, landed: int) -> None:
@@ -209,7 +204,8 @@ def overtaken(stream: Busy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@some_by_name
+@pytest.mark.soak
+@by_name
 def test_an_append_between_what_is_read_and_the_commit_is_no_conflict(
     lake: Lake, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:

@@ -132,6 +132,7 @@ def lake(spark: SparkSession, make_settings: MakeSettings) -> WaitingLake:
     return WaitingLake(spark, make_settings(topic_partitions=1))
 
 
+@pytest.mark.soak
 def test_rows_wait_until_it_is_time_and_are_merged_though_nothing_comes(lake: WaitingLake) -> None:
     with lake.running(SHORT_S):
         lake.produce()
