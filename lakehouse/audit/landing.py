@@ -33,7 +33,8 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
     topic = records.name
     query = f"bronze.{source.table}"
     subject = Compared(stream.name, "landed", f"{topic} → {query}")
-    read = _read_up_to(lake, query, topic)
+    noted = tables.transactions(lake.spark, lake.path("bronze", source.table))
+    read = _read_up_to(noted, query, topic)
     beyond = [
         Difference(
             {"topic": topic, "partition": partition},
@@ -46,7 +47,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
         return [subject.found(0, len(beyond), beyond)]
     taken = retained.taken_of(lake, "bronze", source.table)
     gone = {one.partition: one.last + 1 for one in taken.gone if one.topic == topic}
-    begun = begun_in(tables.transactions(lake.spark, lake.path("bronze", source.table)), query, topic)
+    begun = begun_in(noted, query, topic)
     firsts = {n: max(first, gone.get(n, 0), begun.get(n, 0)) for n, (first, _) in ranges.items()}
     due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
     bronze = taken.filter_kept(lake.read("bronze", source.table))
@@ -76,9 +77,8 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
         both.unpersist()
 
 
-def _read_up_to(lake: Lake, query: str, topic: str) -> dict[int, int]:
+def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, int]:
     """Return, for every partition, the offset after the last one that has landed."""
-    noted = tables.transactions(lake.spark, lake.path(*query.split(".")))
     read = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
         if source.rpartition(":")[0] == topic:
