@@ -75,7 +75,10 @@ def test_what_fetches_the_jars_has_its_modules_before_the_rest_is_copied(tmp_pat
             *sources, target = line.split()[1:]
             (tmp_path / target).mkdir(parents=True, exist_ok=True)
             for source in (found for pattern in sources for found in ROOT.glob(pattern)):
-                shutil.copy(source, tmp_path / target)
+                if source.is_dir():  # of which a COPY takes the content
+                    shutil.copytree(source, tmp_path / target, dirs_exist_ok=True)
+                else:
+                    shutil.copy(source, tmp_path / target)
     # Without site, which would find in the checkout what is missing here.
     subprocess.run(
         [sys.executable, "-S", "-c", "import lakehouse.spark.installing"],

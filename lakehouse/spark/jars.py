@@ -61,7 +61,7 @@ def storage_jar() -> Path:
 
 def storage_sources() -> dict[str, str]:
     """Return the Scala sources of what a lake on S3 needs, by the names of their files."""
-    files = resources.files("lakehouse.spark").iterdir()
+    files = resources.files("lakehouse.spark").joinpath("scala/s3").iterdir()
     found = {file.name: file.read_text("utf-8") for file in files if file.name.endswith(".scala")}
     return dict(sorted(found.items()))
 
