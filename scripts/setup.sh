@@ -46,7 +46,8 @@ fi
 
 # What Spark's start loads, as one archive: for this Java and these jars.
 archive=$venv/share/lakehouse/classes.jsa
-made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/*.properties | sha256sum)
+made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/spark/scala/disk/* \
+  lakehouse/*.properties | sha256sum)
 if [ ! -f "$archive" ] || [ "$(cat "$archive.for" 2>/dev/null)" != "$made_for" ]; then
   echo "setup: archiving the classes of Spark's start (about a minute)"
   rm -f "$archive"

@@ -5,8 +5,8 @@ twice: by Ivy against the repository's checksums, and here against the SHA-256 o
 
     python -m lakehouse.spark.installing [spark] [kafka] [s3]
 
-brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. Those of S3
-include one that is compiled here of Scala source, by the compiler among pyspark's own jars.
+brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. Those of
+Spark and of S3 include one each that is compiled here of Scala source, by the compiler among pyspark's jars.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lakehouse.files import sync
 from lakehouse.printable import indented
 from lakehouse.spark import java, properties
 from lakehouse.spark.jars import (
+    COMPILED,
     CONFIGURATIONS,
     Configuration,
     checksums,
+    compiled_jar,
     jars_directory,
-    require_jars,
+    scala_sources,
     share_directory,
-    storage_jar,
-    storage_sources,
 )
 
 BY_DEFAULT: tuple[Configuration, ...] = ("spark", "kafka")
@@ -50,12 +50,13 @@ def install(
     """Fetch missing jars, write the properties, and return the directory of both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
-    fetched, if one differs from its checksum, or if what a lake on S3 needs cannot be compiled.
+    fetched, if one differs from its checksum, or if the Scala sources cannot be compiled.
     """
     try:
         _fetch(say, configurations)
-        if "s3" in configurations:
-            _compile(say)
+        for configuration in COMPILED:
+            if configuration in configurations:
+                _compile(say, configuration)
         share = share_directory()
         properties.write(share / "cluster.properties", properties.for_cluster())
         properties.write(share / "laptop.properties", properties.for_laptop_submit())
@@ -163,25 +164,29 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
     found.rmdir()
 
 
-def _compile(say: Callable[[str], object]) -> None:
-    """Compile what a lake on S3 needs, if that has not been done for this version of it."""
-    target = storage_jar()
+def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
+    """Compile a configuration's Scala sources, if that has not been done for this version of them."""
+    target, what = compiled_jar(configuration), f"lakehouse/spark/scala/{COMPILED[configuration]}"
     if target.is_file():
         return
-    say("compiling what a lake on S3 needs (some seconds)")
+    say(f"compiling {what} (some seconds)")
     pysparks = Path(pyspark.__file__).parent / "jars"
-    needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *target.parent.glob("*.jar")]
-    with tempfile.TemporaryDirectory(prefix="s3-", dir=share_directory()) as directory:
+    needed = [
+        *pysparks.glob("*.jar"),
+        *(jars_directory() / "spark").glob("*.jar"),
+        *target.parent.glob("*.jar"),
+    ]
+    with tempfile.TemporaryDirectory(prefix="scala-", dir=share_directory()) as directory:
         made, sources = Path(directory, target.name), list[str]()
-        for name, text in storage_sources().items():
+        for name, text in scala_sources(configuration).items():
             Path(directory, name).write_text(text, encoding="utf-8")
             sources.append(f"{directory}/{name}")
         compiler = (java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn")
         done = _run(*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *sources)
         if done.returncode or not made.is_file():
             told = "\n".join((done.stdout + done.stderr).split("\n")[:_FEW_LINES])
-            raise ServiceError(f"what a lake on S3 needs could not be compiled:\n{told}")
-        for former in target.parent.glob("lakehouse-storage-*.jar"):
+            raise ServiceError(f"{what} could not be compiled:\n{told}")
+        for former in target.parent.glob("lakehouse-*.jar"):
             former.unlink()
         sync(made)
         made.rename(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,7 @@ from lakehouse.errors import ServiceError
 
 Configuration = Literal["spark", "kafka", "s3"]
 CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
+COMPILED: Mapping[Configuration, str] = {"spark": "disk", "s3": "s3"}
 
 
 def share_directory() -> Path:
@@ -31,7 +32,7 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted; of s3, the one that is compiled here is the last.
+    """Return every jar of a configuration, sorted; the one that is compiled here is the last.
 
     Raises ServiceError if one is missing. `lakehouse setup` compares the contents once; only names are
     checked here, because this runs at every start.
@@ -53,22 +54,24 @@ def installed_jars(configuration: Configuration) -> list[Path]:
     return expected if all(path.is_file() for path in expected) else []
 
 
-def storage_jar() -> Path:
-    """Return the path of the jar that `lakehouse setup --s3` compiles of this version's Scala sources."""
-    digest = hashlib.sha256("".join(storage_sources().values()).encode()).hexdigest()
-    return jars_directory() / "s3" / f"lakehouse-storage-{digest[:8]}.jar"
+def compiled_jar(configuration: Configuration) -> Path:
+    """Return the path of the jar that `lakehouse setup` compiles of this version's Scala sources.
+
+    Those of a configuration in `COMPILED` lie in a folder of `lakehouse/spark/scala`.
+    """
+    digest = hashlib.sha256("".join(scala_sources(configuration).values()).encode()).hexdigest()
+    return jars_directory() / configuration / f"lakehouse-{COMPILED[configuration]}-{digest[:8]}.jar"
 
 
-def storage_sources() -> dict[str, str]:
-    """Return the Scala sources of what a lake on S3 needs, by the names of their files."""
-    files = resources.files("lakehouse.spark").joinpath("scala/s3").iterdir()
-    found = {file.name: file.read_text("utf-8") for file in files if file.name.endswith(".scala")}
-    return dict(sorted(found.items()))
+def scala_sources(configuration: Configuration) -> dict[str, str]:
+    """Return the Scala sources of a configuration in `COMPILED`, by the names of their files."""
+    files = resources.files("lakehouse.spark").joinpath("scala", COMPILED[configuration]).iterdir()
+    return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 
 
 def _expected(configuration: Configuration) -> list[Path]:
     listed = [jars_directory() / name for name in checksums([configuration])]
-    return [*listed, storage_jar()] if configuration == "s3" else listed
+    return [*listed, compiled_jar(configuration)] if configuration in COMPILED else listed
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:

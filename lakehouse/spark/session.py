@@ -241,6 +241,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         added.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}")
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
+        # Executors elsewhere get the jars by way of the disk, so no class of theirs may be needed to read it.
+        options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
     return options | {
         "spark.master": settings.spark_master,
