@@ -76,10 +76,11 @@ def choose_one(name: str, settings: Settings) -> Stream:
 def read_settings() -> Settings:
     """Return the settings, as `load_settings` does, and let readers without a JVM find a lake on S3.
 
-    Also refuses topics that no stream has, and days to keep rows for that their tables cannot have.
+    Also refuses topics that no stream has, and days to keep rows for that their tables cannot have. What is
+    said of this package's streams may stay there while LAKEHOUSE_STREAMS leaves them out.
     """
     settings = load_settings()
-    streams = load(settings)
+    streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
     for setting, given in (("topics", settings.topics), ("start", settings.start)):
         if unknown := sorted(given.keys() - known):
