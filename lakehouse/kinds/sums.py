@@ -26,7 +26,7 @@ from lakehouse.kinds.records import (
     source_of,
     topic_of,
 )
-from lakehouse.messages.layout import Exact, Key, Message, Millis, Plain, joined_key, key
+from lakehouse.messages.layout import Exact, Message, Millis, Plain, joined_key, key
 from lakehouse.stream import (
     EventTimeProgress,
     Export,
@@ -80,6 +80,7 @@ def windowed_sums(
     source = source_of(name, records, (*keys, amount), rules=rules)
     table = gold or f"{source.table}_{label_of(length_s)}"
     names = {message_name_of(one): one.column for one in keys}
+    start = Millis("window_start")
     member = joined_key(*names.values()) if len(names) > 1 else key(Plain(keys[0].column))
     kept = GoldTable(
         name=table,
@@ -99,15 +100,15 @@ def windowed_sums(
             key=member,
             identity=("windowStart",),
             value=sums.message(names),
-            redis=_view(member, group),
+            redis=RedisView(
+                row_key=joined_key(*names.values(), start),
+                group=key(group),
+                member=member,
+                order=start,
+            ),
         ),
     )
     return Stream(name, (source,), (kept,))
-
-
-def _view(member: Key, group: str) -> RedisView:
-    start = Millis("window_start")
-    return RedisView(row_key=member + key(":", start), group=key(group), member=member, order=start)
 
 
 def _positive(amount: Field) -> Rule:

@@ -131,3 +131,32 @@ def exactly(message: str) -> Any:
     """A message, its decimals to the last digit; a double has an exponent in one way to write it."""
     pairs: dict[str, Any] = json.loads(message, parse_float=lambda text: Decimal(text).normalize())
     return pairs
+
+
+AT_MS = 1_772_366_400_000
+SEPARATED = {
+    "service_id": "a:b",
+    "metric_name": "%3A-",
+    "environment": "{e}:",
+    "user1": "a-b",
+    "user2": "c:%2D",
+    "product": "p:%3A",
+    "user_id": "u:%3A",
+    "window_start": AT_MS * 1000,
+    "ts": AT_MS * 1000,
+    "partition": 2,
+    "offset": 7,
+}
+ROW_KEYS = {
+    "metrics_1m": f"a%3Ab:%253A-:{AT_MS}",
+    "metrics_summary_10m": f"environment={{e}}%3A:metric=%253A-:{AT_MS}",
+    "call_records": f"a%2Db-c:%252D:{AT_MS}",
+    "product_sales": "p:%3A",
+    "sales_notifications": "p%3A%253A:2:7",
+    "user_transactions_5m": f"u%3A%253A:{AT_MS}",
+}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_names_of_a_key_of_several_are_escaped(table: MergedTable) -> None:
+    assert table.export.redis.row_key.of(SEPARATED) == ROW_KEYS[table.name]
