@@ -371,7 +371,6 @@ class Life(AbstractContextManager["Life"]):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lakehouse.audit._PAUSE_S", 0.0)  # nothing is on its way here
             patch.setattr("lakehouse.audit.report.EXAMPLES", _FAR_MORE)
-            patch.setattr("lakehouse.audit.redis.EXAMPLES", _FAR_MORE)
             return audit(self._lake, self._streams, self._settings, utc_now())
 
     def _rebuild(self, *, silver: bool, allow_late: bool = False) -> None:
