@@ -5,8 +5,8 @@ twice: by Ivy against the repository's checksums, and here against the SHA-256 o
 
     python -m lakehouse.spark.installing [spark] [kafka] [s3]
 
-brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. Those of
-Spark and of S3 include one each that is compiled here of Scala source, by the compiler among pyspark's jars.
+brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. One jar for
+lakes on a disk, and one of those for S3, are compiled here of Scala, by the compiler among pyspark's jars.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import pyspark
 
@@ -35,8 +36,9 @@ from lakehouse.spark.jars import (
     checksums,
     compiled_jar,
     jars_directory,
-    scala_sources,
+    require_jars,
     share_directory,
+    sources,
 )
 
 BY_DEFAULT: tuple[Configuration, ...] = ("spark", "kafka")
@@ -55,7 +57,7 @@ def install(
     try:
         _fetch(say, configurations)
         for configuration in COMPILED:
-            if configuration in configurations:
+            if configuration in (*configurations, "disk"):
                 _compile(say, configuration)
         share = share_directory()
         properties.write(share / "cluster.properties", properties.for_cluster())
@@ -165,27 +167,29 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Compile a configuration's Scala sources, if that has not been done for this version of them."""
-    target, what = compiled_jar(configuration), f"lakehouse/spark/scala/{COMPILED[configuration]}"
+    """Make a configuration's jar of its sources, if that has not been done for this version of them."""
+    target, what = compiled_jar(configuration), f"lakehouse/spark/scala/{configuration}"
     if target.is_file():
         return
     say(f"compiling {what} (some seconds)")
+    target.parent.mkdir(parents=True, exist_ok=True)
     pysparks = Path(pyspark.__file__).parent / "jars"
-    needed = [
-        *pysparks.glob("*.jar"),
-        *(jars_directory() / "spark").glob("*.jar"),
-        *target.parent.glob("*.jar"),
-    ]
+    needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *target.parent.glob("*.jar")]
     with tempfile.TemporaryDirectory(prefix="scala-", dir=share_directory()) as directory:
-        made, sources = Path(directory, target.name), list[str]()
-        for name, text in scala_sources(configuration).items():
+        made, code = Path(directory, target.name), list[str]()
+        for name, text in sources(configuration).items():
             Path(directory, name).write_text(text, encoding="utf-8")
-            sources.append(f"{directory}/{name}")
+            if name.endswith(".scala"):
+                code.append(f"{directory}/{name}")
         compiler = (java.find(), "-cp", f"{pysparks}/*", "scala.tools.nsc.Main", "-nowarn")
-        done = _run(*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *sources)
+        done = _run(*compiler, "-d", str(made), "-classpath", os.pathsep.join(map(str, needed)), *code)
         if done.returncode or not made.is_file():
             told = "\n".join((done.stdout + done.stderr).split("\n")[:_FEW_LINES])
             raise ServiceError(f"{what} could not be compiled:\n{told}")
+        with ZipFile(made, "a") as jar:
+            for name, text in sources(configuration).items():
+                if not name.endswith(".scala"):
+                    jar.writestr(name, text)
         for former in target.parent.glob("lakehouse-*.jar"):
             former.unlink()
         sync(made)

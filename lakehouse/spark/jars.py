@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from lakehouse.errors import ServiceError
 
-Configuration = Literal["spark", "kafka", "s3"]
+Configuration = Literal["spark", "kafka", "s3", "disk"]
 CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
-COMPILED: Mapping[Configuration, str] = {"spark": "disk", "s3": "s3"}
+"""Those of ivy.xml."""
+COMPILED: tuple[Configuration, ...] = ("disk", "s3")
+"""Those with a jar that is made here, of the sources in lakehouse/spark/scala."""
 
 
 def share_directory() -> Path:
@@ -22,7 +24,7 @@ def share_directory() -> Path:
 
 
 def jars_directory() -> Path:
-    """Return the jars' directory: it has one directory per configuration of ivy.xml, filled or not."""
+    """Return the jars' directory: it has one directory per configuration, filled or not."""
     return share_directory() / "jars"
 
 
@@ -55,17 +57,14 @@ def installed_jars(configuration: Configuration) -> list[Path]:
 
 
 def compiled_jar(configuration: Configuration) -> Path:
-    """Return the path of the jar that `lakehouse setup` compiles of this version's Scala sources.
-
-    Those of a configuration in `COMPILED` lie in a folder of `lakehouse/spark/scala`.
-    """
-    digest = hashlib.sha256("".join(scala_sources(configuration).values()).encode()).hexdigest()
-    return jars_directory() / configuration / f"lakehouse-{COMPILED[configuration]}-{digest[:8]}.jar"
+    """Return the path of the jar that `lakehouse setup` makes of the sources of one of COMPILED."""
+    digest = hashlib.sha256("".join(sources(configuration).values()).encode()).hexdigest()
+    return jars_directory() / configuration / f"lakehouse-{configuration}-{digest[:8]}.jar"
 
 
-def scala_sources(configuration: Configuration) -> dict[str, str]:
-    """Return the Scala sources of a configuration in `COMPILED`, by the names of their files."""
-    files = resources.files("lakehouse.spark").joinpath("scala", COMPILED[configuration]).iterdir()
+def sources(configuration: Configuration) -> dict[str, str]:
+    """Return what one of COMPILED is made of by the names of files: Scala, and what else the jar has."""
+    files = resources.files("lakehouse.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 
 

@@ -35,10 +35,11 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     Raises ServiceError if the jars are missing.
     """
     require_jars("spark")
+    require_jars("disk")
     options = read(CLUSTER) | read(LAPTOP)
-    # From the driver's start, as the archive has them; as a wildcard, because it depends on their order. What
+    # From the driver's start, as the archive has them; as wildcards, because it depends on their order. What
     # spark.jars lists, a driver would send to itself, encrypted.
-    options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
+    options["spark.driver.extraClassPath"] = f"{jars_directory()}/spark/*:{jars_directory()}/disk/*"
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
         options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'

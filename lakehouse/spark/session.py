@@ -25,7 +25,7 @@ from lakehouse.files import make_private
 from lakehouse.paths import is_on_s3, local_path
 from lakehouse.settings import Settings
 from lakehouse.spark import internals, java
-from lakehouse.spark.jars import class_archive, require_jars
+from lakehouse.spark.jars import class_archive, jars_directory, require_jars
 from lakehouse.spark.properties import for_cluster, for_laptop
 
 _JVM_TIMEOUT_S = 120.0
@@ -243,6 +243,7 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     if not _is_local(settings):
         # Executors elsewhere get the jars by way of the disk, so no class of theirs may be needed to read it.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
+        options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
         options["spark.jars"] = for_cluster()["spark.jars"]
     return options | {
         "spark.master": settings.spark_master,
