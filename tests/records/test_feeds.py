@@ -404,6 +404,60 @@ def test_a_time_is_read_in_the_contracts_unit(spark: SparkSession, unit: TimeUni
     assert dict(zip(texts, found, strict=True)) == texts
 
 
+NOON, NOON_MS = '"2026-01-01T12:00:00Z"', 1_767_268_800_000
+HALF_TEXT = rf'"\"at\":{NOON[:-1]}"'
+RECORDS = (
+    f'{{"at":{NOON}}}',
+    f'{{"at": {NOON} }}',
+    f'{{"at" :{NOON}}}',
+    f'{{"at":{NOON_MS},"at":{NOON}}}',
+    f'{{"at":{NOON},"at":{NOON_MS}}}',
+    f'{{"at":{NOON},"at":null}}',
+    f'{{"at":{NOON},"at":"{NOON_MS}"}}',
+    f'{{"at":"{NOON_MS}"}}',
+    f'{{"at":"{NOON_MS}000"}}',
+    f'{{"at":{NOON_MS}000,"x":{HALF_TEXT}}}',
+    rf'{{"\u0061t":{NOON}}}',
+    f'{{"x":{HALF_TEXT},"at":{NOON_MS}}}',
+    f'{{"x":{HALF_TEXT},"at":{NOON}}}',
+    f'{{"at":{NOON_MS},"x":{HALF_TEXT}}}',
+    f'{{"at":{NOON},"x":{HALF_TEXT}}}',
+    f'{{"x":{HALF_TEXT}}}',
+    f'{{"at":[{NOON}]}}',
+    f'{{"at":{{"at":{NOON}}}}}',
+    f'{{"at":{NOON},}}',
+    f'{{"at":{NOON}}},"at":{NOON_MS}',
+    f'{{"at":{NOON},"x":1}}',
+    f'{{"at":{NOON},"x":"a"}} {{}}',
+    '{"at":"2026-01-01T12:00:00Z "}',
+    '{"at":"2026-01-01T12:00:00"}',
+    '{"at":"2026-01-01"}',
+    '{"at":"1999-12-31T23:59:59Z"}',
+    '{"at":"1999-12-31T23:59:59-00:01"}',
+    '{"at":"2026"}',
+    r'{"at":"\u0032026-01-01T12:00:00Z"}',
+)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_a_cheap_parse_proves_no_other_time_than_the_variants_say(
+    spark: SparkSession, unit: TimeUnit, zone: str | None
+) -> None:
+    x = Field("x", "x", FieldType.STRING, required=False)
+    cheap = Contract((x,), event_time="at", event_time_unit=unit, event_time_zone=zone)
+    thorough = replace(cheap, fields=(x, replace(x, column="y")))
+    assert (fields.are_provable(cheap), fields.are_provable(thorough)) == (True, False)
+
+    by_one_parse, by_variants = (
+        judged(spark, contract, [(None, text.encode()) for text in RECORDS]) for contract in (cheap, thorough)
+    )
+
+    for text, one, other in zip(RECORDS, by_one_parse, by_variants, strict=True):
+        assert one.reasons == [each for each in other.reasons if each.column != "y"], text
+        assert (one.event_time, one.x) == (other.event_time, other.x), text
+
+
 def test_a_nanosecond_before_the_epoch_is_in_the_microsecond_before(spark: SparkSession) -> None:
     contract = Contract((), event_time_unit="ns")
     first = datetime(1900, 1, 1, tzinfo=UTC)
