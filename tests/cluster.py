@@ -12,6 +12,7 @@ does not depend on either. All of them die with this process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -101,7 +102,8 @@ class Cluster:
         process = psutil.Process(worker.pid)
         executors = process.children(recursive=True)
         for one in (process, *executors):
-            one.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a script that has just ended
+                one.kill()
         self._workers[number] = None
         self._await("the loss of a worker", lambda: self._alive() == self._running())
         return len(executors)
