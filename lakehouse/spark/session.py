@@ -243,8 +243,9 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     if not _is_local(settings):
         # Executors elsewhere get the jars by way of the disk, so no class of theirs may be needed to read it.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
-        options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
         options["spark.jars"] = for_cluster()["spark.jars"]
+        if settings.spark_master == "yarn":  # whose properties the jar for the disk hides
+            options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     return options | {
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,

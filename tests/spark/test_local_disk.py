@@ -17,6 +17,7 @@ from lakehouse import tables
 from lakehouse.tables import Lake, TableSpec
 from tests.processes import running
 from tests.s3.test_log_store import driver
+from tests.spark.test_storage import hadoop_writes
 
 LONG_S = 3600.0
 
@@ -78,9 +79,7 @@ def test_a_rename_that_may_replace_a_file_does_and_a_checksum_goes_with_its_file
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for name in ("new", "old"):
-        stream = context(spark).create(path_of(spark, tmp_path / name), _creating(spark), _options(spark))
-        stream.write(bytearray(name, "utf-8"))
-        stream.close()
+        hadoop_writes(spark, str(tmp_path / name), name)
     checksum = (tmp_path / ".new.crc").read_bytes()
 
     assert rename(spark, tmp_path / "new", tmp_path / "old") == "FileAlreadyExistsException"
@@ -131,15 +130,3 @@ def test_two_drivers_lose_no_commit(tmp_path: Path) -> None:
     assert sorted(versions) == list(range(1, 1 + 2 * many))
     log = (tmp_path / "lake/silver/numbers/_delta_log").iterdir()
     assert sum(re.fullmatch(r"\d{20}\.json", file.name) is not None for file in log) == 1 + 2 * many
-
-
-def _creating(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    flag = jvm.org.apache.hadoop.fs.CreateFlag
-    return jvm.java.util.EnumSet.of(flag.CREATE)
-
-
-def _options(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.new_array(jvm.org.apache.hadoop.fs.Options.CreateOpts, 0)
