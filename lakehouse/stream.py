@@ -52,6 +52,12 @@ class Source:
     A record is late if its event time is further than `allowed_lateness_s` behind the greatest one accepted.
     It is invalid if its event time is further than `future_tolerance_s` ahead of its landing, or before
     `earliest_event_time`, which is in UTC and not before 1900.
+
+    unique_by    a field, or `header:NAME`, with a record's id: of several records with one id and event time
+                 silver keeps the first that landed; null: records have no id
+    sequence_by  a field, or `header:NAME`, with a whole number: of all records with one id silver keeps the
+                 one with the greatest, and a Kafka record without a value deletes the id that is its key;
+                 null: a record does not replace another
     """
 
     topic: str
@@ -61,6 +67,44 @@ class Source:
     allowed_lateness_s: int = 7 * 24 * 3600
     future_tolerance_s: int = 300
     earliest_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    unique_by: str | None = None
+    sequence_by: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse, with ValueError, a sequence without an id, and names of fields that there are not."""
+        if self.sequence_by is not None and self.unique_by is None:
+            raise ValueError(f"source {self.table}: sequence_by orders the records of one id; say unique_by")
+        _ = self.id_column, self.sequence_column
+
+    @property
+    def id_column(self) -> str | None:
+        """The column of silver with a record's id; null if records have none."""
+        return self._column_of(self.unique_by, ID)
+
+    @property
+    def sequence_column(self) -> str | None:
+        """The column of silver with what orders the records of an id; null if nothing does."""
+        return self._column_of(self.sequence_by, SEQUENCE)
+
+    def _column_of(self, name: str | None, of_header: str) -> str | None:
+        if name is None or header_of(name):
+            return name and of_header
+        columns = {one.name: one.column for one in self.contract.fields}
+        if name in columns:
+            return columns[name]
+        names = ", ".join(columns)
+        raise ValueError(f"source {self.table}: there is no field {name}; there is {names}")
+
+
+ID, SEQUENCE = "unique_id", "sequence"
+"""Columns of silver with a record's id and sequence where they come from headers."""
+
+_HEADER = "header:"
+
+
+def header_of(name: str | None) -> str | None:
+    """Return the header that `unique_by` or `sequence_by` names; null if it is a field."""
+    return name.removeprefix(_HEADER) if name and name.startswith(_HEADER) else None
 
 
 @dataclass(frozen=True)
@@ -311,6 +355,16 @@ class Stream:
     sources: tuple[Source, ...]
     gold: tuple[GoldTable, ...] = field(default=())
     suites: str = OWN_SUITES
+
+    def __post_init__(self) -> None:
+        """Refuse, with ValueError, corrections of records that a table joins by their distance in time."""
+        corrected = {source.table for source in self.sources if source.sequence_by is not None}
+        joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
+        if joined:
+            raise ValueError(
+                f"stream {self.name}: gold.{joined[0]} joins records that are near each other in time, and "
+                "cannot follow corrections: leave out sequence_by"
+            )
 
     @property
     def tables(self) -> tuple[MergedTable, ...]:

@@ -62,6 +62,9 @@ class LetterStatus(StrEnum):
     OPEN = "open"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
+    DUPLICATE = "duplicate"
+    SUPERSEDED = "superseded"
+    DELETION = "deletion"
     ALL = "all"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lakehouse.stream import Contract, Field, FieldType, Rule, Source, TimeUnit
+from lakehouse.stream import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
@@ -21,7 +21,8 @@ class Records:
 
     `also` are further fields, kept in silver. `event_time` is the field with the event time, and the two
     after it are as in a Contract. `rules` are what a clean record must not break. `table` is the name of its
-    bronze and silver tables; null: the stream's.
+    bronze and silver tables; null: the stream's. `unique_by` and `sequence_by` are as in a Source; fields
+    that they name are added to the others.
     """
 
     topic: str
@@ -31,6 +32,8 @@ class Records:
     also: tuple[Field, ...] = ()
     rules: Callable[[], tuple[Rule, ...]] = tuple
     table: str | None = None
+    unique_by: str | None = None
+    sequence_by: str | None = None
 
 
 def source_of(
@@ -46,7 +49,29 @@ def source_of(
     time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
     contract = Contract((*fields, *given.also), *time)
     table = given.table or column_of(stream)
-    return Source(given.topic, table, contract, lambda: (*rules(), *given.rules()))
+    source = Source(given.topic, table, contract, lambda: (*rules(), *given.rules()))
+    return identified(source, given.unique_by, given.sequence_by)
+
+
+def identified(source: Source, unique_by: str | None, sequence_by: str | None) -> Source:
+    """Return the source with an id for its records, and a sequence; fields that it lacks are added.
+
+    An id is then a string, which may be written as a whole number, and a sequence is a whole number.
+    Raises ValueError for a field that a record may lack, or whose type is another one.
+    """
+    known = {field.name: field for field in source.contract.fields}
+    more = []
+    for name, type_ in ((unique_by, FieldType.STRING), (sequence_by, FieldType.LONG)):
+        if name is None or header_of(name):
+            continue
+        field = known.get(name)
+        if field is None:
+            is_text = type_ is FieldType.STRING
+            more.append(Field(name, column_of(name), type_, accepts_numbers=is_text))
+        elif field.type not in {type_, FieldType.LONG} or not field.required:
+            raise ValueError(f"field {name}: as an id or a sequence it must be required, and a {type_.value}")
+    contract = replace(source.contract, fields=(*source.contract.fields, *more))
+    return replace(source, contract=contract, unique_by=unique_by, sequence_by=sequence_by)
 
 
 def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:

@@ -124,11 +124,12 @@ class _LettersExport(Step):
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
     """Keep the changes of a stream's letters that are told, in the order in which they were made.
 
-    A letter is told when it is new, and when it is no longer open.
+    A letter is told when it is new and open, and when it is no longer open.
     """
     kind = F.col("_change_type")
     is_over = (kind == "update_postimage") & (F.col("status") != OPEN)
-    told = feed.where((F.col("stream") == stream) & ((kind == "insert") | is_over))
+    is_new = (kind == "insert") & (F.col("status") == OPEN)
+    told = feed.where((F.col("stream") == stream) & (is_new | is_over))
     return told.orderBy("_commit_version", "first_seen", "topic", "partition", "offset").select(*_FIELDS)
 
 

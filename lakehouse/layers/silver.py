@@ -5,7 +5,8 @@ optional field that the record leaves out is null. A rerun writes nothing twice 
 
 The dead letters of a micro-batch are written before its clean rows, and say as well up to where it reads. The
 watermark comes from the clean rows, so a retry after a crash between the two writes takes the same records
-under the watermark of the first attempt, and every record gets the same verdict again. If the rules or the
+under the watermark of the first attempt, and every record gets the same verdict again. Of a source whose
+records have ids, they are compared with others then (`lakehouse.records.identity`). If the rules or the
 watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
 get one. So no record can end up in both tables or in neither.
 """
@@ -24,22 +25,24 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.layers import bronze
+from lakehouse.layers import bronze, identities
+from lakehouse.layers.identities import Identities, Settled, letters_of
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
 from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
+from lakehouse.records.identity import DELETION
 from lakehouse.records.offsets import ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
-    clean_schema,
     filter_clean,
     filter_dead,
     judge,
+    silver_schema,
     watermark_of,
 )
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, Lake, TableSpec, from_micros
+from lakehouse.tables import Commit, HighWaterMark, Lake, TableSpec, from_micros
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
@@ -51,8 +54,9 @@ def spec(source: Source) -> TableSpec:
     return TableSpec(
         "silver",
         source.table,
-        clean_schema(source.contract),
+        silver_schema(source),
         stats=("event_time", "partition", "offset"),
+        change_feed=source.sequence_by is not None,
         pinned_settings={"allowed_lateness_s": str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )
@@ -90,9 +94,19 @@ def query_name(source: Source) -> str:
     return f"silver.{source.table}"
 
 
-def filter_without_letter(rows: DataFrame, dead_path: str) -> DataFrame:
-    """Keep the bronze rows whose records have no dead letter, whatever its status would be."""
+def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
+    """Return what letters of a source say about who has refused the record, and when (UTC)."""
+    return LetterOrigin(stream.name, STAGE, query_name(source), batch, version("lakehouse"), now)
+
+
+def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> DataFrame:
+    """Keep the bronze rows whose records have no dead letter, whatever its status would be.
+
+    Those that delete an id are kept: what they delete may still stand.
+    """
     letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
+    if source.sequence_by is not None:
+        letters = letters.where(F.col("status") != DELETION)
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
@@ -104,6 +118,22 @@ def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
         )
         for source in stream.sources
     ]
+
+
+@dataclass
+class _Attempt:
+    """A micro-batch that is written, and whether an attempt that met a conflict has written its letters."""
+
+    batch: Batch
+    has_letters: bool = False
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What is passed on, and the rows behind it, which are persisted."""
+
+    passed: Passed
+    rows: DataFrame
 
 
 class _Cleaning(TableStep):
@@ -126,38 +156,89 @@ class _Cleaning(TableStep):
         self._source = source
         self._paths = paths
         self._reached = HighWaterMark(paths.clean, "event_time")
+        self._identities = (
+            None if source.unique_by is None else Identities(source, paths.clean, paths.dead, name)
+        )
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
-        rows_in, paths, table = batch.rows, self._paths, self._source.table
+        rows_in, paths, source = batch.rows, self._paths, self._source
         spark = rows_in.sparkSession
-        watermark = watermark_of(self._reached.value(spark), self._source.allowed_lateness_s)
+        watermark = watermark_of(self._reached.value(spark), source.allowed_lateness_s)
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
-        undecided = filter_without_letter(rows_in, paths.dead) if batch.is_resumed else rows_in
+        undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
-        judged = judge(undecided, self._source, watermark).persist()
+        judged = judge(undecided, source, watermark).persist()
         try:
-            rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
-            if refused:
-                self._bury(filter_dead(judged), batch, now)
-            clean = filter_clean(judged)
-            if rows > refused:
-                done = tables.append(clean, paths.clean, batch.moves)
-                self._reached.advance(from_micros(reached))
+            if self._identities is None:
+                yield self._append(judged, batch, now)
             else:
-                done = tables.note(spark, paths.clean, batch.moves)
-            result = BatchResult(rows, {table: rows - refused, "dead_letters": refused})
-            yield Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
+                with self._settling(judged, batch, now) as passed:
+                    yield passed
         finally:
             judged.unpersist()
 
-    def _bury(self, dead: DataFrame, batch: Batch, now: datetime) -> None:
-        name = query_name(self._source)
-        origin = LetterOrigin(self._stream.name, STAGE, name, batch.number, version("lakehouse"), now)
+    def _append(self, judged: DataFrame, batch: Batch, now: datetime) -> Passed:
+        """Write the refused records, then the clean rows."""
+        paths, table = self._paths, self._source.table
+        rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
+        if refused:
+            self._bury(filter_dead(judged), batch, now)
+        clean = filter_clean(judged)
+        if rows > refused:
+            done = tables.append(clean, paths.clean, batch.moves)
+            self._reached.advance(from_micros(reached))
+        else:
+            done = tables.note(judged.sparkSession, paths.clean, batch.moves)
+        result = BatchResult(rows, {table: rows - refused, "dead_letters": refused})
+        return Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
+
+    @contextmanager
+    def _settling(self, judged: DataFrame, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Do so with records that have ids: rows that they replace or delete leave silver in that commit."""
+        attempt = _Attempt(batch)
+        settled = tables.retry_on_conflict(lambda: self._settle(judged, attempt, now))
+        try:
+            yield settled.passed
+        finally:
+            settled.rows.unpersist()
+
+    def _settle(self, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
+        if self._identities is None:
+            raise TypeError(f"{self.name}: its records have no ids")
+        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        commit.expect(attempt.batch.moves)
+        settled = self._identities.settle(judged, commit)
+        try:
+            return self._write(settled, commit, attempt, now)
+        except Exception:
+            settled.rows.unpersist()
+            raise
+
+    def _write(self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime) -> _Done:
+        rows, refused, reached = settled.rows.agg(*_facts()).first() or (0, 0, 0)
+        removed = 0 if settled.removed is None else settled.removed.count()
+        if refused or removed:
+            dead = filter_dead(settled.rows)
+            if settled.removed is not None:
+                dead = dead.unionByName(letters_of(settled.removed, self._paths.bronze))
+            self._bury(dead, attempt.batch, now, again=attempt.has_letters)
+            attempt.has_letters = True
+        version = cast("int", identities.put(settled, commit, attempt.batch.moves))
+        if self._identities is not None:
+            self._identities.note(settled, version)
+        if rows > refused:
+            self._reached.advance(from_micros(reached))
+        result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused + removed})
+        clean = InMemory(filter_clean(settled.rows), rows - refused, version)
+        return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
+
+    def _bury(self, dead: DataFrame, batch: Batch, now: datetime, *, again: bool = False) -> None:
+        origin = origin_of(self._stream, self._source, now, batch.number)
         letters = to_dead_letters(dead, origin)
-        if batch.is_resumed:  # the table has the first attempt's letters, and its position
+        if again or batch.is_resumed:  # the table has the first attempt's letters, and its position
             tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
         else:
             tables.append(letters, self._paths.dead, *[moves for moves in batch.beside if moves is not None])

@@ -3,7 +3,8 @@
 Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
 key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed) or given up (discarded).
-`batch` is null if no micro-batch refused the record.
+One that repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or
+deletion (`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse.errors import QueryError
+from lakehouse.records.identity import CLOSED
 from lakehouse.records.validation import HEADERS, REASONS
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
@@ -35,17 +37,25 @@ SCHEMA = described(
     ("value", "binary", "The record's value, as it came."),
     ("headers", HEADERS, "The record's headers, as they came."),
     ("reasons", REASONS, "Every rule that the record broke, with the column and a message."),
-    ("status", "string", "open, replayed (accepted into silver since) or discarded."),
+    (
+        "status",
+        "string",
+        "open, replayed (accepted into silver since), discarded, duplicate, superseded or deletion.",
+    ),
     ("attempts", "integer", "How many times the record was judged."),
     ("first_seen", "timestamp", "When the record was refused first, UTC."),
     ("last_attempt", "timestamp", "When the record was judged last, UTC."),
     ("job", "string", "What refused it."),
     ("batch", "long", "The micro-batch that refused it; null for none."),
     ("code_version", "string", "The version of lakehouse that refused it."),
+    ("unique_id", "string", "The record's id, where its source has unique_by; null if it is unknown."),
+    ("sequence", "long", "Its sequence; of a deletion, the greatest that its id had had by then."),
 )
 
 OPEN, REPLAYED, DISCARDED = "open", "replayed", "discarded"
-STATUSES = (OPEN, REPLAYED, DISCARDED)
+STATUSES = (OPEN, REPLAYED, DISCARDED, *CLOSED)
+
+_IDS = ("unique_id", "sequence")
 
 DEAD_LETTERS = TableSpec(
     "silver",
@@ -155,13 +165,23 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
-    """Return refused records as rows of the dead-letter table, open, after one attempt."""
+    """Return refused records as rows of the dead-letter table, after one attempt; null where it is unknown.
+
+    They are open, or closed from the beginning (`lakehouse.records.identity`). The frame may lack ids.
+    """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
         "_batch": by_reference(F.lit(origin.batch).cast("long"), F.col("topic")),
     }
+    lacking = {name: F.lit(None).cast(SCHEMA[name].dataType) for name in _IDS if name not in dead.columns}
     letter = _letter(origin.stream, origin.stage, origin.job, origin.code_version)
-    return letter.of(dead.withColumns(found_at))
+    return letter.of(dead.withColumns(found_at | lacking))
+
+
+def status_by(reasons: Column) -> Column:
+    """Return the status with which a letter begins: open, unless its one reason says that it is closed."""
+    rule = F.get(reasons, F.lit(0)).getField("rule")
+    return F.when((F.size(reasons) == 1) & rule.isin(*CLOSED), rule).otherwise(F.lit(OPEN))
 
 
 @cache
@@ -173,7 +193,7 @@ def _letter(stream: str, stage: str, job: str, code_version: str) -> Columns:
         "id": F.sha2(identity, 256),
         "stream": F.lit(stream),
         "stage": F.lit(stage),
-        "status": F.lit(OPEN),
+        "status": status_by(F.col("reasons")),
         "attempts": F.lit(1),
         "first_seen": F.col("_now"),
         "last_attempt": F.col("_now"),

@@ -20,6 +20,8 @@ the input, row for row.
 | bad_timestamp | no instant in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
+| missing_id, bad_sequence | a record without the header that has its id, or its sequence as a whole number |
+| deletion | none: a Kafka record without a value that deletes an id (`lakehouse.records.identity`) |
 
 A record without a timestamp has Kafka's. If that is no such instant either, or -1, which means none in Kafka,
 the record breaks bad_timestamp.
@@ -42,7 +44,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
 from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.records import event_times, fields
+from lakehouse.records import event_times, fields, identity
 from lakehouse.records.fields import reason, type_column
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
@@ -90,12 +92,20 @@ def clean_schema(contract: Contract) -> StructType:
     )
 
 
+def silver_schema(source: Source) -> StructType:
+    """Return the schema of a source's silver table: that of its contract, and what comes from headers."""
+    schema = clean_schema(source.contract)
+    more = [StructField(name, type_, nullable=True) for name, type_ in identity.header_types(source).items()]
+    return StructType([*schema, *more])
+
+
 def judge(rows: DataFrame, source: Source, watermark: datetime | None) -> DataFrame:
     """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
 
     `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
     record. `raw` (key, value, headers, kafka_timestamp) is null for clean rows. "Now" is the record's own
-    landing time, so that judging again gives the same verdict.
+    landing time, so that judging again gives the same verdict. Of a source with `unique_by` every row has its
+    `raw`, and the columns of `lakehouse.records.identity`, by which records are then compared.
     """
     marked = rows.withColumnsRenamed(_RAW).withColumn(
         "_watermark", by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
@@ -120,6 +130,7 @@ def _verdict(source: Source) -> _Verdict:
         _future_reason(source.future_tolerance_s),
         late_reason(F.col("_watermark")),
         *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
+        *identity.reasons_of(source),
     )
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
     reasons = F.array_compact(
@@ -148,22 +159,26 @@ def _verdict(source: Source) -> _Verdict:
         F.col("_headers").alias("headers"),
         F.col("_timestamp").alias("kafka_timestamp"),
     )
-    columns = [*(field.column for field in contract.fields), "event_time", *COORDINATES, "reasons"]
+    columns = [*silver_schema(source).names, "reasons"]
+    compared = identity.columns_of(source)
     steps = (*_proven(source), *_parsed(contract), *_fields(source), {"reasons": reasons})
+    has_raw = F.size("reasons") > 0 if source.unique_by is None else F.lit(True)
     return _Verdict(
         tuple(map(Columns, steps)),
-        Columns({name: F.col(name) for name in columns} | {"raw": F.when(F.size("reasons") > 0, raw)}),
+        Columns({name: F.col(name) for name in columns} | {"raw": F.when(has_raw, raw)} | compared),
     )
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
     """Keep the rows without a reason, with the silver table's columns."""
-    return judged.where(F.size("reasons") == 0).drop("reasons", "raw")
+    return judged.where(F.size("reasons") == 0).drop("reasons", "raw", *identity.COLUMNS)
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with a reason: coordinates, raw record and reasons."""
-    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons")
+    """Keep the rows with a reason: coordinates, raw record, reasons and, where records have them, ids."""
+    ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
+    known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
+    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons", *known)
 
 
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
@@ -252,6 +267,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
         if field.name == contract.tombstone:
             value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
         columns[field.column] = value
+    columns |= identity.from_headers(source)
     columns[event_times.KIND] = F.schema_of_variant(fields.variant_at(contract.event_time_path))
     yield columns
     yield {event_times.WRITTEN: event_times.written(contract)}
@@ -277,6 +293,8 @@ def _is_flat(text: Column) -> Column:
 def _without_value(source: Source, in_time: tuple[Column, ...]) -> Column:
     """Return the reasons against a record without a value."""
     contract = source.contract
+    if contract.tombstone is None and source.sequence_by is not None:
+        return F.array(*identity.reasons_of_deletion(source))
     if contract.tombstone is None:
         return F.array(reason("value_null", None, F.lit("the Kafka record has no value")))
     column = next(field.column for field in contract.fields if field.name == contract.tombstone)

@@ -29,7 +29,10 @@ Stream = Annotated[
 Rule = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
 ]
-Status = Annotated[Literal["open", "replayed", "discarded"] | None, Query(description="Only of this status.")]
+Status = Annotated[
+    Literal["open", "replayed", "discarded", "duplicate", "superseded", "deletion"] | None,
+    Query(description="Only of this status."),
+]
 Since = Annotated[str | None, Query(max_length=64, description="First seen then or later: a time.")]
 Until = Annotated[str | None, Query(max_length=64, description="First seen before then: a time.")]
 Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The letter's id.")]

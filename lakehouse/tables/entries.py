@@ -60,7 +60,12 @@ class LogEntry:
     @property
     def appended(self) -> list[Action]:
         """The files that a reader of appends gets: none if it changed rows as well."""
-        return [] if self.rewrites else [add for add in self.of("add") if _changes_rows(add)]
+        return [] if self.rewrites else self.added
+
+    @property
+    def added(self) -> list[Action]:
+        """The files with rows that it wrote, whether new or changed."""
+        return [add for add in self.of("add") if _changes_rows(add)]
 
     @property
     def feed(self) -> list[Action]:

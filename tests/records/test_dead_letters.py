@@ -92,6 +92,8 @@ def letters(spark: SparkSession) -> DataFrame:
             "job",
             0,
             "1",
+            None,
+            None,
         )
 
     rows = [

@@ -1,0 +1,262 @@
+"""Silver of a source whose records have ids: repeated, corrected and deleted records are found and settled.
+
+What silver has decides, looked up inside the commit that writes the clean rows, so that another writer's
+commit conflicts with it. Fingerprints of ids in memory only say which records need no look: nearly all.
+They are read from silver when the step is made, and follow from the commits since.
+
+A micro-batch's letters are written first, among them those of rows that are about to leave silver. Killed in
+between, it is taken again: rows that have a letter and still stand leave silver then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
+
+from lakehouse import tables
+from lakehouse.errors import TableError
+from lakehouse.layers.fingerprints import Fingerprints, Packed, repeated, spans
+from lakehouse.progress import parts
+from lakehouse.records import identity
+from lakehouse.records.dead_letters import SCHEMA as LETTERS
+from lakehouse.records.identity import DELETION, OF_ID, OF_SEQUENCE, SUPERSEDED, fingerprint, is_compared
+from lakehouse.records.offsets import OffsetRange, within
+from lakehouse.records.validation import COORDINATES, filter_clean
+from lakehouse.spark.local_frames import local_frame
+from lakehouse.stream import Source
+from lakehouse.tables import DELETED, Candidates, Commit, Move
+from lakehouse.tables.commits import FILE
+from lakehouse.tables.pruning import MOST_SPANS, Between, Near
+
+MOST_IN_MEMORY = 10_000_000
+"""So many ids are kept in memory at most, 8 bytes each."""
+
+_MORE = 1.25  # times as many, before the oldest are forgotten
+_MOST_RANGES = 100  # of offsets, in one condition
+_PACKED = StructType().add("packed", LongType())
+_KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Judged records with the reasons that they have among others of their ids.
+
+    `removed` are rows of silver that leave it, with reasons and ids; null for none. `near` are the commit's
+    files that may have them.
+    """
+
+    rows: DataFrame
+    removed: DataFrame | None
+    near: Candidates
+
+
+class Identities:
+    """What is known of the ids of a source's silver table, by the table at `clean` and the letters at `dead`.
+
+    `most` is how many fingerprints are kept. If there are more, records before the time that they reach back
+    to are looked up in silver, and for a source with `sequence_by` all are.
+    """
+
+    def __init__(self, source: Source, clean: str, dead: str, job: str, most: int = MOST_IN_MEMORY) -> None:
+        self._source = source
+        self._clean = clean
+        self._dead = dead
+        self._job = job
+        self._most = most
+        self._known = Fingerprints()
+        self._version: int | None = None
+        self._since_day: int | None = None  # fingerprints of earlier days are not kept
+        self._has_deletions = False
+
+    def settle(self, judged: DataFrame, commit: Commit) -> Settled:
+        """Compare judged records, which should be persisted, with each other and with silver."""
+        spark, source = judged.sparkSession, self._source
+        self._follow(spark, tables.version_in(commit.snapshot))
+        own = judged.where(is_compared(source)).withColumn("packed", fingerprint(source, F.col(OF_ID)))
+        packed = _numbers(own.select("packed"))
+        suspects = packed[self._are_suspect(packed)]
+        if not len(suspects):
+            return Settled(judged, None, commit.candidates(Near(())))
+        chosen = own.join(
+            F.broadcast(local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)),
+            "packed",
+            "left_semi",
+        ).persist()
+        try:
+            return self._settle(judged, chosen, suspects, commit)
+        finally:
+            chosen.unpersist()
+
+    def note(self, settled: Settled, version: int) -> None:
+        """Remember the ids of records that are in silver now, or deleted; `version` is silver's new one."""
+        deletes = F.array_contains("reasons.rule", DELETION)
+        new = settled.rows.where((F.size("reasons") == 0) | deletes)
+        packed = fingerprint(self._source, F.col(OF_ID)).alias("packed")
+        self._known.add(_numbers(new.where(F.col(OF_ID).isNotNull()).select(packed)))
+        if self._source.sequence_by is not None and not self._has_deletions:
+            self._has_deletions = not new.where(deletes).isEmpty()
+        if self._version == version - 1:
+            self._version = version
+        if len(self._known) > self._most * _MORE:
+            self._version = None
+
+    def _are_suspect(self, packed: Packed) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        suspect = self._known.found(packed) | repeated(packed)
+        if self._since_day is not None:
+            too_old = (packed & np.int64(0xFFFF)) < self._since_day
+            suspect |= too_old if self._source.sequence_by is None else np.True_
+        return suspect
+
+    def _settle(self, judged: DataFrame, chosen: DataFrame, suspects: Packed, commit: Commit) -> Settled:
+        ids = F.broadcast(chosen.select(F.col(OF_ID).alias("_of")).distinct())
+        near = commit.candidates(self._where(suspects))
+        own_id = F.col(self._source.id_column or "").cast("string")
+        there = commit.rows(near).drop(FILE)
+        standing = there.join(ids, own_id == F.col("_of"), "left_semi")
+        deleted = self._deleted(chosen, ids)
+        outcome = identity.compared(self._source, chosen, standing, deleted)
+        found = outcome.reasons.withColumnRenamed("reasons", "_found")
+        known = judged.join(F.broadcast(found), _KEYS, "left")
+        rows = known.withColumns(
+            {
+                "reasons": F.coalesce("_found", "reasons"),
+                OF_SEQUENCE: F.coalesce(OF_SEQUENCE, "_before"),
+            }
+        ).select(*judged.columns)
+        removed = outcome.removed.persist()
+        rows = rows.persist()
+        rows.count()  # before what it is made of is let go
+        if removed.isEmpty():
+            removed.unpersist()
+            return Settled(rows, None, near)
+        return Settled(rows, removed, near)
+
+    def _where(self, suspects: Packed) -> Near | None:
+        """Return where rows with the suspects' ids lie in silver; null: anywhere."""
+        if self._source.sequence_by is not None and self._since_day is not None:
+            return None
+        days = self._known.days(suspects)
+        if self._source.sequence_by is None:  # the same id counts with the same time only
+            days = [int(day) for day in np.unique(suspects & np.int64(0xFFFF))]
+        lie = spans(days)
+        if len(lie) > MOST_SPANS:
+            lie = [(lie[0][0], lie[-1][1])]
+        return Near(tuple((Between("event_time", first, last),) for first, last in lie))
+
+    def _deleted(self, chosen: DataFrame, ids: DataFrame) -> DataFrame:
+        """Return the ids that records before these have deleted, with the greatest sequence of each."""
+        spark = chosen.sparkSession
+        if not self._has_deletions:
+            return local_frame(spark, [], StructType([LETTERS["unique_id"], LETTERS["sequence"]]))
+        letters = deletions(spark, self._dead, self._job).join(chosen.select(*_KEYS), _KEYS, "left_anti")
+        letters = letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi")
+        return letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
+
+    def _follow(self, spark: SparkSession, version: int) -> None:
+        """Take in what commits up to a version of silver have added since the last look."""
+        if self._version is None:
+            self._fill(spark, version)
+        if self._version is None or version <= self._version:
+            return
+        try:
+            entries = list(parts.entries(spark, self._clean, self._version + 1, version + 1))
+        except TableError:  # of so long ago that log retention has been there
+            self._fill(spark, version)
+            return
+        added = [file for entry in entries for file in entry.added]
+        if added:
+            self._known.add(_numbers(self._packed(tables.read_files(spark, self._clean, added))))
+        if any(entry.rewrites for entry in entries):
+            self._look_for_deletions(spark)
+        self._version = version
+
+    def _fill(self, spark: SparkSession, version: int) -> None:
+        rows = tables.read_version(spark, self._clean, version)
+        self._since_day, count = None, rows.count()
+        if count > self._most:
+            rows = self._newest(rows, self._most / count)
+        self._known = Fingerprints(_numbers(self._packed(rows)))
+        self._version = version
+        self._look_for_deletions(spark)
+
+    def _newest(self, rows: DataFrame, share: float) -> DataFrame:
+        """Keep the rows of the newest days, about this share of all."""
+        day = F.unix_date(F.col("event_time").cast("date"))
+        found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
+        self._since_day = max(0, (found[0] or 0) + 1) if found else 0
+        return rows.where(day >= self._since_day)
+
+    def _look_for_deletions(self, spark: SparkSession) -> None:
+        if self._source.sequence_by is None:
+            return
+        gone = deletions(spark, self._dead, self._job)
+        packed = F.xxhash64("unique_id").bitwiseAND(F.lit(~0xFFFF)).alias("packed")
+        found = _numbers(gone.select(packed))
+        self._has_deletions = len(found) > 0
+        self._known.add(found)
+
+    def _packed(self, rows: DataFrame) -> DataFrame:
+        id_ = F.col(self._source.id_column or "").cast("string")
+        return rows.where(id_.isNotNull()).select(fingerprint(self._source, id_).alias("packed"))
+
+
+def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
+    """Write the clean rows, without those of silver that leave it, and return silver's new version.
+
+    Without rows nothing is committed but the moves; null if there are none either.
+    """
+    clean = filter_clean(settled.rows).select(*commit.schema.names)
+    if settled.removed is None:
+        written = commit.write(clean)
+        return commit.finish(moves) if written or moves else None
+    gone = settled.removed.select(*_KEYS, F.lit(True).alias(DELETED))
+    new = clean.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True).persist()
+    try:
+        return tables.upsert(new, commit, settled.near, COORDINATES, moves).version
+    finally:
+        new.unpersist()
+        settled.removed.unpersist()
+
+
+def deletions(spark: SparkSession, dead: str, job: str) -> DataFrame:
+    """Return the letters of a source that delete ids."""
+    return tables.read(spark, dead).where((F.col("job") == job) & (F.col("status") == DELETION))
+
+
+def letters_up_to(letters: DataFrame, version: int) -> DataFrame:
+    """Leave out letters of rows that are about to leave silver, as of a version of it.
+
+    Their micro-batch has begun, and its rows are not written yet.
+    """
+    is_to_come = (F.col("status") == SUPERSEDED) & (F.col("batch") > version)
+    return letters.where(~F.coalesce(is_to_come, F.lit(False)))
+
+
+def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
+    """Return rows that leave silver as raw records with reasons; what bronze no longer has is null."""
+    places = removed.select(*_KEYS).collect()
+    rows = tables.read(removed.sparkSession, bronze).where(_at(places))
+    raw = rows.select(*_KEYS, "key", "value", "headers", F.col("timestamp").alias("kafka_timestamp"))
+    return removed.join(raw.dropDuplicates(_KEYS), _KEYS, "left")
+
+
+def _at(places: Sequence[tuple[str, int, int]]) -> Column:
+    """Select records by place, exactly if they are few; else at least these."""
+    exact = [OffsetRange(topic, partition, offset, offset) for topic, partition, offset in places]
+    if len(exact) <= _MOST_RANGES:
+        return within(exact)
+    by_partition = dict[tuple[str, int], list[int]]()
+    for topic, partition, offset in places:
+        by_partition.setdefault((topic, partition), []).append(offset)
+    return within([OffsetRange(*where, min(all_), max(all_)) for where, all_ in by_partition.items()])
+
+
+def _numbers(packed: DataFrame) -> Packed:
+    """Return the numbers of a frame's only column."""
+    numbers: Packed = packed.toArrow().column(0).to_numpy().astype(np.int64, copy=False)
+    return numbers

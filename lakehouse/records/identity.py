@@ -1,0 +1,252 @@
+"""Records with an id: repeated, corrected and deleted ones.
+
+Of a source with `unique_by`, records are the same if they have the same id and event time; the first to land
+is kept. With `sequence_by` the id alone counts, and the record with the greatest sequence is kept, whatever
+its age: a correction is not late. The others are dead letters that are closed from the beginning, with one
+reason, which is also their status:
+
+| rule | the record |
+| --- | --- |
+| duplicate | says what a record that was accepted before it says, field by field |
+| superseded | has a lesser sequence than another record of its id, or was deleted |
+| deletion | is a Kafka record without a value, which deletes the id that is its key |
+
+A record with the id (and the event time or the sequence) of another one and other fields is an open letter,
+by the rule conflicting_id. Fields are those of the contract, and the event time.
+
+The order is that of landing: bronze's `ingested_at`, then topic, partition and offset. So the outcome depends
+neither on micro-batches nor on crashes. A deletion takes the greatest sequence that its id has had by then:
+only a greater one brings the id back. A late record is kept as late, unless a record of its id has been
+accepted before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, StringType
+
+from lakehouse.records.fields import reason
+from lakehouse.stream import ID, SEQUENCE, Source, header_of
+
+OF_ID, OF_SEQUENCE, LANDED = COLUMNS = ("_id", "_sequence", "_landed")
+"""Of a judged record: its id as text, its sequence, and when it landed (UTC)."""
+
+DUPLICATE, SUPERSEDED, DELETION, CONFLICTING = "duplicate", "superseded", "deletion", "conflicting_id"
+CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
+"""Rules whose letters are closed from the beginning: nobody has to do anything about them."""
+
+_PLACE = ("topic", "partition", "offset")
+_ROW, _DELETION = "row", "deletion"
+
+
+def header_types(source: Source) -> dict[str, DataType]:
+    """Return the columns of silver that come from headers, with their types."""
+    types: dict[str, DataType] = {}
+    if header_of(source.unique_by):
+        types[ID] = StringType()
+    if header_of(source.sequence_by):
+        types[SEQUENCE] = LongType()
+    return types
+
+
+def from_headers(source: Source) -> dict[str, Column]:
+    """Return these columns for raw records; null where a record lacks the header or it is unreadable."""
+    columns = {}
+    if name := header_of(source.unique_by):
+        text = _header(name)
+        columns[ID] = F.when(F.is_valid_utf8(text) & (text != ""), text)
+    if name := header_of(source.sequence_by):
+        columns[SEQUENCE] = F.when(_header(name).rlike(r"^-?[0-9]{1,19}$"), _header(name).try_cast("long"))
+    return columns
+
+
+def _header(name: str) -> Column:
+    """Return the text of the last header of this name."""
+    named = F.filter("_headers", lambda header: header["key"] == name)
+    return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")
+
+
+def reasons_of(source: Source) -> tuple[Column, ...]:
+    """Return the reasons against a record whose id or sequence is missing from its headers."""
+    found = []
+    has_value = F.col("_value").isNotNull()
+    if name := header_of(source.unique_by):
+        message = F.lit(f"the record has no header {name} with text in UTF-8")
+        found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
+    if name := header_of(source.sequence_by):
+        message = F.lit(f"the record has no header {name} with a whole number of 64 bits")
+        found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
+    return tuple(found)
+
+
+def reasons_of_deletion(source: Source) -> tuple[Column, ...]:
+    """Return the one reason of a record without a value: that it deletes, or what is wrong with its key."""
+    key, text, column = F.col("_key"), F.col("_key").cast("string"), source.id_column
+    deletes = F.concat(F.lit("the record deletes "), text)
+    return (
+        F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key")))
+        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a deletion's key is not UTF-8")))
+        .when(text == "", reason("key_empty", column, F.lit("a deletion's key is empty")))
+        .otherwise(reason(DELETION, column, deletes)),
+    )
+
+
+def columns_of(source: Source) -> dict[str, Column]:
+    """Return the columns by which judged records are compared; none if the source's have no id."""
+    if source.id_column is None:
+        return {}
+    own = F.col(source.id_column).cast("string")
+    deletes = source.sequence_by is not None and source.contract.tombstone is None
+    id_ = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(own) if deletes else own
+    sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
+    return {OF_ID: id_, OF_SEQUENCE: sequence.cast("long"), LANDED: F.col("ingested_at")}
+
+
+def is_compared(source: Source) -> Column:
+    """Select the judged records that are compared with others of their id: sound ones, and deletions."""
+    rules = F.col("reasons.rule")
+    sound = (F.size("reasons") == 0) | (rules == F.array(F.lit("late")))
+    if source.sequence_by is not None:
+        sound = sound | (rules == F.array(F.lit(DELETION)))
+    return F.col(OF_ID).isNotNull() & sound
+
+
+def fingerprint(source: Source, id_: Column) -> Column:
+    """Return 48 bits of a hash of what makes records the same, and in the lower 16 the day of their time.
+
+    Days are counted from 1970; those before it are 0, those from 2149 on 65535.
+    """
+    same = F.xxhash64(id_) if source.sequence_by is not None else F.xxhash64(id_, F.col("event_time"))
+    day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
+    return same.bitwiseAND(F.lit(~0xFFFF)).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The outcome for records of some ids.
+
+    `reasons`: by topic, partition and offset, the reasons of each judged record that was compared; none:
+    it is in silver. Of a deletion, `_before` is the greatest sequence of its id until then. `removed`: rows
+    of silver that are there no longer, by the same, each with its reason, `unique_id` and `sequence`.
+    """
+
+    reasons: DataFrame
+    removed: DataFrame
+
+
+def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: DataFrame) -> Compared:
+    """Compare judged records with each other and with what has been accepted before them.
+
+    `judged` has the columns of `judge`; only records for which `is_compared` holds may be there. `standing`
+    are rows of silver with one of the ids, which have landed before. `deleted` are ids that are deleted
+    (`unique_id`), with the greatest `sequence` that each has had; for a source without `sequence_by`, none.
+    """
+    content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
+    nothing = F.lit(None)
+    is_late = F.array_contains("reasons.rule", F.lit("late"))
+    is_deletion = F.array_contains("reasons.rule", F.lit(DELETION))
+    coming = judged.select(
+        F.lit(1).alias("rank"),
+        LANDED,
+        *_PLACE,
+        F.col(OF_ID).alias("id"),
+        "event_time",
+        F.col(OF_SEQUENCE).alias("seq"),
+        F.when(is_deletion, _DELETION).otherwise(_ROW).alias("kind"),
+        is_late.alias("late"),
+        F.when(~is_deletion, content).alias("content"),
+        "reasons",
+    )
+    sequence = nothing if source.sequence_column is None else F.col(source.sequence_column)
+    kept = standing.select(
+        F.lit(0).alias("rank"),
+        nothing.cast("timestamp").alias(LANDED),
+        *_PLACE,
+        F.col(source.id_column or ID).cast("string").alias("id"),
+        "event_time",
+        sequence.cast("long").alias("seq"),
+        F.lit(_ROW).alias("kind"),
+        F.lit(False).alias("late"),
+        content.alias("content"),
+    )
+    gone = deleted.select(
+        F.lit(0).alias("rank"),
+        F.col("unique_id").alias("id"),
+        F.col("sequence").alias("seq"),
+        F.lit(_DELETION).alias("kind"),
+        F.lit(False).alias("late"),
+    )
+    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), (coming, kept, gone))
+    keys = ["id"] if source.sequence_by is not None else ["id", "event_time"]
+    decided = _decided(every, keys, is_sequenced=source.sequence_by is not None)
+    reasons, none = _reasons(source), F.array().cast(judged.schema["reasons"].dataType)
+    before = F.when(F.col("kind") == _DELETION, F.col("before")).alias("_before")
+    new = decided.where("rank = 1").select(*_PLACE, F.coalesce(reasons, none).alias("reasons"), before)
+    removed = decided.where("rank = 0 AND kind = 'row' AND next IS NOT NULL")
+    ids = (F.col("id").alias("unique_id"), F.col("seq").alias("sequence"))
+    return Compared(new, removed.select(*_PLACE, reasons.alias("reasons"), *ids))
+
+
+def _decided(every: DataFrame, keys: list[str], *, is_sequenced: bool) -> DataFrame:
+    """Add, to the records of each key, what came before and after them.
+
+    `accepted`; `before`: the greatest sequence until then; `last` and `next`: the last event before and the
+    first one after that changed what silver has, an accepted record or a deletion.
+    """
+    in_order = Window.partitionBy(*keys).orderBy("rank", LANDED, *_PLACE)
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    later = in_order.rowsBetween(1, Window.unboundedFollowing)
+    seq = F.col("seq") if is_sequenced else F.when(F.col("kind") == _ROW, F.lit(0).cast("long"))
+    known = every.withColumns(
+        {"seq": seq, "known": F.coalesce(F.max(~F.col("late")).over(earlier), F.lit(False))}
+    )
+    # A late record of an unknown id stays late, and says nothing about the records after it.
+    known = known.withColumn("counts", F.when(~F.col("late") | F.col("known"), F.col("seq")))
+    known = known.withColumn("before", F.max("counts").over(earlier))
+    is_new = F.col("before").isNull() | (F.col("seq") > F.col("before"))
+    accepted = (F.col("kind") == _ROW) & F.col("counts").isNotNull() & is_new
+    event = F.struct("kind", "content", *_PLACE)
+    known = known.withColumn("accepted", F.coalesce(accepted, F.lit(False)))
+    changes = F.when(F.col("accepted") | (F.col("rank") == 0) | (F.col("kind") == _DELETION), event)
+    known = known.withColumn("change", changes)
+    return known.withColumns(
+        {
+            "last": F.last("change", ignorenulls=True).over(earlier),
+            "next": F.first("change", ignorenulls=True).over(later),
+        }
+    )
+
+
+def _reasons(source: Source) -> Column:
+    """Return the reasons of a record that has been decided on; null for a row that silver has."""
+    column = source.id_column
+    what = F.concat(F.lit(f"{header_of(source.unique_by) or source.unique_by} "), F.col("id"))
+
+    def said(rule: str, *words: str | Column) -> Column:
+        text = F.concat(what, *(F.lit(word) if isinstance(word, str) else word for word in words))
+        return F.array(reason(rule, column, text))
+
+    def at(event: str) -> Column:
+        place = (F.col(f"{event}.{name}").cast("string") for name in _PLACE)
+        return F.coalesce(F.concat_ws(":", *place), F.lit("an earlier record"))
+
+    by_next = F.when(F.col("next.kind") == _DELETION, said(SUPERSEDED, " was deleted by ", at("next"))).when(
+        F.col("next").isNotNull(), said(SUPERSEDED, " was corrected by ", at("next"))
+    )
+    stays = F.when((F.col("rank") == 0) | F.col("accepted"), by_next)
+    is_accepted = (F.col("rank") == 0) | F.col("accepted")
+    same = F.col("content").eqNullSafe(F.col("last.content"))
+    other = "sequence" if source.sequence_by is not None else "event time"
+    return (
+        F.when(is_accepted, stays)
+        .when(F.col("kind") == _DELETION, F.col("reasons"))
+        .when(F.col("late") & F.col("counts").isNull(), F.col("reasons"))
+        .when(F.col("seq") < F.col("before"), said(SUPERSEDED, " has a greater sequence in ", at("last")))
+        .when(F.col("last.kind") == _DELETION, said(SUPERSEDED, " was deleted by ", at("last")))
+        .when(same, said(DUPLICATE, " was accepted before, from ", at("last")))
+        .otherwise(said(CONFLICTING, f" has other values with the same {other} in ", at("last")))
+    )
