@@ -59,7 +59,8 @@ class _Merging(TableStep):
         sources = {f"silver.{name}": lake.ensure_source(silver.spec(by_name[name])) for name in table.reads}
         beside = tuple(Filled(f"gold.{side.name}", lake.ensure(spec(side))) for side in table.sides)
         path, name = lake.ensure(spec(table)), f"gold.{table.name}"
-        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, max_bytes)
+        follows = {f"silver.{one}" for one in table.reads if by_name[one].sequence_by is not None}
+        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, max_bytes, follows)
         super().__init__("gold", reading, table.combine)
         self.merge_every_s = table.merge_every_s
         self._lake = lake

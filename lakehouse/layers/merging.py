@@ -4,7 +4,8 @@ The micro-batch is first reduced as far as possible without the table (`preaggre
 current rows (`fold`). New and changed rows are upserted in one commit, which also notes how far the query has
 read. So a rerun merges nothing twice. Side tables are written before the main table, because the main table
 holds the state that they were computed from: after a crash between the two, the retry computes the side
-tables again.
+tables again. Keys of rows that have left silver, because a record corrects or deletes another, are recomputed
+from silver.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
@@ -44,9 +45,11 @@ from lakehouse.tables import (
     leases,
     shifted,
 )
+from lakehouse.tables.commits import CHANGE_TYPE
 from lakehouse.tables.pruning import MOST_SPANS, Between, Near, merged
 
 _HOUR = timedelta(hours=1)
+_FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class _Folded:
 class _Input:
     """What is merged: partials of a micro-batch, facts about them, and how far time has come.
 
-    `beside` is what each side table has to note, by name; null for one that has it.
+    `beside` is what each side table has to note, by name; null for one that has it. `left` are the keys of
+    rows of silver that have left it, or were other ones before; null for none.
     """
 
     partials: DataFrame
@@ -85,6 +89,37 @@ class _Input:
     progress: EventTimeProgress
     batch: Batch
     beside: dict[str, tuple[Move, ...] | None]
+    left: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A micro-batch's partials, those that its facts are of, and the keys of rows that have left silver.
+
+    All of them are persisted; `left` is null if no row has.
+    """
+
+    partials: DataFrame
+    touched: DataFrame
+    left: DataFrame | None = None
+
+    @classmethod
+    def of(cls, table: GoldTable, rows: DataFrame) -> _Moved:
+        """Return them for clean rows, or for changes of them."""
+        if CHANGE_TYPE not in rows.columns:
+            partials = table.preaggregate(rows).persist()
+            return cls(partials, partials)
+        is_gone = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
+        bare = rows.drop(*_FEED)
+        partials = table.preaggregate(bare.where(~is_gone)).persist()
+        left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
+        return cls(partials, table.preaggregate(bare).persist(), left)
+
+    def close(self) -> None:
+        """Let go of them."""
+        for frame in (self.partials, self.touched, self.left):
+            if frame is not None:
+                frame.unpersist()
 
 
 class Merge:
@@ -115,19 +150,18 @@ class Merge:
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
         execute_for(spark, few=few)
-        partials = table.preaggregate(gathered(rows, few=few)).persist()
         beside = dict(zip((side.name for side in table.sides), batch.beside, strict=False))
+        moved = _Moved.of(table, gathered(rows, few=few))
         try:
-            facts = self._facts(partials)
+            facts = self._facts(moved.touched)
             if not facts.rows:
                 tables.note(spark, self._path, batch.moves)
                 return BatchResult(0)
             progress = self._front(spark, facts, now)
-            written = tables.retry_on_conflict(
-                lambda: self._merge(_Input(partials, facts, progress, batch, beside))
-            )
+            given = _Input(moved.partials, facts, progress, batch, beside, moved.left)
+            written = tables.retry_on_conflict(lambda: self._merge(given))
         finally:
-            partials.unpersist()
+            moved.close()
         if self._merged is not None:
             self._merged.advance(progress.now)
         self.merged_at = now
@@ -146,13 +180,17 @@ class Merge:
             partials = gathered(partials, few=few)
             current = self._declared.of(commit.rows(near))
             current = gathered(current if touched is None else current.where(touched.condition()), few=few)
-            to_recompute = (
-                self._to_recompute(partials, current) if self._may_need_recompute(facts, progress) else None
-            )
+            to_recompute = self._to_recompute(partials, current, given)
+            emptied: DataFrame | None = None
             if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
-                partials, current = self._made_anew(partials, current, to_recompute, given.batch)
-            folded = self._table.fold(partials, current, progress).persist()
+                standing = current.join(to_recompute, list(self._table.keys), "left_semi")
+                partials, current = self._made_anew(partials, current, to_recompute, given)
+                emptied = None if given.left is None else self._emptied(standing, partials)
+            folded = self._table.fold(partials, current, progress)
+            if emptied is not None:
+                folded = folded.unionByName(emptied, allowMissingColumns=True)
+            folded = folded.persist()
             try:
                 return self._write(_Folded(folded, partials, to_recompute), commit, near, given)
             finally:
@@ -251,32 +289,52 @@ class Merge:
         unsettled_from = self._table.state.unsettled_from(progress)
         return unsettled_from is None or facts.first <= unsettled_from
 
-    def _to_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame | None:
+    def _to_recompute(self, partials: DataFrame, current: DataFrame, given: _Input) -> DataFrame | None:
         """Return the keys of rows that have to be recomputed from silver, null where there are none."""
-        if self._table.needs_recompute is None:
-            return None
-        return held(self._table.needs_recompute(partials, current).select(*self._table.keys).distinct())
+        keys, found = list(self._table.keys), [] if given.left is None else [given.left]
+        needs = self._table.needs_recompute
+        if needs is not None and self._may_need_recompute(given.facts, given.progress):
+            found.append(needs(partials, current).select(*keys))
+        return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
 
     def _made_anew(
-        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, batch: Batch
+        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, given: _Input
     ) -> tuple[DataFrame, DataFrame]:
         """Return partials and current rows, with those of the keys to recompute replaced by what silver has.
 
         Silver's rows are read up to the micro-batch and not beyond; later ones can be added later.
         """
-        keys, spark = list(self._table.keys), partials.sparkSession
+        keys, spark, ends = list(self._table.keys), partials.sparkSession, given.batch.ends
         paths = {name: self._lake.path("silver", name) for name in self._table.reads}
         history = self._table.combine(
-            {
-                name: cuts.read_up_to(spark, path, batch.ends.get(f"silver.{name}"))
-                for name, path in paths.items()
-            }
+            {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}
         )
+        if given.left is not None:
+            history = history.where(self._of_windows(to_recompute))
         # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
         anew = self._table.preaggregate(history).join(F.broadcast(to_recompute), keys, "left_semi")
         others = partials.join(to_recompute, keys, "left_anti")
-        whole = others.unionByName(anew.withColumn("recomputed", F.lit(True)))
-        return whole, current.join(to_recompute, keys, "left_anti")
+        if "recomputed" in partials.columns:
+            anew = anew.withColumn("recomputed", F.lit(True))
+        return others.unionByName(anew), current.join(to_recompute, keys, "left_anti")
+
+    def _of_windows(self, keyed: DataFrame) -> Column:
+        """Select the rows of silver that lie in the windows of some keys; all, if there are no windows."""
+        if self._table.window_s is None or "window_start" not in self._table.keys:
+            return F.lit(True)
+        starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
+        length = timedelta(seconds=self._table.window_s)
+        begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
+        spans = merged((start, shifted(start, length)) for start in begun)
+        if len(spans) > MOST_SPANS:
+            spans = [(spans[0][0], spans[-1][1])]
+        return Near(tuple((Between("event_time", *span),) for span in spans)).condition()
+
+    def _emptied(self, standing: DataFrame, partials: DataFrame) -> DataFrame:
+        """Return, marked as deleted, the rows of recomputed keys of which silver has nothing any more."""
+        keys = list(self._table.keys)
+        gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
+        return gone.select(*self._table.schema.names).withColumn(DELETED, F.lit(True))
 
     def _write(
         self,

@@ -1,15 +1,15 @@
 """What a query has not read of a table, in parts for one micro-batch each, by the table's commits.
 
 A query reads either appends or the change feed. Appends are the files of commits that only add rows; commits
-that change or remove rows are skipped. A query that begins with the rows of a table reads the files of one
-version first, the oldest first. A file is read as its commit names it, though compaction may have replaced it
-since.
+that change or remove rows are skipped, unless the query follows the table. A query that begins with the rows
+of a table reads the files of one version first, the oldest first. A file is read as its commit names it,
+though compaction may have replaced it since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
@@ -30,12 +30,14 @@ MOST_COMMITS = 50
 class Part:
     """A part of a table: what lies between two positions, as files in the words of the log.
 
-    There may be no files: for compaction, say, or commits that change rows and are skipped.
+    There may be no files: for compaction, say, or commits that change rows and are skipped. `has_changes`:
+    its rows are to be taken from the change feed, because some of them have left the table or changed.
     """
 
     first: Position
     end: Position
     files: tuple[Action, ...] = ()
+    has_changes: bool = False
 
     def __str__(self) -> str:
         return f"{self.first} to {self.end}"
@@ -43,7 +45,7 @@ class Part:
     @property
     def rows(self) -> int | None:
         """The number of its rows, null where a file does not say."""
-        return total([rows_of(file) for file in self.files])
+        return None if self.has_changes else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
@@ -52,7 +54,9 @@ class Part:
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return its rows."""
+        """Return its rows; with changes, also those that have left, told by `_change_type`."""
+        if self.has_changes:
+            return tables.read_changes(spark, path, self.first.version, self.end.version - 1)
         return tables.read_files(spark, path, self.files)
 
 
@@ -67,17 +71,23 @@ def beginning(spark: SparkSession, path: str) -> Position:
     return Position(tables.version_of(spark, path), 0)
 
 
-def appends(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
+def appends(
+    spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int, follows: bool = False
+) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
 
-    Raises TableError where log retention has removed a commit.
+    A query that `follows` the table gets what other commits have changed as well. Raises TableError where log
+    retention has removed a commit.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
     last = min(end, first.version + MOST_COMMITS)
-    return _versions(
-        entries(spark, path, first.version, last), first, lambda entry: entry.appended, max_bytes
-    )
+    found = list(entries(spark, path, first.version, last))
+    if not follows:
+        return _versions(found, first, lambda entry: entry.appended, max_bytes)
+    part = _versions(found, first, lambda entry: entry.feed, max_bytes)
+    read = (entry for entry in found if entry.version < part.end.version)
+    return replace(part, has_changes=any(entry.rewrites for entry in read))
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
@@ -92,14 +102,17 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
     return _versions(found, first, lambda entry: entry.feed, max_bytes)
 
 
-def between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
-    """Return the appends between two positions, however many; raises TableError as `appends` does."""
+def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
+    """Return the appends between two positions, however many, as `appends` does."""
     if first.is_beginning:
         files = tables.files_at(spark, path, first.version)
         last = len(files) if end.files is None else end.files
         return Part(first, end, tuple(files[first.files or 0 : last]))
-    found = entries(spark, path, first.version, end.version)
-    return Part(first, end, tuple(file for entry in found for file in entry.appended))
+    found = list(entries(spark, path, first.version, end.version))
+    if not follows:
+        return Part(first, end, tuple(file for entry in found for file in entry.appended))
+    feed = tuple(file for entry in found for file in entry.feed)
+    return Part(first, end, feed, has_changes=any(entry.rewrites for entry in found))
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
@@ -163,7 +176,7 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
 
 
 def _versions(
-    found: Iterator[LogEntry],
+    found: Iterable[LogEntry],
     first: Position,
     files_of: Callable[[LogEntry], Sequence[Action]],
     max_bytes: int,

@@ -8,7 +8,7 @@ looks at commits without rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -82,7 +82,10 @@ class Taken:
 
 @dataclass
 class Reading:
-    """What a query reads: paths of tables by name; it fills `beside`, and then `target`."""
+    """What a query reads: paths of tables by name; it fills `beside`, and then `target`.
+
+    Of the tables that it `follows` it reads all changes, by their change feed; of the others the appends.
+    """
 
     spark: SparkSession
     query: str
@@ -90,6 +93,7 @@ class Reading:
     target: Filled
     beside: Sequence[Filled] = ()
     max_bytes: int = 1 << 40
+    follows: Collection[str] = ()
     is_known_empty: bool = False
     is_known_whole: bool = False
     _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -158,28 +162,29 @@ class Reading:
         until: Mapping[str, int],
         max_bytes: int,
     ) -> _Found:
-        path, first = self.sources[name], state.first[name]
+        path, first, follows = self.sources[name], state.first[name], name in self.follows
         if state.is_resumed:
-            part = parts.between(self.spark, path, first, state.ends[name])
+            part = parts.between(self.spark, path, first, state.ends[name], follows=follows)
             return _Found.of(self.spark, path, part)
         first = self._behind_passed(name, first)
         memory = handed.get(name)
-        if memory is not None and self._comes_next(path, first, memory.version):
+        if memory is not None and self._comes_next(path, first, memory.version, follows=follows):
             return _Found(memory.rows, memory.count, Position(memory.version + 1))
         end = min(state.newest[name], until.get(name, state.newest[name])) + 1
         if not first.is_beginning and first.version >= end:
             return _Found(None, 0, first)
-        part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes)
+        part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
         while not part.files and not part.end.is_beginning and part.end.version < end:
             # However many versions without rows there are: nothing to take has to mean that none waits.
-            part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes)
+            part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
         return _Found.of(self.spark, path, part)
 
-    def _comes_next(self, path: str, first: Position, version: int) -> bool:
+    def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
         """Tell whether no row waits between a position and a version."""
         if first.is_beginning or first.version > version:
             return False
-        return not any(entry.appended for entry in parts.entries(self.spark, path, first.version, version))
+        between = parts.entries(self.spark, path, first.version, version)
+        return not any(entry.feed if follows else entry.appended for entry in between)
 
     def _is_far(self, state: _State, found: Mapping[str, _Found]) -> bool:
         return any(

@@ -27,7 +27,7 @@ from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import lasting
 from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
-from lakehouse.tables.log import FEW_FILES, noted_files, properties_of, snapshot, transactions_in
+from lakehouse.tables.log import CHANGE_FEED, FEW_FILES, noted_files, properties_of, snapshot, transactions_in
 from lakehouse.tables.pruning import Near
 from lakehouse.tables.specs import Move
 
@@ -82,7 +82,7 @@ class Commit:
     @property
     def has_change_feed(self) -> bool:
         """Tell whether the table keeps a change feed."""
-        return (delta.property_in(self._txn, "delta.enableChangeDataFeed") or "").lower() == "true"
+        return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
         """Raise PositionError unless the table says what the moves expect; a later change of it conflicts."""

@@ -25,6 +25,8 @@ from lakehouse.tables.specs import DataFile, from_micros
 CHECKPOINT_INTERVAL = 100
 """A checkpoint of a table's log is written every so many commits."""
 
+CHANGE_FEED = "delta.enableChangeDataFeed"
+
 FEW_FILES = 16
 """Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
@@ -219,6 +221,11 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
     """Return the table's properties."""
     found = metadata(spark, path)
     return {} if found is None else found.properties
+
+
+def has_change_feed(spark: SparkSession, path: str) -> bool:
+    """Tell whether the table keeps a change feed."""
+    return properties(spark, path).get(CHANGE_FEED, "").lower() == "true"
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:

@@ -15,6 +15,7 @@ from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import commits, features, schema_evolution
 from lakehouse.tables.entries import LOG
 from lakehouse.tables.log import (
+    CHANGE_FEED,
     CHECKPOINT_INTERVAL,
     Metadata,
     exists,
@@ -51,7 +52,7 @@ _COMMON_PROPERTIES = {
 
 def properties_when_made(spec: TableSpec) -> dict[str, str]:
     """Return the properties that a table of the spec has from its first version on."""
-    feed = {"delta.enableChangeDataFeed": str(spec.change_feed).lower()}
+    feed = {CHANGE_FEED: str(spec.change_feed).lower()}
     return _COMMON_PROPERTIES | feed | _own_properties(spec)
 
 
@@ -92,7 +93,8 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     all are that do not say otherwise.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
-    return {
+    feed = {CHANGE_FEED: "true"} if spec.change_feed else {}
+    return feed | {
         _STATS: ",".join(spec.stats),
         _FORMAT: str(FORMAT),
         _ISOLATION: isolation,
