@@ -24,6 +24,7 @@ from lakehouse import tables
 from lakehouse.audit.books import check_books
 from lakehouse.audit.files import check_files
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.ids import check_ids
 from lakehouse.audit.landing import check_landing
 from lakehouse.audit.report import Check, Compared, Difference, Report
 from lakehouse.audit.stores import check_lead, check_store
@@ -96,6 +97,8 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
             yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
                 yield about("books", f"silver.{name}"), partial(check_books, lake, stream, source)
+                if source.unique_by is not None:
+                    yield about("ids", f"silver.{name}"), partial(check_ids, lake, stream, source, now)
     for table in stream.gold:
         kept = (table, *table.sides)
         if not all(lake.exists("gold", one.name) for one in kept):

@@ -1,23 +1,30 @@
-"""The books: every row of bronze is in exactly one of silver, the open and the discarded dead letters.
+"""The books: every row of bronze is in exactly one of silver and the dead letters that are not replayed.
 
-A replayed dead letter is also in silver. Rows that an unfinished micro-batch of silver has written only have
+A replayed dead letter is also in silver. Letters closed from the beginning, such as duplicates, are counted
+by themselves. Rows that an unfinished micro-batch of silver has written only have
 to come from bronze. Records that retention has taken from bronze are left out of all of them.
 """
 
 from __future__ import annotations
+
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
+from lakehouse.layers.identities import letters_up_to
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
+from lakehouse.records.dead_letters import OPEN, REPLAYED, STATUSES
+from lakehouse.records.identity import CLOSED
 from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
 
-_STATUSES = ("open", "discarded", "replayed")
+_STATUSES = STATUSES
+_ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
 def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
@@ -27,8 +34,9 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
     # The position is read before the tables, so what it calls finished is in them.
     position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
     finished = cuts.read_up_to(spark, bronze_path, position)
-    silver = lake.read("silver", source.table)
-    dead = lake.read("silver", "dead_letters").where(F.col("job") == query)
+    version = tables.version_of(spark, lake.path("silver", source.table))
+    silver = tables.read_version(spark, lake.path("silver", source.table), version)
+    dead = letters_up_to(lake.read("silver", "dead_letters").where(F.col("job") == query), version)
     taken = retained.taken_of(lake, "bronze", source.table)
     books = _books(*map(taken.filter_kept, (finished, silver, dead))).persist()
     try:
@@ -44,8 +52,8 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
-            "open, {discarded:,} discarded; {in_flight:,} of an unfinished micro-batch"
-        ).format(**totals)
+            "open, {discarded:,} discarded{closed}; {in_flight:,} of an unfinished micro-batch"
+        ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in CLOSED if totals[one]))
         subject = Compared(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
         return [subject.compared(totals["bronze"], [wrong, strange], [note, *taken.notes()])]
     finally:
@@ -72,7 +80,7 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 
 def _what() -> Column:
-    letters = F.col("open") + F.col("discarded") + F.col("replayed")
+    letters = reduce(Column.__add__, map(F.col, _STATUSES))
 
     def times(count: Column, where: str) -> Column:
         return F.when(count > 1, F.concat(count.cast("string"), F.lit(f" times in {where}")))
@@ -82,12 +90,12 @@ def _what() -> Column:
         times(F.col("silver"), "silver"),
         times(letters, "the dead letters"),
         F.when((F.col("silver") == 0) & (letters == 0), F.lit("neither in silver nor a dead letter")),
-        F.when(
-            (F.col("silver") == 1) & (F.col("open") == 1), F.lit("both in silver and an open dead letter")
-        ),
-        F.when(
-            (F.col("silver") == 1) & (F.col("discarded") == 1),
-            F.lit("both in silver and a discarded dead letter"),
+        *(
+            F.when(
+                (F.col("silver") == 1) & (F.col(status) == 1),
+                F.lit(f"both in silver and {'an' if status == OPEN else 'a'} {status} dead letter"),
+            )
+            for status in _ELSEWHERE
         ),
         F.when((F.col("silver") == 0) & (F.col("replayed") == 1), F.lit("replayed, but not in silver")),
     )

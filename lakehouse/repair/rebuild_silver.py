@@ -6,7 +6,8 @@ moment; if a rebuild is killed, rerun it to finish. A record that somebody has d
 If a record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of a
 micro-batch that silver is still writing are left alone. Gold's stream does not follow, because it skips
 commits that rewrite rows. Meanwhile the rebuild holds the source's letters exclusively
-(`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes.
+(`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes. A source whose
+records have ids is rebuilt whole.
 """
 
 from __future__ import annotations
@@ -15,23 +16,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from importlib.metadata import version
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.layers import silver
+from lakehouse.layers import identities, silver
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
-from lakehouse.records.dead_letters import DISCARDED, OPEN, REPLAYED, LetterOrigin, attempted, to_dead_letters
+from lakehouse.records import identity
+from lakehouse.records.dead_letters import (
+    DISCARDED,
+    OPEN,
+    REPLAYED,
+    attempted,
+    status_by,
+    to_dead_letters,
+)
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
-    clean_schema,
     filter_dead,
     judge,
     late_reason,
+    silver_schema,
     watermark_of,
 )
 from lakehouse.stream import Source, Stream
@@ -127,66 +135,95 @@ class _SourceRebuild:
         self._stream = stream
         self._source = source
         self._now = now
-        self._origin = LetterOrigin(
-            stream.name, silver.STAGE, silver.query_name(source), None, version("lakehouse"), now
-        )
-        self._paths = silver.ensure(lake, source)
+        self._origin = silver.origin_of(stream, source, now)
+        self.paths = silver.ensure(lake, source)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         what = f"rebuild of {self._origin.job}"
-        with leases.held_part(self._lake.spark, self._paths.dead, self._source.table, what, alone=True):
+        with leases.held_part(self._lake.spark, self.paths.dead, self._source.table, what, alone=True):
             return self._rebuild(span, allow_late=allow_late)
 
     def _rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
-        landed = tables.read(self._lake.spark, self._paths.bronze).where(span.condition())
+        landed = tables.read(self._lake.spark, self.paths.bronze)
+        if self._source.unique_by is None:  # else what is kept of an id depends on all of its records
+            landed = landed.where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
             return SilverRebuilt()
-        again = tables.keep_one(self._lake.spark, self._paths.clean, _KEYS, within(ranges))
-        tables.keep_one(self._lake.spark, self._paths.dead, ("id",), within(ranges))
-        judged = self._judged(landed, ranges, allow_late=allow_late)
+        again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges))
+        tables.keep_one(self._lake.spark, self.paths.dead, ("id",), within(ranges))
+        judged = self.judged(landed, ranges, allow_late=allow_late)
+        if self._source.unique_by is not None:
+            judged = self.among_their_ids(judged)
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
             self._write(work, found, within(ranges_of(work)))
             return SilverRebuilt(
                 judged=judged.count(),
-                inserted=found.inserted,
-                changed=found.changed,
-                removed=found.removed + again,
-                newly_refused=found.refused + found.reopened,
-                newly_accepted=found.accepted,
+                inserted=found["_inserted"],
+                changed=found["_changed"],
+                removed=found["_removed"] + again,
+                newly_refused=found["_refused"] + found["_reopened"],
+                newly_accepted=found["_accepted"],
                 first=None if found.first is None else from_micros(found.first),
                 last=None if found.last is None else from_micros(found.last),
             )
         finally:
             work.unpersist()
 
-    def _judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+    def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         """Return the verdicts on records that silver has finished with, with the row and letter of each.
 
-        `standing` is silver's row, null for none; `id`, `status` and `said` are the letter's.
+        `_standing` is silver's row, null for none; `_letter`, `_status` and `_said` are of its letter.
         """
-        names = clean_schema(self._source.contract).names
+        names = silver_schema(self._source).names
         done = self._done().where(within(ranges))  # read first: what it calls done is in the tables
-        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges))
-        standing = clean.select(*_KEYS, F.struct(*names).alias("standing"))
-        dead = tables.read(self._lake.spark, self._paths.dead).where(within(ranges))
-        letters = dead.where(F.col("job") == self._origin.job).select(
-            *_KEYS, "id", "status", F.col("reasons").alias("said")
+        version = tables.version_of(self._lake.spark, self.paths.clean)
+        clean = tables.read_version(self._lake.spark, self.paths.clean, version).where(within(ranges))
+        standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
+        dead = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
+        letters = identities.letters_up_to(dead.where(F.col("job") == self._origin.job), version).select(
+            *_KEYS,
+            F.col("id").alias("_letter"),
+            F.col("status").alias("_status"),
+            F.col("reasons").alias("_said"),
         )
-        is_lost = F.col("_done") & F.col("status").isNull()
-        finished = F.col("standing").isNotNull() | (F.col("status") != DISCARDED) | is_lost
+        is_lost = F.col("_done") & F.col("_status").isNull()
+        finished = F.col("_standing").isNotNull() | (F.col("_status") != DISCARDED) | is_lost
         judged = judge(landed, self._source, None)
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
-        return known.withColumn("row", row).withColumn("reasons", self._reasons(allow_late=allow_late))
+        return known.withColumn("_row", row).withColumn("reasons", self._reasons(allow_late=allow_late))
+
+    def among_their_ids(self, judged: DataFrame) -> DataFrame:
+        """Return the verdicts among other records of their ids, in the order in which they landed.
+
+        Rows of silver, and deletions, of which retention has taken the records have landed before.
+        """
+        spark, source = self._lake.spark, self._source
+        places = judged.select(*_KEYS)
+        older = tables.read(spark, self.paths.clean).join(places, _KEYS, "left_anti")
+        gone = identities.deletions(spark, self.paths.dead, self._origin.job)
+        gone = (
+            gone.join(places, _KEYS, "left_anti")
+            .groupBy("unique_id")
+            .agg(F.max("sequence").alias("sequence"))
+        )
+        own = judged.where(identity.is_compared(source))
+        found = identity.compared(source, own, older, gone).reasons
+        known = judged.join(found.withColumnRenamed("reasons", "_found"), _KEYS, "left")
+        values = {
+            "reasons": F.coalesce("_found", "reasons"),
+            identity.OF_SEQUENCE: F.coalesce(identity.OF_SEQUENCE, "_before"),
+        }
+        return known.withColumns(values).select(*judged.columns)
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
-        spark, path = self._lake.spark, self._paths.bronze
-        read = cuts.position_of(spark, silver.query_name(self._source), self._paths.clean, path)
+        spark, path = self._lake.spark, self.paths.bronze
+        read = cuts.position_of(spark, silver.query_name(self._source), self.paths.clean, path)
         rows = cuts.read_up_to(spark, path, read)
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
@@ -197,13 +234,13 @@ class _SourceRebuild:
         if allow_late and watermark is None:
             return reasons
         if not allow_late:
-            front = HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
+            front = HighWaterMark(self.paths.clean, "event_time").value(self._lake.spark)
             in_time = watermark_of(front, self._source.allowed_lateness_s)
             watermark = retained.latest((in_time, watermark))
-        was_late = F.filter("said", lambda one: one.getField("rule") == "late")
+        was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
         return (
-            F.when(F.col("standing").isNotNull(), reasons)
+            F.when(F.col("_standing").isNotNull() | F.col("_status").isin(*identity.CLOSED), reasons)
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
             .when(F.size(reasons) == 0, late_now)
             .otherwise(reasons)
@@ -211,51 +248,70 @@ class _SourceRebuild:
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
         """Write newly refused letters, then silver, then the letters of records that silver has now."""
-        if found.refused:
-            letters = to_dead_letters(filter_dead(work.where("refused")), self._origin)
-            tables.insert_missing(letters, self._paths.dead, ("id",), lie)
-        if found.reopened or found.reworded:
-            again = work.where("reopened OR reworded").select("id", "reasons")
-            values = {"status": F.lit(OPEN), "reasons": F.col("s.reasons")}
+        if found["_refused"]:
+            letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
+            tables.insert_missing(letters, self.paths.dead, ("id",), lie)
+        if found["_reopened"] or found["_reworded"]:
+            again = work.where("_reopened OR _reworded").select(F.col("_letter").alias("id"), "reasons")
+            values = {"status": status_by(F.col("s.reasons")), "reasons": F.col("s.reasons")}
             self._amend(again, F.col("t.status") != DISCARDED, values, lie)
-        if found.inserted or found.changed or found.removed:
-            rows = work.where("inserted OR changed OR removed").select(
-                "row.*", F.col("removed").alias(DELETED)
+        if found["_inserted"] or found["_changed"] or found["_removed"]:
+            rows = work.where("_inserted OR _changed OR _removed").select(
+                "_row.*", F.col("_removed").alias(DELETED)
             )
-            tables.replace(rows, self._paths.clean, _KEYS, within=lie)
-        if found.accepted:
-            closed = work.where("accepted").select("id")
+            tables.replace(rows, self.paths.clean, _KEYS, within=lie)
+        if found["_accepted"]:
+            closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
-        tables.update_matched(rows, self._paths.dead, ("id",), where, new, within=lie)
+        tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+
+
+def differing_by_id(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
+    """Return the records that are not where their ids put them, one row each, with `what`.
+
+    Nothing is written. All records are compared anew, in the order in which they landed.
+    """
+    place = _SourceRebuild(lake, stream, source, now)
+    landed = tables.read(lake.spark, place.paths.bronze)
+    judged = place.judged(landed, ranges_of(landed), allow_late=False)
+    known = place.among_their_ids(judged)
+    should = F.when(F.size("reasons") == 0, F.lit("in silver")).otherwise(status_by(F.col("reasons")))
+    found = F.when(F.col("_standing").isNotNull(), F.lit("in silver")).otherwise(F.col("_status"))
+    by_id = should.isin(*identity.CLOSED) | F.col("_status").isin(*identity.CLOSED)
+    is_wrong = by_id & (F.size("reasons") <= 1) & ~found.eqNullSafe(should) & (found != DISCARDED)
+    says = F.concat(F.lit("it is "), found, F.lit(", and by its id it is "), should)
+    return known.where(is_wrong).select(*_KEYS, says.alias("what"))
 
 
 def _work() -> dict[str, Column]:
     """Return the work for a record: on its row, inserted to removed; on its letter, the others."""
     stands, passes, has_letter = (
-        F.col("standing").isNotNull(),
+        F.col("_standing").isNotNull(),
         F.size("reasons") == 0,
-        F.col("id").isNotNull(),
+        F.col("_letter").isNotNull(),
     )
-    same_reasons = F.sort_array("reasons").eqNullSafe(F.sort_array("said"))
+    same_reasons = F.sort_array("reasons").eqNullSafe(F.sort_array("_said"))
     work = {
-        "inserted": ~stands & passes,
-        "changed": stands & passes & ~F.col("row").eqNullSafe(F.col("standing")),
-        "removed": stands & ~passes,
-        "refused": ~passes & ~has_letter,
-        "reopened": ~passes & (F.col("status") == REPLAYED),
-        "reworded": ~passes & (F.col("status") == OPEN) & ~same_reasons,
-        "accepted": passes & has_letter & (F.col("status") != REPLAYED),
+        "_inserted": ~stands & passes,
+        "_changed": stands & passes & ~F.col("_row").eqNullSafe(F.col("_standing")),
+        "_removed": stands & ~passes,
+        "_refused": ~passes & ~has_letter,
+        "_reopened": ~passes & (F.col("_status") == REPLAYED),
+        "_reworded": ~passes
+        & F.col("_status").isin(OPEN, *identity.CLOSED)
+        & (~same_reasons | (F.col("_status") != status_by(F.col("reasons")))),
+        "_accepted": passes & has_letter & (F.col("_status") != REPLAYED),
     }
     return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}
 
 
 def _found(work: DataFrame) -> Row:
     """Return the amount of work of each kind, and the span of event times (in microseconds) touched."""
-    moves = F.col("inserted") | F.col("changed") | F.col("removed")
-    old, new = F.col("standing.event_time"), F.when(~F.col("removed"), F.col("event_time"))
+    moves = F.col("_inserted") | F.col("_changed") | F.col("_removed")
+    old, new = F.col("_standing.event_time"), F.when(~F.col("_removed"), F.col("event_time"))
     (found,) = work.agg(
         *(F.count_if(name).alias(name) for name in _work()),
         F.unix_micros(F.min(F.when(moves, F.least(old, new)))).alias("first"),

@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.layers import silver
+from lakehouse.layers import identities, silver
+from lakehouse.layers.identities import Identities
 from lakehouse.ops import retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
@@ -32,6 +33,8 @@ from lakehouse.records.dead_letters import (
     Selection,
     attempted,
     count_by_rule,
+    status_by,
+    to_dead_letters,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
@@ -138,7 +141,7 @@ def _places(
     lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
     """Return the sources that have selected letters."""
-    letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & (F.col("status") != REPLAYED))
+    letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & _is_unsettled())
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
         _SelectedLetters(lake, stream, source, selection=selection, now=now)
@@ -163,11 +166,7 @@ class _SelectedLetters:
         self._lake = lake
         self._stream = stream
         self._source = source
-        self._selected = (
-            selection.condition()
-            & (F.col("job") == silver.query_name(source))
-            & (F.col("status") != REPLAYED)
-        )
+        self._selected = selection.condition() & (F.col("job") == silver.query_name(source)) & _is_unsettled()
         self._now = now
         self._paths = silver.paths_of(lake, source)
 
@@ -185,6 +184,7 @@ class _SelectedLetters:
             ranges = ranges_of(letters)
             there, waiting = self._apart(letters, ranges)
             judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            judged = self._compared(judged)
             try:
                 (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
                 return Tried(
@@ -214,6 +214,8 @@ class _SelectedLetters:
             ranges = ranges_of(letters)
             there, waiting = self._settle(letters, ranges)
             judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            if self._source.unique_by is not None:
+                judged = tables.retry_on_conflict(partial(self._settle_ids, judged))
             try:
                 found, failed = _count(judged)
                 passed = self._insert(judged, ranges) if found > failed else 0
@@ -274,20 +276,53 @@ class _SelectedLetters:
         watermark = retained.latest((watermark_of(front, self._source.allowed_lateness_s), closed))
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
         judged = judge(chosen, self._source, watermark)
-        return judged.join(waiting.select("id", *_KEYS), _KEYS)
+        return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
+
+    def _compared(self, judged: DataFrame) -> DataFrame:
+        """Return the verdicts among other records of their ids."""
+        if self._source.unique_by is None:
+            return judged
+        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        return self._identities().settle(judged, commit).rows
+
+    def _settle_ids(self, judged: DataFrame) -> DataFrame:
+        """Put the records that pass into silver, in the places of those that they correct.
+
+        Return the verdicts among other records of their ids.
+        """
+        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        settled = self._identities().settle(judged, commit)
+        if settled.removed is not None:
+            origin = silver.origin_of(self._stream, self._source, self._now)
+            letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
+            tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
+        identities.put(settled, commit)
+        return settled.rows
+
+    def _identities(self) -> Identities:
+        return Identities(self._source, self._paths.clean, self._paths.dead, silver.query_name(self._source))
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
-        rows = filter_clean(judged).drop("id")
+        if self._source.unique_by is not None:
+            return judged.where(F.size("reasons") == 0).count()  # they are there
+        rows = filter_clean(judged).drop("_letter")
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
         """Close the letters of rows that passed, and note in the others why they still fail."""
         passed = F.size("s.reasons") == 0
         verdicts = {
-            "status": F.when(passed, REPLAYED).otherwise(F.col("t.status")),
+            "status": F.when(passed, REPLAYED).otherwise(
+                F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
+            ),
             "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
         }
-        self._amend(judged.select("id", "reasons"), ranges, verdicts, passed | (F.col("t.status") == OPEN))
+        self._amend(
+            judged.select(F.col("_letter").alias("id"), "reasons"),
+            ranges,
+            verdicts,
+            passed | (F.col("t.status") == OPEN),
+        )
 
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
@@ -296,6 +331,11 @@ class _SelectedLetters:
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
+
+
+def _is_unsettled() -> Column:
+    """Select letters of which it has not been said for good what has become of their records."""
+    return F.col("status").isin(OPEN, DISCARDED)
 
 
 def _count(judged: DataFrame) -> tuple[int, int]:

@@ -164,6 +164,19 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
             "environment. Only the first start of a lake asks."
         ),
     )
+    unique_by: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "The field, or header:NAME, with a record's id, as {topic's default name: field}; JSON in the "
+            "environment. Repeated records then count once. See docs/ids.md."
+        ),
+    )
+    sequence_by: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "The field, or header:NAME, with a whole number that grows with each correction; as above."
+        ),
+    )
     topic_partitions: int = Field(
         default=4, ge=1, description="Partitions of the topics that are created here."
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lakehouse.errors import SettingsError
+from lakehouse.kinds.records import identified
 from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
-from lakehouse.stream import Stream
+from lakehouse.stream import Source, Stream
 from lakehouse.streams.clashes import check_names
 from lakehouse.streams.finding import OWN, by_address, found
 from lakehouse.streams.kept_days import check_kept_days
@@ -29,14 +30,26 @@ def load(settings: Settings) -> tuple[Stream, ...]:
 def _under(settings: Settings, stream: Stream) -> Stream:
     sources = (
         replace(
-            source,
+            _with_ids(settings, source),
             allowed_lateness_s=settings.allowed_lateness_s,
             future_tolerance_s=settings.future_tolerance_s,
             earliest_event_time=settings.earliest_event_time,
         )
         for source in stream.sources
     )
-    return replace(stream, sources=tuple(sources))
+    try:
+        return replace(stream, sources=tuple(sources))
+    except ValueError as error:
+        raise SettingsError(f"unique_by, sequence_by: {error}") from error
+
+
+def _with_ids(settings: Settings, source: Source) -> Source:
+    """Return the source with the ids that the settings give its records, if they do."""
+    unique_by = settings.unique_by.get(source.topic, source.unique_by)
+    sequence_by = settings.sequence_by.get(source.topic, source.sequence_by)
+    if (unique_by, sequence_by) == (source.unique_by, source.sequence_by):
+        return source
+    return identified(source, unique_by, sequence_by)
 
 
 _DEFAULTS = Settings.model_construct()
@@ -82,7 +95,8 @@ def read_settings() -> Settings:
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
-    for setting, given in (("topics", settings.topics), ("start", settings.start)):
+    by_topic = {"topics", "start", "unique_by", "sequence_by"}
+    for setting, given in ((name, getattr(settings, name)) for name in sorted(by_topic)):
         if unknown := sorted(given.keys() - known):
             raise SettingsError(
                 f"{setting}: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}"

@@ -1,0 +1,308 @@
+"""Repeated, corrected and deleted records: gold is that of the records that stand after all.
+
+Records of many cases land in the same commits of bronze; silver takes each by itself, or all at once, or is
+killed before and after each of its writes. The oracle goes through them one by one, in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from unittest.mock import patch
+
+import pytest
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakehouse import tables
+from lakehouse.audit.books import check_books
+from lakehouse.audit.gold import check_gold
+from lakehouse.audit.ids import check_ids
+from lakehouse.kinds import Records, running_totals, windowed_sums
+from lakehouse.layers import gold, silver
+from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError, crash_at, take_next
+from tests import pipeline
+from tests.chance import chance
+from tests.oracles.identities import Place, Sent, corrected, first_of_each
+from tests.pipeline import DEAD_LETTERS, Raw
+from tests.properties.copies import generated
+
+pytestmark = pytest.mark.cases
+
+LANDED = pipeline.utc("2026-03-29T12:00:00")
+START_MS = int(pipeline.utc("2025-03-28T22:55:00").timestamp() * 1000)
+COMMITS = 5
+
+
+@dataclass(frozen=True)
+class Paid:
+    """A payment as it is written; without an amount it deletes the id."""
+
+    id: str
+    version: int
+    user: str
+    amount: int | None
+    at_ms: int
+    partition: int
+
+
+_AT = st.sampled_from([0, 1, 299_999, 300_000, 86_400_000, 31_000_000_000])
+_PAID = st.builds(
+    Paid,
+    st.sampled_from("xyz"),
+    st.integers(1, 4),
+    st.sampled_from("ab"),
+    st.sampled_from([1, 2, 1000, None]),
+    _AT,
+    st.sampled_from([0, 1]),
+)
+CASES = st.lists(_PAID, min_size=2, max_size=10)
+SUMS = windowed_sums(
+    "payments",
+    Records("payments", unique_by="id", sequence_by="version"),
+    by="user",
+    value="amount",
+    length_s=300,
+    gold="sums",
+)
+ONCE = windowed_sums(
+    "payments", Records("payments", unique_by="id"), by="user", value="amount", length_s=300, gold="sums"
+)
+TOTALS = running_totals(
+    "payments",
+    Records("payments", unique_by="id", sequence_by="version"),
+    by="user",
+    value="amount",
+    threshold=Decimal(1000),
+    gold="totals",
+    notifications="told",
+)
+
+
+def cases(*, deletes: bool) -> list[list[Paid]]:
+    found = generated(CASES, 60)
+    if deletes:
+        return found
+    return [[replace(one, amount=one.amount or 7) for one in case] for case in found]
+
+
+def commits_of(cases: Sequence[Sequence[Paid]]) -> Iterator[list[tuple[str, Paid]]]:
+    """Yield what lands in each commit: of each case some records, in its order."""
+    rng = chance(11)
+    cut: list[list[tuple[str, Paid]]] = [[] for _ in range(COMMITS)]
+    for number, case in enumerate(cases):
+        place = 0
+        for paid in case:
+            place = min(COMMITS - 1, place + rng.choice([0, 0, 1, 2]))
+            cut[place].append((f"{number}/", paid))
+    yield from cut
+
+
+def to_raw(case: str, paid: Paid) -> Raw:
+    id_ = case + paid.id
+    if paid.amount is None:
+        return Raw(None, id_.encode(), partition=paid.partition)
+    record = {
+        "id": id_,
+        "version": paid.version,
+        "user": case + paid.user,
+        "amount": paid.amount,
+        "timestamp": START_MS + paid.at_ms,
+    }
+    return Raw(json.dumps(record).encode(), partition=paid.partition)
+
+
+def land(
+    spark: SparkSession, settings: Settings, stream: Stream, cases: Sequence[Sequence[Paid]]
+) -> list[Sent]:
+    """Land the cases, and return the records in the order of landing."""
+    sent: list[Sent] = []
+    offset = 0
+    for number, cut in enumerate(commits_of(cases)):
+        raws = [to_raw(*one) for one in cut]
+        moment = LANDED + timedelta(seconds=number)
+        pipeline.land(
+            spark, settings, [raws], landed_at=moment, first_offset=offset, source=stream.sources[0]
+        )
+        of_commit = [
+            Sent(
+                (paid.partition, offset + place),
+                case + paid.id,
+                paid.version,
+                None
+                if paid.amount is None
+                else {"user": case + paid.user, "amount": paid.amount, "at_ms": paid.at_ms},
+            )
+            for place, (case, paid) in enumerate(cut)
+        ]
+        sent += sorted(of_commit, key=lambda one: one.place)
+        offset += len(cut)
+    return sent
+
+
+def in_turn(lake: Lake, stream: Stream, max_bytes: int) -> None:
+    for layer in (silver, gold):
+        for maker in layer.steps(lake, stream, max_bytes):
+            step = maker.make()
+            while take_next(step, now=LANDED) is not None:
+                pass
+
+
+def killed(lake: Lake, stream: Stream, max_bytes: int) -> None:
+    """Kill each step before and after its letters, its side table and its rows, in turn."""
+    for layer, writes in ((silver, ("append", "upsert")), (gold, ("upsert",))):
+        for maker in layer.steps(lake, stream, max_bytes):
+            kills = [
+                (write, number, after) for write in writes for number in (1, 2) for after in (False, True)
+            ]
+            met = 0
+            while True:
+                write, number, after = kills[met % len(kills)]
+                met += 1
+                with patch.object(tables, write, crash_at(getattr(tables, write), number, after=after)):
+                    try:
+                        if take_next(maker.make(), now=LANDED) is None:
+                            break
+                    except CrashError:
+                        continue
+
+
+def without_ids_at_first(lake: Lake, stream: Stream, max_bytes: int) -> None:
+    """Run the layers without ids, then rebuild silver with them; gold follows."""
+    (source,) = stream.sources
+    in_turn(lake, replace(stream, sources=(replace(source, unique_by=None, sequence_by=None),)), max_bytes)
+    rebuild_silver(lake, stream, Landed(), LANDED)
+    in_turn(lake, stream, max_bytes)
+    rebuild_gold(lake, stream.gold[0], WindowSpan(), force=True)
+
+
+Way = tuple[Callable[[Lake, Stream, int], None], int]
+WAYS: dict[str, Way] = {
+    "all at once": (in_turn, 1 << 30),
+    "killed": (killed, 1),
+    "each by itself": (in_turn, 1),
+    "without ids at first": (without_ids_at_first, 1 << 30),
+}
+SOME = [name if name == "all at once" else pytest.param(name, marks=pytest.mark.soak) for name in WAYS]
+
+
+@pytest.fixture
+def settings(lake_settings: Settings) -> Settings:
+    return lake_settings
+
+
+@pytest.fixture(params=SOME)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
+
+
+def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
+    """Tell whether the audit finds nothing, and a rebuild of silver nothing to do."""
+    lake, (source,) = Lake(spark, settings.lake), stream.sources
+    checks = [
+        *check_books(lake, stream, source),
+        *check_ids(lake, stream, source, LANDED),
+        *check_gold(lake, stream, stream.gold[0]),
+    ]
+    again = rebuild_silver(lake, stream, Landed(), LANDED)
+    done = again.inserted + again.changed + again.removed + again.newly_refused + again.newly_accepted
+    return not done and not any(check.differences for check in checks)
+
+
+def letters(settings: Settings) -> dict[Place, str]:
+    """Return the status of each letter, or the rule of one that is open."""
+    return {
+        (row["partition"], row["offset"]): row["reasons"][0]["rule"]
+        for row in pipeline.rows_of(settings, DEAD_LETTERS)
+        if row["status"]
+        == ("open" if row["reasons"][0]["rule"] == "conflicting_id" else row["reasons"][0]["rule"])
+    }
+
+
+def standing(settings: Settings) -> list[Place]:
+    rows = pipeline.rows_of(settings, "silver.payments")
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def sums(records: Iterable[Sent]) -> dict[tuple[str, int], tuple[Decimal, int]]:
+    totals: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
+    for one in records:
+        assert one.says is not None
+        window = (START_MS + one.says["at_ms"]) // 300_000 * 300_000
+        totals[one.says["user"], window] += one.says["amount"]
+        counts[one.says["user"], window] += 1
+    return {key: (Decimal(total), counts[key]) for key, total in totals.items()}
+
+
+def found_sums(settings: Settings) -> dict[tuple[str, int], tuple[Decimal, int]]:
+    return {
+        (row["user"], row["window_start"] // 1000): (row["total_amount"], row["count"])
+        for row in pipeline.rows_of(settings, "gold.sums")
+    }
+
+
+@pytest.mark.parametrize(
+    ("stream", "oracle"), [(SUMS, corrected), (ONCE, first_of_each)], ids=["corrected", "unique"]
+)
+def test_windows_have_what_stands_after_all(
+    spark: SparkSession,
+    settings: Settings,
+    way: Way,
+    stream: Stream,
+    oracle: Callable[[Iterable[Sent]], tuple[list[Sent], dict[Place, str]]],
+) -> None:
+    stream = lenient(stream)
+    sent = land(spark, settings, stream, cases(deletes=stream.sources[0].sequence_by is not None))
+    run, max_bytes = way
+
+    run(Lake(spark, settings.lake), stream, max_bytes)
+
+    kept, fate = oracle(sent)
+    assert {"duplicate", "conflicting_id"} <= set(fate.values())
+    assert standing(settings) == sorted(one.place for one in kept)
+    assert letters(settings) == fate
+    assert found_sums(settings) == sums(kept)
+    assert is_sound(spark, settings, stream)
+
+
+def test_totals_and_notifications_have_what_stands_after_all(
+    spark: SparkSession, settings: Settings, way: Way
+) -> None:
+    stream = lenient(TOTALS)
+    sent = land(spark, settings, stream, cases(deletes=False))
+    run, max_bytes = way
+
+    run(Lake(spark, settings.lake), stream, max_bytes)
+
+    kept, fate = corrected(sent)
+    assert letters(settings) == fate
+    totals: Counter[str] = Counter()
+    for one in kept:
+        assert one.says is not None
+        totals[one.says["user"]] += one.says["amount"]
+    rows = pipeline.rows_of(settings, "gold.totals")
+    assert {row["user"]: row["total"] for row in rows} == {
+        user: Decimal(sum_) for user, sum_ in totals.items()
+    }
+    told = {(row["partition"], row["offset"]) for row in pipeline.rows_of(settings, "gold.told")}
+    assert told <= {one.place for one in kept}
+    assert {row["user"] for row in pipeline.rows_of(settings, "gold.told")} == {
+        user for user, total in totals.items() if total >= 1000
+    }
+    assert is_sound(spark, settings, stream)
+
+
+def lenient(stream: Stream) -> Stream:
+    """Return the stream with a lateness that no record of the cases exceeds."""
+    (source,) = stream.sources
+    return replace(stream, sources=(replace(source, allowed_lateness_s=400 * 86_400),))
