@@ -67,13 +67,13 @@ def _warn_of_unlimited_topics(
         notice(
             f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
             "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
-            "uncompressed to limit their real size (docs/operations.md)"
+            "uncompressed to limit their real size (docs/kafka.md)"
         )
     if found.undated:
         notice(
             f"{', '.join(found.undated)}: the broker takes any timestamp. Records with one in nanoseconds, "
             "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
-            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/operations.md)"
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/kafka.md)"
         )
 
 

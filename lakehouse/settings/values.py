@@ -318,7 +318,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default_factory=dict,
         description=(
             "How many days tables keep their rows, as {table: days}; JSON in the environment. A table that "
-            "is not named keeps all of them. See docs/operations.md."
+            "is not named keeps all of them. See docs/maintenance.md."
         ),
     )
 
