@@ -61,7 +61,7 @@ def _warn_of_unlimited_topics(
     if found.untold:
         notice(
             f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
-            "these topics, so Kafka's own are assumed (docs/security.md, DescribeConfigs)"
+            "these topics, so Kafka's own are assumed (docs/kafka.md, DescribeConfigs)"
         )
     if found.packed:
         notice(
