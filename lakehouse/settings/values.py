@@ -101,7 +101,7 @@ def _moment(given: object) -> object:
 
 
 class Settings(KafkaSettings, S3Settings, BaseSettings):
-    """What a user can choose. Times are in seconds (`_s`); see the table in docs/settings.md."""
+    """What a user can choose. Times are in seconds (`_s`); see docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 

@@ -20,6 +20,7 @@ from tests.streams import STREAMS
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *PAGES]
 TIMEOUT_S = 300
+LIMIT_WORDS = 1200
 PINNED = ("call_gap_s", "call_grace_s", "quantile_k", "sales_threshold", "expect_dead_letter_rate")
 
 
@@ -66,7 +67,7 @@ def test_pages_have_something_to_run() -> None:
 
 
 def test_every_setting_is_on_its_page() -> None:
-    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("settings*.md"))
     named = set(re.findall(r"`LAKEHOUSE_([A-Z_0-9]+)`", text)) - {"CONFIG", "CACHE"}
     files = {f"{name.upper()}_FILE" for name in secret_names(Settings)}
     assert named - files == {name.upper() for name in Settings.model_fields}
@@ -100,6 +101,11 @@ def test_the_page_on_kafka_names_the_rights() -> None:
     }
     needed = rights_of_pipeline(STREAMS, Settings())
     assert listed == {(one.operation, one.kind, one.is_required) for one in needed}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_is_short(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= LIMIT_WORDS
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
