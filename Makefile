@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check format bench exact poison chaos cluster lock sbom clean
+.PHONY: help setup demo test soak check docs format bench exact poison chaos cluster lock sbom clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -35,11 +35,16 @@ soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the 
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)
 
-check: setup ## Lint, format check, strict types, import contracts
+check: setup ## Lint, format check, strict types, import contracts, the documentation's links and lengths
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@mkdir -p build
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >build/site.log 2>&1 || { cat build/site.log; exit 1; }
+
+docs: setup ## Serve the documentation as a site, at http://127.0.0.1:8000, until Ctrl-C
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
 format: setup ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix .

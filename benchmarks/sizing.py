@@ -6,7 +6,7 @@
 
 It computes from what has been measured on two cores (the constants below, with their commands), and says what
 it assumes. The ages are those of a queue (`benchmarks.queueing`); next to them stands what was measured where
-something was. docs/operations.md, "Sizing", says how to read it.
+something was. docs/sizing.md says how to read it.
 """
 
 from __future__ import annotations

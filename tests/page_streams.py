@@ -1,4 +1,4 @@
-"""The code of docs/streams.md and of CONTRIBUTING.md, as modules that can be imported."""
+"""The code of the pages on streams and of CONTRIBUTING.md, as modules that can be imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def blocks(page: str, language: str) -> list[str]:
 @contextmanager
 def imported(directory: Path) -> Iterator[dict[str, Any]]:
     """Have the code in modules of a directory, which can be imported during the block."""
-    payments, readings, clicks = blocks("docs/streams.md", "python")
+    payments, readings = blocks("docs/streams.md", "python")
+    (clicks,) = blocks("docs/streams-without-a-kind.md", "python")
     (suite,) = blocks("CONTRIBUTING.md", "python")
     texts = {"page_payments": payments, "page_readings": readings, "page_clicks": clicks, "page_suite": suite}
     for name, text in texts.items():

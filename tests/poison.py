@@ -4,7 +4,7 @@ KINDS["sales_events"]                         the kinds of a silver table's topi
 Kind.make(rng, time_ms)                       one record of the kind; `time_ms` is a time that is in order
 endless(Random(1), time_ms)                   all kinds of all tables in a shuffled order, over and over
 
-The rules are written down here by hand, from the table in docs/contracts-and-dead-letters.md: nothing is
+The rules are written down here by hand, from the table in docs/dead-letters.md: nothing is
 taken from the code that judges. Half of the records carry `time_ms` as their timestamp and half none, because
 the two are read in different ways.
 """

@@ -255,7 +255,7 @@ def test_the_only_secret_is_documented_and_has_what_is_asked_of_it() -> None:
     }
     assert asked == {("lakehouse", "redis-url", "LAKEHOUSE_REDIS_URL")}
     assert "LAKEHOUSE_REDIS_URL" not in SETTINGS
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
     assert re.search(r"create secret generic lakehouse .*--from-\w+=redis-url", page)
     assert not any(one["kind"] == "Secret" for one in OBJECTS.values())
 
@@ -338,7 +338,7 @@ def test_kafkas_secrets_are_files_for_the_pods_group_that_need_not_be_there(name
         str(one) for each in containers(PODS[name]) for one in each["volumeMounts"] if one["name"] == "kafka"
     }
     assert mount == str({"name": "kafka", "mountPath": "/etc/lakehouse/kafka", "readOnly": True})
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
     assert "create secret generic lakehouse-kafka --from-file=password --from-file=ca.pem" in page
 
 

@@ -1,4 +1,4 @@
-"""docs/where-it-runs.md: its versions are those that are pinned, its sentences those of the code."""
+"""Where it runs: versions on the pages are those that are pinned, sentences those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from lakehouse.tables.versions import TESTED
 from tests.dockerfile import ROOT, instructions
 from tests.kafka.test_other_brokers import VERSIONS
 
-PAGE = (ROOT / "docs" / "where-it-runs.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for page in ("where-it-runs.md", "services-and-stores.md")
+)
 JARS = Path(pyspark.__file__).parent / "jars"
 OURS = {
     "lakehouse calls Spark's JVM, which a session of Spark Connect does not have": "spark/session.py",

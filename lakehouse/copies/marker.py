@@ -18,7 +18,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import Lake
 
 _NAME = "_lakehouse_copy.json"
-_SEE = 'docs/operations.md, "Backups and moves"'
+_SEE = "docs/backups.md"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
     if kind is None or kind not in wanted:
         return None
     return AccessDeniedError(
-        f"{access.principal} may not {wanted[kind]}, says the Kafka broker at {access}; docs/security.md "
+        f"{access.principal} may not {wanted[kind]}, says the Kafka broker at {access}; docs/kafka.md "
         "lists the rights that are needed"
     )
 

@@ -116,9 +116,9 @@ class Noted:
             at = from_micros(1000 * adopted_ms(known.table))
             return PositionError(
                 f"a copy of gold.{self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
-                f'table at {self.path} is older. Run that copy; docs/operations.md, "Backups and moves"'
+                f"table at {self.path} is older. Run that copy; docs/backups.md"
             )
         return PositionError(
             f"rows of gold.{self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
-            'adopt`, so that no row goes back; docs/operations.md, "Backups and moves"'
+            "adopt`, so that no row goes back; docs/backups.md"
         )

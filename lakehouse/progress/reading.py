@@ -299,7 +299,7 @@ class _State:
         return application(self.reading.query, self.ids[name], of=of)
 
     def refuse_what_does_not_fit(self) -> None:
-        """Raise PositionError where tables do not belong together; docs/troubleshooting.md has the cases."""
+        """Raise PositionError where tables do not belong together; docs/refused-tables.md has the cases."""
         query, target = self.reading.query, self.reading.target
         way_out = f"delete {target.path} (and what was made from it) and run again to rebuild it"
         for name, id_ in self.ids.items():

@@ -101,7 +101,7 @@ def _moment(given: object) -> object:
 
 
 class Settings(KafkaSettings, S3Settings, BaseSettings):
-    """What a user can choose. Times are in seconds (`_s`); see the table in docs/settings.md."""
+    """What a user can choose. Times are in seconds (`_s`); see docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
@@ -331,7 +331,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default_factory=dict,
         description=(
             "How many days tables keep their rows, as {table: days}; JSON in the environment. A table that "
-            "is not named keeps all of them. See docs/operations.md."
+            "is not named keeps all of them. See docs/maintenance.md."
         ),
     )
 

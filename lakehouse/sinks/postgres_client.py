@@ -88,7 +88,7 @@ def reported() -> Iterator[None]:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
         raise PostgresTroubleError(
-            f"PostgreSQL denies the user of {_NAME} a right: {_what(error)} (docs/outputs.md, PostgreSQL)"
+            f"PostgreSQL denies the user of {_NAME} a right: {_what(error)} (docs/postgresql.md)"
         ) from None
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise PostgresTroubleError(

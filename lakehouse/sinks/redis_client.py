@@ -145,7 +145,7 @@ def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"Redis evicts rows once it has {server.get('maxmemory_human', server['maxmemory'])} "
             f"(maxmemory-policy {policy}). They are put again, at most every ten minutes; with noeviction "
-            "a full Redis keeps the rows that it has (docs/outputs.md)"
+            "a full Redis keeps the rows that it has (docs/redis.md)"
         )
 
 

@@ -103,7 +103,7 @@ def _lost(one: Damage, name: str) -> TableError:
     return TableError(
         f"{name} has lost what version {one.version} wrote: {one.file} {one.what}, as after a power "
         "failure, and the table builds on it. Put a copy of that file back, or make the table again: "
-        'docs/troubleshooting.md, "After a power failure or a full disk"'
+        "docs/power-and-disks.md"
     )
 
 

@@ -135,7 +135,7 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     if foreign and LOG in found:
         raise TableError(
             f"{foreign[-1]} lies there, and may belong to a table whose log Delta does not see. Nothing was "
-            'changed: docs/troubleshooting.md, "A start is refused"'
+            "changed: docs/refused-tables.md"
         )
     if foreign:
         raise TableError(

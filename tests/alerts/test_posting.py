@@ -42,8 +42,8 @@ def authority_of(files: Certified) -> SecretStr:
 
 
 def documented() -> Callable[[str, Any, bytes], bool]:
-    """The function with which docs/operations.md has receivers verify a signature."""
-    text = (processes.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    """The function with which docs/alerts.md has receivers verify a signature."""
+    text = (processes.ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (block,) = (one for one in blocks if "def is_ours" in one)
     names: dict[str, Any] = {}

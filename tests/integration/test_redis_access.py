@@ -51,7 +51,7 @@ def sink_of(url: str, table: str = "t") -> closing[RedisSink]:
 
 
 def documented_rights() -> list[str]:
-    text = (ROOT / "docs" / "outputs.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^    user lakehouse on >PASSWORD (.*)$", text, re.MULTILINE)
     rights: list[str] = line.split()
     return rights

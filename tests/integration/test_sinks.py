@@ -517,7 +517,7 @@ def test_deletes_leave_as_tombstones_and_text_as_utf8(
     assert by_key(committed(services, topic)) == by_key(sent)
 
 
-# Redis. Its keys are written out here as docs/outputs.md has them.
+# Redis. Its keys are written out here as docs/redis.md has them.
 
 REDIS_DATABASE = 10  # no other file of tests uses it
 

@@ -1,4 +1,4 @@
-"""Other versions of Kafka's broker than the sandbox's; docs/where-it-runs.md lists what was run on them."""
+"""Other versions of Kafka's broker than the sandbox's; docs/services-and-stores.md lists what was run."""
 
 from __future__ import annotations
 

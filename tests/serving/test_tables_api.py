@@ -127,7 +127,7 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
 def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(
     lake: ServedLake, tmp_path: Path
 ) -> None:
-    """The stream of docs/streams.md that no kind fits: not a line of it is about the API."""
+    """The stream of docs/streams-without-a-kind.md: not a line of it is about the API."""
     with imported(tmp_path) as modules:
         stream = modules["page_clicks"].CLICKS
     (table,) = stream.gold

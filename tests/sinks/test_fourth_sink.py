@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md keeps its word: the sink it shows works, from one file and one line of the registry."""
+"""docs/sinks.md keeps its word: the sink it shows works, from one file and one line of the registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from tests.sinks.test_postgres import TABLE, Gold, state
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 
 
 @pytest.fixture

@@ -1,0 +1,131 @@
+"""Pages of the documentation that are made of the code: the settings, the commands, and the REST API."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from typer.cli import get_docs_for_click
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from lakehouse.cli import app
+from lakehouse.serving.access import Access
+from lakehouse.serving.app import make_app
+from lakehouse.settings import Settings
+from lakehouse.settings.secrets import secret_names
+from lakehouse.streams import load
+
+SHORT = 200
+WRITTEN = "This page is made of the code."
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path in the site."""
+    return {"reference/settings.md": _settings(), **_commands(), **_rest()}
+
+
+def _settings() -> str:
+    secrets = secret_names(Settings)
+    rows = "\n".join(
+        f"| `LAKEHOUSE_{name.upper()}`{' (s)' if name in secrets else ''} | {_default(field)} "
+        f"| {_cell(_first_sentence(field.description or ''))} |"
+        for name, field in sorted(Settings.model_fields.items())
+    )
+    return (
+        f"# Index of settings\n\n{WRITTEN} [Settings](../settings.md) and [settings of connections]"
+        "(../settings-connections.md) say more about each. (s) is a secret: the variable with `_FILE` "
+        "after its name may name a file that has it.\n\n"
+        f"| variable | default | meaning |\n| --- | --- | --- |\n{rows}\n"
+    )
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[^.]\.) (?=[A-Z])", text)[0]
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    is_empty = default is None or default in ("", (), {})
+    return "" if is_empty else f"`{default}`"
+
+
+def _cell(text: str) -> str:
+    """Return text as a table's cell: braces and angles are no markup there."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _commands() -> dict[str, str]:
+    group = get_command(app)
+    context: Any = group.make_context("lakehouse", [], resilient_parsing=True)
+    made, lines = {}, []
+    for words, command in _leaves(group, context):
+        uri = f"commands/{'-'.join(words)}.md"
+        called = " ".join(("lakehouse", *words))
+        made[f"reference/{uri}"] = get_docs_for_click(
+            obj=command, ctx=context, call_prefix=called.rpartition(" ")[0]
+        )
+        lines.append(f"| [`{called}`]({uri}) | {_cell(command.get_short_help_str(SHORT))} |")
+    listed = "\n".join(lines)
+    made["reference/commands.md"] = (
+        f"# Commands\n\n{WRITTEN} `--help` after a command prints the same.\n\n"
+        f"| command | |\n| --- | --- |\n{listed}\n"
+    )
+    return made
+
+
+def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the commands that are no groups of others, with the words that call them after `lakehouse`."""
+    if not isinstance(command, TyperGroup):
+        yield (), command
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        if inner is not None and not inner.hidden:
+            for words, leaf in _leaves(inner, context):
+                yield (name, *words), leaf
+
+
+def _rest() -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as home:
+        settings = Settings(home=Path(home), redis_url=SecretStr("redis://127.0.0.1:6379/0"), streams=())
+        described = make_app(settings, load(settings), Access(None), produces=True).openapi()
+    operations = [
+        (operation.get("tags", ["others"])[0], method, path, operation)
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+    ]
+    made, lines = {}, []
+    for tag, found in groupby(sorted(operations, key=lambda one: one[0]), key=lambda one: one[0]):
+        listed = list(found)
+        page = tag.replace(" ", "-")
+        made[f"reference/rest/{page}.md"] = "\n".join(
+            [f"# REST API: {tag}", "", *(line for _tag, *rest in listed for line in _operation(*rest))]
+        )
+        paths = ", ".join(f"`{method.upper()} {path}`" for _tag, method, path, _operation in listed[:3])
+        lines.append(f"| [{tag}](rest/{page}.md) | {paths}{', …' if len(listed) > 3 else ''} |")  # noqa: PLR2004
+    made["reference/rest.md"] = (
+        f"# REST API\n\n{WRITTEN} `lakehouse serve` has it at `/docs`, and the OpenAPI document at "
+        "`/openapi.json`. [The REST API](../serving.md) says how to use it.\n\n"
+        "| about | endpoints |\n| --- | --- |\n" + "\n".join(lines)
+    )
+    return made
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## `{method.upper()} {path}`\n"
+    yield f"{_cell(operation.get('description') or operation.get('summary', ''))}\n"
+    if parameters := operation.get("parameters"):
+        yield "| parameter | | |\n| --- | --- | --- |"
+        for one in parameters:
+            need = "required" if one.get("required") else "optional"
+            yield f"| `{one['name']}` | {need} | {_cell(one.get('description', ''))} |"
+        yield ""
