@@ -151,7 +151,7 @@ def _clean(spec: TableSpec, row: _Row) -> dict[str, Column]:
         "metrics": F.format_string('{"n":%d}', row.number % 1000),
     }
     found = {name: value for name, value in values.items() if name in spec.schema.names}
-    return found | {"event_time": row.at} | _coordinates(row)
+    return found | {"event_time": row.at, "own_time": row.at} | _coordinates(row)
 
 
 def _windows_1m(row: _Row, until: datetime) -> dict[str, Column]:

@@ -51,7 +51,9 @@ def no_delta_transactions() -> Iterator[None]:
 
     def finish_without(commit: Commit, moves: Sequence[Move] = ()) -> int:
         version = finish(commit)
-        noted[tables.id_of(commit.snapshot)] |= {move.application: move.after for move in moves}
+        noted[tables.id_of(commit.snapshot)] |= {
+            move.application: move.after for move in moves if move.after is not None
+        }
         return version
 
     def transactions(spark: SparkSession, path: str) -> dict[str, int]:

@@ -75,6 +75,14 @@ SkipOption = Annotated[
     ),
 ]
 
+BackfillOption = Annotated[
+    bool,
+    typer.Option(
+        "--backfill",
+        help="Load history: no record of this run is late. The lake notes which these are, so that a rebuild "
+        "judges them alike. A run without this option goes by the watermark again.",
+    ),
+]
 StandbyOption = Annotated[
     bool,
     typer.Option(
@@ -99,23 +107,24 @@ def run_layers(
 
     On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
-    The caller chooses `trigger`, `allow` and `skip`; the other options are set here. With `gated`, gold is
-    exported only while its suites hold. With `standby`, the run works only while no other such run of the
-    same layers and streams does, and warms up while it waits. `verbose` prints tracebacks, which otherwise
-    only go to the log.
+    The caller chooses `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
+    `gated`, gold is exported only while its suites hold. With `standby`, the run works only while no other
+    such run of the same layers and streams does, and warms up while it waits. `verbose` prints tracebacks,
+    which otherwise only go to the log.
 
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
     is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
     end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
-    _check(trigger, standby=standby)
+    _check(trigger, layers, standby=standby, is_backfill=options.is_backfill)
     is_live = trigger != AVAILABLE_NOW
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
         without = require_services(settings, layers, streams)
         lines, shown = _lines(streams, layers, settings, is_live=is_live)
         said = ", ".join(stream.name for stream in streams)
-        lines.say(f"{named} of {said}, trigger {trigger}, lake {settings.lake}")
+        how = f"trigger {trigger}{', backfill' if options.is_backfill else ''}"
+        lines.say(f"{named} of {said}, {how}, lake {settings.lake}")
         brief = not is_live and is_small(settings.lake) and few_wait(settings, streams, layers)
         lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
         if not options.adopts:
@@ -172,12 +181,16 @@ def run_layers(
         lines.say("stopped" if stop.requested else "caught up")
 
 
-def _check(trigger: str, *, standby: bool) -> None:
-    """Raise SettingsError for what is no trigger, and for a run that would wait for its turn and then end."""
+def _check(trigger: str, layers: Sequence[LayerName], *, standby: bool, is_backfill: bool) -> None:
+    """Raise SettingsError for what is no trigger, and for options that have no meaning in this run."""
     check_trigger(trigger)
     if standby and trigger == AVAILABLE_NOW:
         raise SettingsError(
             f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
+        )
+    if is_backfill and "silver" not in layers:
+        raise SettingsError(
+            "--backfill says how silver judges records: use it with silver, or with all layers"
         )
 
 
@@ -300,11 +313,17 @@ def job(layer: LayerName | None = None) -> None:
         allow: AllowOption = None,
         skip: SkipOption = None,
         *,
+        backfill: BackfillOption = False,
         standby: StandbyOption = False,
         verbose: VerboseOption = False,
     ) -> None:
         settings = read_settings()
-        options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
+        options = RunOptions(
+            trigger,
+            allow=allow or (),
+            skip=skipped(skip or [], settings, stream or []),
+            is_backfill=backfill,
+        )
         run_layers(settings, layers, stream or [], options, standby=standby, verbose=verbose)
 
     what = "all layers" if layer is None else f"the {layer} layer"

@@ -28,6 +28,7 @@ from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
 from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
+    OWN_TIME,
     clean_schema,
     filter_clean,
     filter_dead,
@@ -226,7 +227,7 @@ class Folding:
         judged = judge(frame, source, watermark).localCheckpoint()
         clean = filter_clean(judged)
         self._dead.append(filter_dead(judged))
-        self._accepted[source.table] = _later(reached, _greatest_event_time(clean))
+        self._accepted[source.table] = _later(reached, _greatest_own_time(clean))
         return clean
 
     def _merge(self, table: GoldTable, clean: DataFrame, now: datetime, *, twice: bool) -> None:
@@ -356,9 +357,9 @@ def _waits_at(now: datetime, clock: WallClock) -> Column:
     return clock.waits() & (F.col(clock.column) <= F.lit(shifted(now, -clock.after)))
 
 
-def _greatest_event_time(clean: DataFrame) -> datetime | None:
+def _greatest_own_time(clean: DataFrame) -> datetime | None:
     """Return it by way of its microseconds: some local times are ambiguous."""
-    found = clean.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
+    found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 
 

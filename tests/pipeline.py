@@ -147,6 +147,7 @@ def run_layers(
     *layers: LayerName,
     stream: Stream | None = None,
     now: datetime | None = None,
+    is_backfill: bool = False,
 ) -> list[BatchDone]:
     """Run the layers until caught up and return the micro-batches that were written.
 
@@ -159,7 +160,7 @@ def run_layers(
         [stream or under(settings, STREAM)],
         layers,
         settings,
-        RunOptions(AVAILABLE_NOW, on_batch=done.append, **clock),
+        RunOptions(AVAILABLE_NOW, on_batch=done.append, is_backfill=is_backfill, **clock),
     )
     return done
 

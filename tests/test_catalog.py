@@ -42,8 +42,8 @@ def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Set
     source = METRICS.sources[0]
     path = Lake(nameless, settings.lake).ensure(silver.spec(source))
     rows = [
-        ("api", "latency", 12.5, None, NOON, "metrics-events", 0, 0),
-        ("Zürich", "errors", 1.0, "prod", NOON, "metrics-events", 0, 1),
+        ("api", "latency", 12.5, None, NOON, NOON, "metrics-events", 0, 0),
+        ("Zürich", "errors", 1.0, "prod", NOON, NOON, "metrics-events", 0, 1),
     ]
     clean = local_frame(nameless, rows, silver.spec(source).schema)
     tables.append(clean, path)
@@ -89,6 +89,7 @@ def test_every_table_of_the_lake_has_a_spec() -> None:
             "ops.events",
             "ops.expectation_results",
             "ops.gates",
+            "ops.lateness",
             "ops.retention",
             "ops.unsent_rows",
         ]

@@ -49,7 +49,7 @@ def judge_batches(
             )
             for row in batch
         }
-        times = [verdict.event_time_us for verdict in verdicts.values() if not verdict.reasons]
+        times = [one.own_time_us for one in verdicts.values() if one.own_time_us is not None]
         watermark_us = max(times) - settings.allowed_lateness_s * 1_000_000 if times else None
     return verdicts
 
@@ -66,7 +66,7 @@ def accepted(verdicts: Mapping[Coordinates, Judged], make: Callable[..., E]) -> 
 def same_silver(rows: Iterable[Row], verdicts: Mapping[Coordinates, Judged]) -> bool:
     """Tell whether silver's rows are the clean records, once each and field by field."""
     expected = [
-        {**_meanings(one.columns), "event_time": one.event_time_us, "at": at}
+        {**_meanings(one.columns), "event_time": one.event_time_us, "own_time": one.own_time_us, "at": at}
         for at, one in verdicts.items()
         if not one.reasons
     ]

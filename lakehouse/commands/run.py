@@ -9,6 +9,7 @@ import typer
 
 from lakehouse.application import (
     AllowOption,
+    BackfillOption,
     SkipOption,
     StandbyOption,
     StreamOption,
@@ -58,6 +59,7 @@ def run(
     gate: Annotated[
         bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
     ] = False,
+    backfill: BackfillOption = False,
     standby: StandbyOption = False,
     verbose: VerboseOption = False,
     dead_letter_topic: Annotated[
@@ -86,5 +88,10 @@ def run(
         raise SettingsError(
             "--skip passes over records of Kafka: use it with `lakehouse run bronze` or `all`"
         )
-    options = RunOptions(trigger, allow=allow or (), skip=skipped(skip or [], settings, stream or []))
+    options = RunOptions(
+        trigger,
+        allow=allow or (),
+        skip=skipped(skip or [], settings, stream or []),
+        is_backfill=backfill,
+    )
     run_layers(settings, layers, stream or [], options, gated=gate, standby=standby, verbose=verbose)

@@ -1,39 +1,45 @@
 """Silver: bronze rows into clean rows and dead letters.
 
-Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. `event_time` is UTC; an
-optional field that the record leaves out is null. A rerun writes nothing twice and reaches the same verdicts.
+Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
+the record leaves out is null. `event_time` (UTC) is what the record says or, if it says none, Kafka's
+timestamp; then `own_time` is null. The watermark goes by `own_time` alone. A rerun writes nothing twice and
+reaches the same verdicts.
 
 The dead letters of a micro-batch are written before its clean rows, and say as well up to where it reads. The
 watermark comes from the clean rows, so a retry after a crash between the two writes takes the same records
 under the watermark of the first attempt, and every record gets the same verdict again. Of a source whose
 records have ids, they are compared with others then (`lakehouse.records.identity`). If the rules or the
 watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
-get one. So no record can end up in both tables or in neither.
+get one. So no record can end up in both tables or in neither. Another allowed lateness, or none as in a
+backfill, holds from the first micro-batch on that is not such a retry (`lakehouse.ops.lateness`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import version
 from typing import cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import bronze, identities
 from lakehouse.layers.identities import Identities, Settled, letters_of
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
+from lakehouse.ops import lateness, retained
+from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
 from lakehouse.records.identity import DELETION
 from lakehouse.records.offsets import ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
+    OWN_TIME,
     filter_clean,
     filter_dead,
     judge,
@@ -42,7 +48,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Commit, HighWaterMark, Lake, TableSpec, from_micros
+from lakehouse.tables import Commit, HighWaterMark, Lake, Move, TableSpec, from_micros
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
@@ -55,9 +61,9 @@ def spec(source: Source) -> TableSpec:
         "silver",
         source.table,
         silver_schema(source),
-        stats=("event_time", "partition", "offset"),
+        stats=("event_time", OWN_TIME, "partition", "offset"),
         change_feed=source.sequence_by is not None,
-        pinned_settings={"allowed_lateness_s": str(source.allowed_lateness_s)},
+        made_with={lateness.SETTING: str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )
 
@@ -110,12 +116,14 @@ def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> Da
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's silver tables, so many bytes at a time."""
+def steps(lake: Lake, stream: Stream, max_bytes: int, *, is_backfill: bool = False) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's silver tables, so many bytes at a time.
+
+    In a backfill no record is late, unless retention has taken the rows that it belongs to.
+    """
+    make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, is_backfill=is_backfill)
     return [
-        StepMaker(
-            stream.name, "silver", query_name(source), partial(_Cleaning, lake, stream, source, max_bytes)
-        )
+        StepMaker(stream.name, "silver", query_name(source), partial(make, source))
         for source in stream.sources
     ]
 
@@ -139,7 +147,9 @@ class _Done:
 class _Cleaning(TableStep):
     """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
-    def __init__(self, lake: Lake, stream: Stream, source: Source, max_bytes: int) -> None:
+    def __init__(
+        self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, is_backfill: bool
+    ) -> None:
         paths, name = ensure(lake, source), query_name(source)
         super().__init__(
             "silver",
@@ -152,20 +162,30 @@ class _Cleaning(TableStep):
                 max_bytes,
             ),
         )
+        self._lake = lake
         self._stream = stream
         self._source = source
         self._paths = paths
-        self._reached = HighWaterMark(paths.clean, "event_time")
+        self._lateness = lateness.read(lake, name)
+        self._allowed_s = None if is_backfill else source.allowed_lateness_s
+        self._closed = self._closed_before()
+        self._reached = HighWaterMark(paths.clean, OWN_TIME)
         self._identities = (
             None if source.unique_by is None else Identities(source, paths.clean, paths.dead, name)
         )
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
+        """Choose the next micro-batch; before the first one with another allowed lateness, note that."""
+        batch = super().plan(handed)
+        is_new = batch is not None and not batch.is_resumed and self._lateness.now.seconds != self._allowed_s
+        return super().plan(handed) if is_new and self._change_lateness() else batch
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
         rows_in, paths, source = batch.rows, self._paths, self._source
         spark = rows_in.sparkSession
-        watermark = watermark_of(self._reached.value(spark), source.allowed_lateness_s)
+        watermark = self._watermark(spark)
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
         undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
@@ -186,12 +206,12 @@ class _Cleaning(TableStep):
         rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
         if refused:
             self._bury(filter_dead(judged), batch, now)
-        clean = filter_clean(judged)
+        clean, moves = filter_clean(judged), self._moves(batch)
         if rows > refused:
-            done = tables.append(clean, paths.clean, batch.moves)
-            self._reached.advance(from_micros(reached))
+            done = tables.append(clean, paths.clean, moves)
         else:
-            done = tables.note(judged.sparkSession, paths.clean, batch.moves)
+            done = tables.note(judged.sparkSession, paths.clean, moves)
+        self._advance(reached)
         result = BatchResult(rows, {table: rows - refused, "dead_letters": refused})
         return Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
 
@@ -209,7 +229,7 @@ class _Cleaning(TableStep):
         if self._identities is None:
             raise TypeError(f"{self.name}: its records have no ids")
         commit = tables.begin(judged.sparkSession, self._paths.clean)
-        commit.expect(attempt.batch.moves)
+        commit.expect(self._moves(attempt.batch))
         settled = self._identities.settle(judged, commit)
         try:
             return self._write(settled, commit, attempt, now)
@@ -226,14 +246,57 @@ class _Cleaning(TableStep):
                 dead = dead.unionByName(letters_of(settled.removed, self._paths.bronze))
             self._bury(dead, attempt.batch, now, again=attempt.has_letters)
             attempt.has_letters = True
-        version = cast("int", identities.put(settled, commit, attempt.batch.moves))
+        version = cast("int", identities.put(settled, commit, self._moves(attempt.batch)))
         if self._identities is not None:
             self._identities.note(settled, version)
-        if rows > refused:
-            self._reached.advance(from_micros(reached))
+        self._advance(reached)
         result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused + removed})
         clean = InMemory(filter_clean(settled.rows), rows - refused, version)
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
+
+    def _moves(self, batch: Batch) -> tuple[Move, ...]:
+        """Return what a commit to silver notes; it expects the lateness to be as it is known here."""
+        return *batch.moves, self._lateness.expected
+
+    def _advance(self, reached: int | None) -> None:
+        """Note the greatest own time of rows that have been accepted, in microseconds; null for none."""
+        if reached is not None:
+            self._reached.advance(from_micros(reached))
+
+    def _watermark(self, spark: SparkSession) -> datetime | None:
+        allowed_s = self._lateness.now.seconds
+        mark = None if allowed_s is None else watermark_of(self._reached.value(spark), allowed_s)
+        return retained.latest((mark, self._closed))
+
+    def _closed_before(self) -> datetime | None:
+        """Return before when retention has taken rows, if lateness may have grown beyond that; else null.
+
+        Retention takes nothing that may still come by what holds when it runs.
+        """
+        if self._lateness.now.number is None:
+            return None
+        return retained.closed_before(self._lake, self._stream, self._source)
+
+    def _change_lateness(self) -> bool:
+        """Note how late records may be from the next micro-batch on; tell whether that has been possible.
+
+        While silver reads the files with which it began, what it has judged is no range of offsets.
+        """
+        spark, path = self._lake.spark, self._paths.bronze
+        position = cuts.position_of(spark, self.name, self._paths.clean, path)
+        if position is not None and position.is_beginning:
+            return False
+        judged = ranges_of(cuts.read_up_to(spark, path, position))
+        self._lateness = lateness.change(
+            self._lake,
+            self._lateness,
+            self._allowed_s,
+            self._source.allowed_lateness_s,
+            judged,
+            now=datetime.now(UTC),
+        )
+        self._closed = self._closed_before()
+        return True
 
     def _bury(self, dead: DataFrame, batch: Batch, now: datetime, *, again: bool = False) -> None:
         origin = origin_of(self._stream, self._source, now, batch.number)
@@ -246,7 +309,7 @@ class _Cleaning(TableStep):
 
 @cache
 def _facts() -> tuple[Column, ...]:
-    """Return the facts about judged rows: count, refused, and the greatest accepted event time."""
+    """Return the facts about judged rows: count, refused, and the greatest own time accepted."""
     is_clean = F.size("reasons") == 0
-    accepted_time = F.max(F.when(is_clean, F.unix_micros("event_time")))
+    accepted_time = F.max(F.when(is_clean, F.unix_micros(OWN_TIME)))
     return F.count(F.lit(1)), F.count_if(~is_clean), accepted_time

@@ -38,13 +38,15 @@ class Allow(StrEnum):
 class Permitted:
     """What is not refused, which records are passed over, and who is told of what was let through.
 
-    With `adopts`, exports go on from a copy of the lake that has sent rows before.
+    With `adopts`, exports go on from a copy of the lake that has sent rows before. `is_backfill`: no record
+    is late.
     """
 
     allow: Collection[Allow] = ()
     skip: Collection[LostRange] = ()
     notice: Callable[[str], None] = lambda _text: None
     adopts: bool = False
+    is_backfill: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import gold, silver
+from lakehouse.ops import lateness
 from lakehouse.progress import cuts
-from lakehouse.records.validation import watermark_of
+from lakehouse.records.validation import OWN_TIME, watermark_of
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake, from_micros, leases
 
@@ -71,8 +72,14 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)
-        greatest = rows.agg(F.unix_micros(F.max("event_time")).alias("micros")).first()
+        greatest = rows.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
         if greatest is None or greatest.micros is None:
             return None
-        watermarks.append(watermark_of(from_micros(greatest.micros), source.allowed_lateness_s))
+        known = lateness.read(lake, silver.query_name(source))
+        merged = tables.snapshot(spark, path, newest if has_all else position.version - 1)
+        number = lateness.number_in(tables.transactions_in(spark, merged), known.table)
+        allowed_s = lateness.most([*known.since(number), lateness.Allowance(source.allowed_lateness_s)])
+        if allowed_s is None:  # a backfill
+            return None
+        watermarks.append(watermark_of(from_micros(greatest.micros), allowed_s))
     return min((moment for moment in watermarks if moment is not None), default=None)

@@ -62,6 +62,11 @@ def of_number(number: Column, unit: TimeUnit) -> Column:
     return F.timestamp_micros(F.call_function("div", number - F.pmod(number, F.lit(1000)), F.lit(1000)))
 
 
+def is_absent() -> Column:
+    """Tell whether a record says no time, so that it has Kafka's."""
+    return F.col(KIND).isNull() | (F.col(KIND) == "VOID")
+
+
 def written(contract: Contract) -> Column:
     """Return the time that a record has in ISO 8601, as a column of its own: it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
@@ -70,15 +75,14 @@ def written(contract: Contract) -> Column:
 
 def of_record(source: Source) -> Column:
     """Return the time of a record, as it is in there or Kafka's; null if it has none that is accepted."""
-    contract, kind = source.contract, F.col(KIND)
+    contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = _span_us(source)
     of_kafka = is_kafka_time(F.unix_millis("_timestamp")) & (F.unix_micros("_timestamp") >= first_us)
-    is_absent = kind.isNull() | (kind == "VOID")
     if len(contract.event_time_path) > 1:
         of_kafka = of_kafka & misplaced(contract.event_time_path, "event_time").isNull()
     return (
-        F.when(is_absent, F.when(of_kafka, F.col("_timestamp")))
+        F.when(is_absent(), F.when(of_kafka, F.col("_timestamp")))
         .when(is_number, from_number)
         .when(F.unix_micros(WRITTEN).between(*_span_us(source)), F.col(WRITTEN))
     )
@@ -100,7 +104,7 @@ def reason_of(source: Source) -> Column:
     return F.when(
         F.col("event_time").isNull(),
         F.when(of_form, reason("bad_timestamp", "event_time", outside))
-        .when(kind.isNull() | (kind == "VOID"), absent)
+        .when(is_absent(), absent)
         .otherwise(reason("wrong_type", "event_time", wrong)),
     )
 

@@ -66,6 +66,8 @@ REASONS = ArrayType(
     )
 )
 COORDINATES = ("topic", "partition", "offset")
+OWN_TIME = "own_time"
+"""The column of silver by whose greatest value the watermark goes: no other clock moves it."""
 
 # The raw record moves aside, because a contract may well have a column `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
@@ -79,13 +81,17 @@ _STRICT_JSON = {
 
 
 def clean_schema(contract: Contract) -> StructType:
-    """Return the schema of the silver table of a contract: its columns, event_time, Kafka coordinates."""
+    """Return the schema of the silver table of a contract: its columns, times, Kafka coordinates.
+
+    `own_time` is the event time of a record that says it, null for one that has Kafka's timestamp instead.
+    """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
     ]
     return (
         StructType(columns)
         .add("event_time", "timestamp")
+        .add(OWN_TIME, "timestamp")
         .add("topic", "string")
         .add("partition", "integer")
         .add("offset", "long")
@@ -99,17 +105,18 @@ def silver_schema(source: Source) -> StructType:
     return StructType([*schema, *more])
 
 
-def judge(rows: DataFrame, source: Source, watermark: datetime | None) -> DataFrame:
+def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
     """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
 
     `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
-    record. `raw` (key, value, headers, kafka_timestamp) is null for clean rows. "Now" is the record's own
-    landing time, so that judging again gives the same verdict. Of a source with `unique_by` every row has its
-    `raw`, and the columns of `lakehouse.records.identity`, by which records are then compared.
+    record; it may be a column of them. `raw` (key, value, headers, kafka_timestamp) is null for clean rows.
+    "Now" is the record's own landing time, so that judging again gives the same verdict. Of a source with
+    `unique_by` every row has its `raw`, and the columns of `lakehouse.records.identity`, by which records are
+    then compared.
     """
-    marked = rows.withColumnsRenamed(_RAW).withColumn(
-        "_watermark", by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
-    )
+    if not isinstance(watermark, Column):
+        watermark = by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
+    marked = rows.withColumnsRenamed(_RAW).withColumn("_watermark", watermark)
     verdict = _verdict(source)
     judged = reduce(lambda frame, step: step.added_to(frame), verdict.steps, marked)
     return verdict.result.of(judged)
@@ -254,7 +261,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 
 
 def _fields(source: Source) -> Iterator[dict[str, Column]]:
-    """Return the contract's columns, `event_time` and, after an underscore, each field's JSON type."""
+    """Return the contract's columns, both times and, after an underscore, each field's JSON type."""
     contract = source.contract
     is_provable = fields.are_provable(contract)
     columns: dict[str, Column] = {}
@@ -277,6 +284,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
         proven_time = event_times.of_number(number, contract.event_time_unit)
         event_time = F.when(F.col("_proven"), proven_time).otherwise(event_time)
     yield {"event_time": event_time}
+    yield {OWN_TIME: F.when(F.col("_proven") | ~event_times.is_absent(), F.col("event_time"))}
 
 
 def _typed(field: Field) -> Column:
@@ -333,5 +341,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a stream whose greatest accepted event time is `front`; null for null."""
+    """Return the watermark of a silver table whose greatest own time is `front`; null for null."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

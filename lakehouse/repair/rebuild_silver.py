@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import identities, silver
-from lakehouse.ops import retained
+from lakehouse.ops import lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.records import identity
 from lakehouse.records.dead_letters import (
@@ -36,11 +36,11 @@ from lakehouse.records.dead_letters import (
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
+    OWN_TIME,
     filter_dead,
     judge,
     late_reason,
     silver_schema,
-    watermark_of,
 )
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import DELETED, HighWaterMark, Lake, from_micros, leases
@@ -117,7 +117,8 @@ def rebuild_silver(
     """Judge again what silver has finished with, and correct silver and the dead letters.
 
     Records in silver came in time and are not late. A letter for lateness stays. A record that today's rules
-    would accept, but that lies before the watermark, is now late. With `allow_late` neither applies, unless
+    would accept, but that lies before the watermark, is now late: by the lateness that was allowed when it
+    came (`lakehouse.ops.lateness`), so one of a backfill is not. With `allow_late` neither applies, unless
     retention has taken the rows that a record belongs to; what it has taken from bronze is not judged.
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
@@ -230,15 +231,16 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver."""
         reasons = F.col("reasons")
-        watermark = retained.closed_before(self._lake, self._stream, self._source)
-        if allow_late and watermark is None:
+        closed = retained.closed_before(self._lake, self._stream, self._source)
+        watermark = F.lit(closed).cast("timestamp")
+        if allow_late and closed is None:
             return reasons
         if not allow_late:
-            front = HighWaterMark(self.paths.clean, "event_time").value(self._lake.spark)
-            in_time = watermark_of(front, self._source.allowed_lateness_s)
-            watermark = retained.latest((in_time, watermark))
+            front = HighWaterMark(self.paths.clean, OWN_TIME).value(self._lake.spark)
+            known = lateness.read(self._lake, self._origin.job)
+            watermark = F.greatest(known.watermark(front), watermark)
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
-        late_now = F.array_compact(F.array(late_reason(F.lit(watermark).cast("timestamp"))))
+        late_now = F.array_compact(F.array(late_reason(watermark)))
         return (
             F.when(F.col("_standing").isNotNull() | F.col("_status").isin(*identity.CLOSED), reasons)
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))

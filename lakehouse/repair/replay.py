@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
-from lakehouse.ops import retained
+from lakehouse.ops import lateness, retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     DISCARDED,
@@ -37,7 +37,7 @@ from lakehouse.records.dead_letters import (
     to_dead_letters,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES, filter_clean, judge, watermark_of
+from lakehouse.records.validation import COORDINATES, OWN_TIME, filter_clean, judge
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import HighWaterMark, Lake, leases
 
@@ -107,9 +107,9 @@ def replay(
 ) -> Replayed:
     """Judge the selected open letters again and accept into silver those that pass, each record once.
 
-    With `allow_late` no record is late, unless retention has taken the rows that it belongs to. A rerun finds
-    only those that still fail. Raises TableError while a rebuild of silver judges letters of one of the
-    sources.
+    A record may be as late as was allowed when it came, or is now. With `allow_late` none is late, unless
+    retention has taken the rows that it belongs to. A rerun finds only those that still fail. Raises
+    TableError while a rebuild of silver judges letters of one of the sources.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -271,11 +271,12 @@ class _SelectedLetters:
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
-        front = None if allow_late else HighWaterMark(self._paths.clean, "event_time").value(self._lake.spark)
-        closed = retained.closed_before(self._lake, self._stream, self._source)
-        watermark = retained.latest((watermark_of(front, self._source.allowed_lateness_s), closed))
+        front = None if allow_late else HighWaterMark(self._paths.clean, OWN_TIME).value(self._lake.spark)
+        closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
+        known = lateness.read(self._lake, silver.query_name(self._source))
+        in_time = known.watermark(front, or_s=self._source.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
-        judged = judge(chosen, self._source, watermark)
+        judged = judge(chosen, self._source, F.greatest(in_time, closed))
         return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
 
     def _compared(self, judged: DataFrame) -> DataFrame:

@@ -56,6 +56,7 @@ class RunOptions:
     - `upkeep` looks after the tables in a run with an interval.
     - `log_file` is where tracebacks go, for messages to say so.
     - `adopts`: the lake is a copy, which goes on in place of the lake that has sent rows before.
+    - `is_backfill`: records count as in time, however late they are.
     """
 
     trigger: str
@@ -71,6 +72,7 @@ class RunOptions:
     upkeep: Upkeep | None = None
     log_file: Path | None = None
     adopts: bool = False
+    is_backfill: bool = False
 
 
 def run(
@@ -112,7 +114,9 @@ class _Run:
         self._options = options
         self._stop = options.stop or Stop()
         self._gate = options.gate if "export" in layers else None
-        permitted = Permitted(options.allow, options.skip, options.on_notice, options.adopts)
+        permitted = Permitted(
+            options.allow, options.skip, options.on_notice, options.adopts, options.is_backfill
+        )
         lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
         makers = {
             one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams
@@ -207,7 +211,7 @@ def _makers(
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
-        "silver": silver.steps(lake, stream, settings.bytes_per_batch),
+        "silver": silver.steps(lake, stream, settings.bytes_per_batch, is_backfill=permitted.is_backfill),
         "gold": gold.steps(lake, stream, settings.bytes_per_batch),
         "export": export.steps(lake, stream, settings, permitted),
     }

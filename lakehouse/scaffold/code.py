@@ -12,8 +12,8 @@ from lakehouse.kinds.records import column_of
 from lakehouse.scaffold.samples import Seen
 
 _TAKEN = frozenset(
-    {"event_time", "topic", "partition", "offset", "window_start", "window_end", "count", "total", "ts"}
-    | {"recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
+    {"event_time", "own_time", "topic", "partition", "offset", "window_start", "window_end", "count", "total"}
+    | {"ts", "recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
 )
 _SHORT = 96

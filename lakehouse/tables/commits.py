@@ -163,14 +163,16 @@ class Commit:
 
     def finish(self, moves: Sequence[Move] = ()) -> int:
         """Publish everything and return the table's new version; the moves become part of it."""
-        if not moves:
+        made = [
+            (one.application, one.after) for one in moves if one.after is not None and one.after != one.before
+        ]
+        if not made:
             # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
             operation = delta.update(self.spark) if self._removes else delta.write(self.spark)
             return self._publish(self._actions, operation)
         at_ms = int(time.time() * 1000)
-        noted = [delta.application_wrote(self.spark, one.application, one.after, at_ms) for one in moves]
-        first = moves[0]
-        update = delta.streaming_update(self.spark, first.application, first.after, updates=self._removes)
+        noted = [delta.application_wrote(self.spark, name, after, at_ms) for name, after in made]
+        update = delta.streaming_update(self.spark, *made[0], updates=self._removes)
         return self._publish([*noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:

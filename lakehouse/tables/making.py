@@ -53,7 +53,8 @@ _COMMON_PROPERTIES = {
 def properties_when_made(spec: TableSpec) -> dict[str, str]:
     """Return the properties that a table of the spec has from its first version on."""
     feed = {CHANGE_FEED: str(spec.change_feed).lower()}
-    return _COMMON_PROPERTIES | feed | _own_properties(spec)
+    made_with = {FIXED_PREFIX + name: value for name, value in spec.made_with.items()}
+    return _COMMON_PROPERTIES | feed | made_with | _own_properties(spec)
 
 
 def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:

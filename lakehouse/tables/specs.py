@@ -22,9 +22,10 @@ class TableSpec:
     """A table's name, schema and what is fixed when it is created.
 
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
-    on `shape` in the code; both are kept as table properties and compared at every start. `cluster_by` is the
-    column by which maintenance orders the rows, null for a table that stays small. `is_merged`: micro-batches
-    rewrite rows; into any other table they only append. `comment` says what a row is; catalogs show it.
+    on `shape` in the code; both are kept as table properties and compared at every start. `made_with` are
+    settings that are kept so as well, as they are when the table is made. `cluster_by` is the column by which
+    maintenance orders the rows, null for a table that stays small. `is_merged`: micro-batches rewrite rows;
+    into any other table they only append. `comment` says what a row is; catalogs show it.
     """
 
     layer: str
@@ -33,6 +34,7 @@ class TableSpec:
     stats: tuple[str, ...]
     change_feed: bool = False
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
     shape: Mapping[str, str] = field(default_factory=dict)
     cluster_by: str | None = None
     is_merged: bool = False
@@ -90,12 +92,12 @@ class Move:
     """How far a query has read one of its sources, as the commit with the rows notes it in a transaction.
 
     `after` is the first version, or offset, that has not been read; `before` is what the table must say until
-    then, null for nothing (`lakehouse.progress.positions`).
+    then, null for nothing (`lakehouse.progress.positions`). If both are the same, the commit only expects it.
     """
 
     application: str
     before: int | None
-    after: int
+    after: int | None
 
 
 @dataclass(frozen=True)

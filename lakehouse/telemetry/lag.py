@@ -24,6 +24,7 @@ from lakehouse.lake_files import files_of
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.records.validation import OWN_TIME
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
@@ -165,7 +166,7 @@ class _Seen:
 
 def _log_named(settings: Settings, name: str) -> Log:
     layer, _, table = name.partition(".")
-    return Log(path_of(settings.lake, layer, table), "event_time" if layer == "silver" else None)
+    return Log(path_of(settings.lake, layer, table), OWN_TIME if layer == "silver" else None)
 
 
 class _Watched:

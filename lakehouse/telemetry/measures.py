@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from lakehouse.ops import lateness
 from lakehouse.records.event_times import NO_TIMESTAMP
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
@@ -13,7 +14,6 @@ from lakehouse.telemetry.delta_log import Log, from_ms
 from lakehouse.telemetry.queries import StreamQuery
 from lakehouse.telemetry.values import EventTimes, LayerLag, PartitionLag, TableState
 
-_LATENESS = "lakehouse.allowed_lateness_s"
 _CLOCKS_DIFFER = timedelta(minutes=5)
 
 
@@ -79,12 +79,16 @@ def table_state(name: str, log: Log) -> TableState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return a silver table's event time and watermark; null without rows."""
+    """Return a silver table's greatest own time and watermark; null without any.
+
+    In a backfill, the watermark is the one that will hold after it.
+    """
     newest = log.newest
     if newest is None:
         return None
     try:
-        watermark = newest - timedelta(seconds=int(log.properties.get(_LATENESS, "0")))
+        allowed_s = lateness.setting_in(log.transactions, log.properties, name)
+        watermark = newest - timedelta(seconds=allowed_s)
     except OverflowError:  # in the calendar's first years
         watermark = newest
     return EventTimes(name, newest, watermark)

@@ -85,7 +85,7 @@ CONTRACTS: Mapping[str, Contract] = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A record as silver should see it.
+    """A record as silver should see it; `own_time_us` is null where the event time is Kafka's.
 
     `reasons` are all (rule, column) pairs against it, in no order; none means that it is clean. The other
     fields are what the silver table holds, and mean something for a clean record only.
@@ -94,6 +94,7 @@ class Judged:
     reasons: Reasons
     columns: Mapping[str, Any] = field(default_factory=dict)
     event_time_us: int = 0
+    own_time_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,7 @@ def judge_record(
     """
     event_time_us, event_time_rule = _event_time(None, kafka_timestamp_ms, earliest_us)
     columns: dict[str, Any] = {}
+    stamp: object = None
     reasons: set[tuple[str, str | None]] = set()
     if value is None and contract.tombstone:
         columns = dict.fromkeys(field.column for field in contract.fields)
@@ -143,7 +145,9 @@ def judge_record(
         reasons.add(("future", "event_time"))
     if event_time_rule is None and watermark_us is not None and event_time_us < watermark_us:
         reasons.add(("late", "event_time"))
-    return Judged(frozenset(reasons)) if reasons else Judged(frozenset(), columns, event_time_us)
+    if reasons:
+        return Judged(frozenset(reasons))
+    return Judged(frozenset(), columns, event_time_us, None if stamp is None else event_time_us)
 
 
 def _key_text(key: bytes | None) -> tuple[str, str | None]:

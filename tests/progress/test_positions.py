@@ -26,6 +26,7 @@ def noted(*taken: tuple[Move, ...]) -> dict[str, int]:
     for each in taken:
         for move in each:
             assert found.get(move.application) == move.before
+            assert move.after is not None
             found[move.application] = move.after
     return found
 

@@ -41,6 +41,7 @@ class Verdict:
     reasons: list[tuple[str, str | None]]
     messages: list[str]
     columns: dict[str, Any]
+    own_time: int | None
     raw_value: bytes | None
 
 
@@ -78,12 +79,14 @@ def judge_values(spark: SparkSession) -> Judge:
     ) -> list[Verdict]:
         judged = judge(bronze_rows(spark, values), source, watermark)
         names = [field.column for field in source.contract.fields]
-        rows = judged.withColumn("event_time", F.unix_micros("event_time")).orderBy("offset").collect()
+        times = {name: F.unix_micros(name) for name in ("event_time", "own_time")}
+        rows = judged.withColumns(times).orderBy("offset").collect()
         return [
             Verdict(
                 reasons=[(reason.rule, reason.column) for reason in row.reasons],
                 messages=[reason.message for reason in row.reasons],
                 columns={name: row[name] for name in (*names, "event_time")},
+                own_time=row.own_time,
                 raw_value=None if row.raw is None or row.raw.value is None else bytes(row.raw.value),
             )
             for row in rows
@@ -639,6 +642,7 @@ def test_clean_rows_have_the_columns_of_the_silver_table(spark: SparkSession) ->
         ("value", "double"),
         ("environment", "string"),
         ("event_time", "timestamp"),
+        ("own_time", "timestamp"),
         ("topic", "string"),
         ("partition", "int"),
         ("offset", "bigint"),
@@ -788,3 +792,4 @@ def test_a_judge_in_plain_python_comes_to_the_same_verdicts(
         assert set(verdict.reasons) == expected.reasons, value
         if not expected.reasons:
             assert verdict.columns == {**expected.columns, "event_time": expected.event_time_us}, value
+            assert verdict.own_time == expected.own_time_us, value

@@ -80,6 +80,7 @@ class Gold:
                 e.value,
                 e.environment,
                 moment(e.event_time_us),
+                moment(e.event_time_us),
                 "metrics-events",
                 0,
                 n,

@@ -25,7 +25,7 @@ ENDS = ((25, 13), (28, 14))
 
 SCHEMA = {
     "type": "struct",
-    "fields": [{"name": "event_time", "type": "timestamp", "nullable": True, "metadata": {}}],
+    "fields": [{"name": "own_time", "type": "timestamp", "nullable": True, "metadata": {}}],
 }
 SOURCES = {
     "metrics_events": "metrics-events",
@@ -89,7 +89,7 @@ class Logs:
         """Write a commit that replaces a file, and has one of its own for the change feed."""
         own = self.path(table) / "_change_data" / f"{ms(at)}.parquet"
         own.parent.mkdir(exist_ok=True)
-        pq.write_table(pa.table({"event_time": [None] * (2 * updated + inserted)}), own)
+        pq.write_table(pa.table({"own_time": [None] * (2 * updated + inserted)}), own)
         feed = {"path": f"_change_data/{own.name}", "partitionValues": {}, "size": 1, "dataChange": False}
         gone = removed("old.parquet", updated, at)
         return self.commit(table, at, [gone, *added([updated + inserted], at), {"cdc": feed}])
@@ -166,7 +166,7 @@ def noting(noted: Mapping[str, int], at: str) -> list[Action]:
 
 
 def stats(rows: int) -> str:
-    return json.dumps({"numRecords": rows, "maxValues": {"event_time": DAY.format("08:12:59.000Z")}})
+    return json.dumps({"numRecords": rows, "maxValues": {"own_time": DAY.format("08:12:59.000Z")}})
 
 
 def ms(at: str) -> int:

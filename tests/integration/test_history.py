@@ -1,0 +1,157 @@
+"""Years of history in a lake: what may move the watermark, backfills, and lateness that changes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.audit.books import check_books
+from lakehouse.audit.gold import check_gold
+from lakehouse.layers import silver
+from lakehouse.layers.step import Step
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.repair.replay import try_replay
+from lakehouse.settings import Settings
+from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError, crash_at
+from tests import pipeline
+from tests.batches import take_next
+from tests.pipeline import DEAD_LETTERS, Raw
+from tests.streams import SALES, TRANSACTIONS, under
+
+SALES_SOURCE, SOURCE = SALES.sources[0], TRANSACTIONS.sources[0]
+SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"
+LANDED = pipeline.utc("2026-11-27T12:00:00")
+NOT_JSON = Raw(b"not JSON")
+ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
+
+
+def sale(product: str, at: datetime, value: int = 1) -> Raw:
+    record = {"product": product, "value": value, "timestamp": int(at.timestamp() * 1000)}
+    return Raw(json.dumps(record).encode(), product.encode())
+
+
+def spent(at: str, amount: int = 1) -> Raw:
+    stamp = int(pipeline.utc(at).timestamp() * 1000)
+    return Raw(json.dumps({"userId": "u", "amount": amount, "timestamp": stamp}).encode())
+
+
+def land(spark: SparkSession, settings: Settings, first_offset: int, *cuts: list[Raw]) -> None:
+    pipeline.land(spark, settings, cuts, landed_at=LANDED, source=SOURCE, first_offset=first_offset)
+
+
+def step_of(spark: SparkSession, settings: Settings, *, is_backfill: bool) -> Step:
+    lake, stream = Lake(spark, settings.lake), under(settings, TRANSACTIONS)
+    (maker,) = silver.steps(lake, stream, settings.bytes_per_batch, is_backfill=is_backfill)
+    return maker.make()
+
+
+def take_all(spark: SparkSession, settings: Settings, *, is_backfill: bool = False) -> None:
+    pipeline.run_layers(
+        spark, settings, "silver", "gold", stream=under(settings, TRANSACTIONS), is_backfill=is_backfill
+    )
+
+
+def accepted(settings: Settings) -> list[int]:
+    return sorted(row["offset"] for row in pipeline.rows_of(settings, SILVER))
+
+
+def letters(settings: Settings) -> dict[int, list[str]]:
+    rows = pipeline.rows_of(settings, DEAD_LETTERS)
+    return {row["offset"]: [reason["rule"] for reason in row["reasons"]] for row in rows}
+
+
+def rebuilt(spark: SparkSession, settings: Settings) -> SilverRebuilt:
+    lake = Lake(spark, settings.lake)
+    return rebuild_silver(lake, under(settings, TRANSACTIONS), Landed(), LANDED)
+
+
+def forget(spark: SparkSession, settings: Settings, table: str, offsets: str) -> None:
+    tables.delete(spark, str(pipeline.path_of(settings, table)), F.expr(f"offset IN ({offsets})"))
+
+
+def test_a_tombstone_has_kafkas_time_and_does_not_move_the_watermark(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    first, last = pipeline.utc("2010-12-01T08:00:00"), pipeline.utc("2010-12-20T08:00:00")
+    cuts = [
+        [Raw(None, b"pen")],
+        [sale("ink", last)],
+        [sale("pen", first), Raw(None, b"ink")],
+        [sale("ink", last)],
+    ]
+
+    pipeline.land(spark, settings, cuts, landed_at=LANDED, source=SALES_SOURCE)
+    pipeline.run_layers(spark, settings, "silver", stream=under(settings, SALES))
+
+    rows = pipeline.rows_of(settings, "silver.sales_events")
+    told = {row["offset"]: (row["event_time"], row["own_time"]) for row in rows}
+    landed, own = pipeline.micros(LANDED), pipeline.micros(last)
+    assert told == {0: (landed, None), 1: (own, own), 3: (landed, None), 4: (own, own)}
+    (letter,) = pipeline.rows_of(settings, DEAD_LETTERS)
+    assert [(reason["rule"], letter["offset"]) for reason in letter["reasons"]] == [("late", 2)]
+    assert "before the watermark 2010-12-13 08:00:00" in letter["reasons"][0]["message"]
+
+
+def test_a_backfill_that_was_killed_is_ended_as_it_was_begun_and_later_records_are_late_again(
+    spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    land(spark, settings, 0, [spent("2026-11-27T11:00:00")])
+    take_all(spark, settings)
+    land(spark, settings, 1, [spent("2020-05-05T05:00:00"), NOT_JSON], [spent("2019-01-01T00:00:00")])
+    with monkeypatch.context() as patch:  # the note and the letters are written, silver is not
+        patch.setattr(tables, "append", crash_at(tables.append, 3, after=False))
+        with pytest.raises(CrashError):
+            take_next(step_of(spark, settings, is_backfill=True), now=LANDED)
+    assert (accepted(settings), letters(settings)) == ([0], {2: ["not_json"]})
+
+    take_all(spark, settings)
+
+    assert accepted(settings) == [0, 1]
+    assert letters(settings) == {2: ["not_json"], 3: ["late"]}
+    assert rebuilt(spark, settings) == SilverRebuilt(judged=4)
+
+    forget(spark, settings, SILVER, "1")
+    forget(spark, settings, DEAD_LETTERS, "2, 3")
+    found = rebuilt(spark, settings)
+
+    assert (found.inserted, found.newly_refused) == (1, 2)
+    assert accepted(settings) == [0, 1]
+    assert letters(settings) == {2: ["not_json"], 3: ["late"]}
+
+
+def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    hour, two, half = (
+        lake_settings.model_copy(update={"allowed_lateness_s": seconds}) for seconds in (3600, 7200, 1800)
+    )
+    land(spark, hour, 0, [spent("2026-11-27T11:00:00")])
+    take_all(spark, hour)
+    for first, settings in ((1, hour), (4, two), (7, half)):
+        land(spark, settings, first, [spent(f"2026-11-27T{at}:00") for at in ("10:10", "09:30", "08:30")])
+        take_all(spark, settings)
+
+    assert accepted(half) == [0, 1, 4, 5]
+    assert letters(half) == {offset: ["late"] for offset in (2, 3, 6, 7, 8, 9)}
+    assert rebuilt(spark, half) == SilverRebuilt(judged=10)
+    forget(spark, half, SILVER, "1, 4, 5")
+    forget(spark, half, DEAD_LETTERS, "2, 8")
+    found = rebuilt(spark, half)
+    assert (found.inserted, found.newly_refused) == (3, 2)
+    assert accepted(half) == [0, 1, 4, 5]
+    assert letters(half) == {offset: ["late"] for offset in (2, 3, 6, 7, 8, 9)}
+
+    lake, stream = Lake(spark, half.lake), under(half, TRANSACTIONS)
+    now_two = try_replay(lake, [under(two, TRANSACTIONS)], Selection(), LANDED)
+    assert (now_two.would_pass, now_two.would_fail) == (3, 3), "what has come, or is now, whichever is more"
+    checks = [*check_books(lake, stream, stream.sources[0]), *check_gold(lake, stream, stream.gold[0])]
+    assert [(check.subject, check.differences) for check in checks if check.differences] == []
