@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,13 +26,15 @@ from pyspark.sql import functions as F
 from lakehouse.layers import bronze
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
+from lakehouse.records import identity
 from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
+    COORDINATES,
     OWN_TIME,
-    clean_schema,
     filter_clean,
     filter_dead,
     judge,
+    silver_schema,
     watermark_of,
 )
 from lakehouse.sinks import outgoing
@@ -104,9 +106,9 @@ class Folding:
         self._is_small = is_small
         self._number = 0
         self._dead: list[DataFrame] = []
-        self._clean = {
-            source.table: [self._empty(clean_schema(source.contract))] for source in stream.sources
-        }
+        self._clean = {source.table: [self._empty(silver_schema(source))] for source in stream.sources}
+        self._raw: dict[str, list[DataFrame]] = {}
+        self._left: dict[str, DataFrame] = {}
         self._gold = {table.name: self._empty(table.schema) for table in stream.tables}
         self._feeds: dict[str, list[DataFrame]] = {}
         self._offsets: Counter[tuple[str, int]] = Counter()
@@ -136,7 +138,10 @@ class Folding:
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return the clean rows of records that land at this time, by table; the others are dead letters."""
+        """Return the clean rows of records that land at this time, by table; the others are dead letters.
+
+        Rows that they correct or delete leave silver, and with the next merge gold.
+        """
         return {
             source.table: self._judged(source, records.get(source.table, ()), landed_at)
             for source in self.stream.sources
@@ -154,7 +159,9 @@ class Folding:
             self._clean[name].append(rows)
         for table in self.stream.gold:
             coming = table.combine({name: clean[name] for name in table.reads})
-            self._merge(table, self._gathered(coming), now, twice=twice)
+            left = [self._left[name] for name in table.reads if name in self._left]
+            self._merge(table, self._gathered(coming), now, left[0] if left else None, twice=twice)
+        self._left = {}
 
     def tick(self, now: datetime) -> None:
         """Change what is due by the wall clock, where no record has come for a long time."""
@@ -177,8 +184,8 @@ class Folding:
             return self._gold[name]
         if table == DEAD_LETTERS:
             (source, *_) = self.stream.sources
-            none = judge(self._empty(bronze.SCHEMA), source, None)
-            return reduce(DataFrame.unionByName, self._dead or [filter_dead(none)])
+            none = filter_dead(judge(self._empty(bronze.SCHEMA), source, None))
+            return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), self._dead or [none])
         return reduce(DataFrame.unionByName, self._clean[name])
 
     def leaving(self, table: str) -> list[Change]:
@@ -225,14 +232,42 @@ class Folding:
         watermark = watermark_of(reached, source.allowed_lateness_s)
         frame = self._gathered(local_frame(self.spark, rows, bronze.SCHEMA))
         judged = judge(frame, source, watermark).localCheckpoint()
+        if source.unique_by is not None:
+            self._raw.setdefault(source.table, []).append(judged.select(*COORDINATES, "raw"))
+            judged = self._settled(source, judged)
         clean = filter_clean(judged)
         self._dead.append(filter_dead(judged))
         self._accepted[source.table] = _later(reached, _greatest_own_time(clean))
         return clean
 
-    def _merge(self, table: GoldTable, clean: DataFrame, now: datetime, *, twice: bool) -> None:
+    def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
+        """Return the verdicts among all records of their ids; rows that these replace leave silver."""
+        name, places = source.table, list(COORDINATES)
+        standing = self.frame(f"silver.{name}")
+        letters = self.frame(DEAD_LETTERS).where(F.array_contains("reasons.rule", identity.DELETION))
+        gone = letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
+        own = judged.where(identity.is_compared(source))
+        outcome = identity.compared(source, own, standing, gone)
+        left = outcome.removed.localCheckpoint()
+        if not left.isEmpty():
+            rows = standing.join(left.select(*places), places, "left_semi").localCheckpoint()
+            self._clean[name] = [standing.join(left.select(*places), places, "left_anti").localCheckpoint()]
+            self._left[name] = rows
+            raw = (
+                reduce(DataFrame.unionByName, self._raw[name])
+                .join(left, places)
+                .select(*places, "raw.*", "reasons", "unique_id", "sequence")
+            )
+            self._dead.append(raw.localCheckpoint())
+        return identity.with_outcome(judged, outcome).localCheckpoint()
+
+    def _merge(
+        self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
+    ) -> None:
+        """Merge clean rows into a table, where some rows of silver may have `left`."""
         partials = table.preaggregate(clean).localCheckpoint()
-        facts = _facts_of(table, partials)
+        gone = None if left is None else table.preaggregate(left).localCheckpoint()
+        facts = _facts_of(table, partials if gone is None else partials.unionByName(gone))
         if facts is None:
             return
         progress = EventTimeProgress(None, now)
@@ -243,13 +278,20 @@ class Folding:
             self._merged[table.name] = reached
         current = self._gold[table.name].where(_within_reach(table, facts) | _due(table, progress))
         current = self._gathered(current)
-        to_recompute = self._to_recompute(table, partials, current)
+        to_recompute = self._to_recompute(table, partials, current, gone)
         if to_recompute is not None:
             keys = list(table.keys)
             history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
-            anew = table.preaggregate(self._gathered(history)).withColumn("recomputed", F.lit(True))
+            anew = table.preaggregate(self._gathered(history))
+            if "recomputed" in anew.columns:
+                anew = anew.withColumn("recomputed", F.lit(True))
             whole = anew.join(to_recompute, keys, "left_semi")
             partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
+            emptied = current.join(to_recompute, keys, "left_semi").join(
+                partials.select(*keys).distinct(), keys, "left_anti"
+            )
+            if gone is not None:
+                self._put(table, emptied.withColumn(DELETED, F.lit(True)))
             current = current.join(to_recompute, keys, "left_anti")
         if twice and table.sides:
             first = table.fold(partials, current, progress).localCheckpoint()
@@ -262,10 +304,13 @@ class Folding:
             self._put_side(side, folded, hit + again)
         self._put(table, folded)
 
-    def _to_recompute(self, table: GoldTable, partials: DataFrame, current: DataFrame) -> DataFrame | None:
-        if table.needs_recompute is None:
-            return None
-        return held(table.needs_recompute(partials, current).select(*table.keys).distinct())
+    def _to_recompute(
+        self, table: GoldTable, partials: DataFrame, current: DataFrame, gone: DataFrame | None
+    ) -> DataFrame | None:
+        found = [] if gone is None else [gone.select(*table.keys)]
+        if table.needs_recompute is not None:
+            found.append(table.needs_recompute(partials, current).select(*table.keys))
+        return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
 
     def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
         """Put the new rows of a side table in their places, as `layers.merging` does.

@@ -24,7 +24,7 @@ from lakehouse.layers.fingerprints import Fingerprints, Packed, repeated, spans
 from lakehouse.progress import parts
 from lakehouse.records import identity
 from lakehouse.records.dead_letters import SCHEMA as LETTERS
-from lakehouse.records.identity import DELETION, OF_ID, OF_SEQUENCE, SUPERSEDED, fingerprint, is_compared
+from lakehouse.records.identity import DELETION, OF_ID, SUPERSEDED, fingerprint, is_compared
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.local_frames import local_frame
@@ -120,14 +120,7 @@ class Identities:
         standing = there.join(ids, own_id == F.col("_of"), "left_semi")
         deleted = self._deleted(chosen, ids)
         outcome = identity.compared(self._source, chosen, standing, deleted)
-        found = outcome.reasons.withColumnRenamed("reasons", "_found")
-        known = judged.join(F.broadcast(found), _KEYS, "left")
-        rows = known.withColumns(
-            {
-                "reasons": F.coalesce("_found", "reasons"),
-                OF_SEQUENCE: F.coalesce(OF_SEQUENCE, "_before"),
-            }
-        ).select(*judged.columns)
+        rows = identity.with_outcome(judged, outcome)
         removed = outcome.removed.persist()
         rows = rows.persist()
         rows.count()  # before what it is made of is let go

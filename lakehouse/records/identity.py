@@ -191,6 +191,16 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: Da
     return Compared(new, removed.select(*_PLACE, reasons.alias("reasons"), *ids))
 
 
+def with_outcome(judged: DataFrame, outcome: Compared) -> DataFrame:
+    """Return judged records with the reasons that they have among others of their ids."""
+    found = F.broadcast(outcome.reasons.withColumnRenamed("reasons", "_found"))
+    values = {
+        "reasons": F.coalesce("_found", "reasons"),
+        OF_SEQUENCE: F.coalesce(OF_SEQUENCE, "_before"),
+    }
+    return judged.join(found, list(_PLACE), "left").withColumns(values).select(*judged.columns)
+
+
 def _decided(every: DataFrame, keys: list[str], *, is_sequenced: bool) -> DataFrame:
     """Add, to the records of each key, what came before and after them.
 

@@ -213,13 +213,7 @@ class _SourceRebuild:
             .agg(F.max("sequence").alias("sequence"))
         )
         own = judged.where(identity.is_compared(source))
-        found = identity.compared(source, own, older, gone).reasons
-        known = judged.join(found.withColumnRenamed("reasons", "_found"), _KEYS, "left")
-        values = {
-            "reasons": F.coalesce("_found", "reasons"),
-            identity.OF_SEQUENCE: F.coalesce(identity.OF_SEQUENCE, "_before"),
-        }
-        return known.withColumns(values).select(*judged.columns)
+        return identity.with_outcome(judged, identity.compared(source, own, older, gone))
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""

@@ -6,6 +6,7 @@ killed before and after each of its writes. The oracle goes through them one by 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from lakehouse import tables
 from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.ids import check_ids
+from lakehouse.folding import Folding
 from lakehouse.kinds import Records, running_totals, windowed_sums
 from lakehouse.layers import gold, silver
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
@@ -300,6 +302,32 @@ def test_totals_and_notifications_have_what_stands_after_all(
         user for user, total in totals.items() if total >= 1000
     }
     assert is_sound(spark, settings, stream)
+
+
+def test_plain_frames_have_what_stands_after_all(spark: SparkSession, settings: Settings) -> None:
+    stream = lenient(SUMS)
+    folding, sent = Folding(spark, stream, is_small=True), land(spark, settings, stream, cases(deletes=True))
+    rows = pipeline.frame_of(spark, settings, "bronze.payments").orderBy("ingested_at").collect()
+    for number, (_, cut) in enumerate(itertools.groupby(rows, key=lambda row: row.ingested_at)):
+        records = [
+            Raw(
+                None if row.value is None else bytes(row.value),
+                None if row.key is None else bytes(row.key),
+                partition=row.partition,
+                offset=row["offset"],
+            )
+            for row in cut
+        ]
+        folding.take({"payments": records}, landed_at=LANDED + timedelta(seconds=number))
+
+    kept, fate = corrected(sent)
+    stands = {(row.partition, row["offset"]) for row in folding.frame("silver.payments").collect()}
+    assert stands == {one.place for one in kept}
+    refused = folding.frame(DEAD_LETTERS).collect()
+    assert {(row.partition, row["offset"]): row.reasons[0].rule for row in refused} == fate
+    found = pipeline.in_micros(folding.frame("gold.sums")).collect()
+    totals = {(row.user, row.window_start // 1000): (row.total_amount, row["count"]) for row in found}
+    assert totals == sums(kept)
 
 
 def lenient(stream: Stream) -> Stream:

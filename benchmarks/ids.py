@@ -1,0 +1,156 @@
+"""What ids cost silver, with millions of them in the table: the start, and each micro-batch.
+
+    python -m benchmarks.ids
+
+A silver table of payments gets ten million rows of a month, in an order of its own. Then the fingerprints are
+read, as a step does at its start, and micro-batches are judged and settled: of new ids alone, and with some
+that repeat or correct rows of anywhere in the month. What a micro-batch costs without ids is what judging
+costs. Medians of the rounds, without the first two.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import psutil
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.table import Table
+
+from benchmarks.bench import console
+from benchmarks.measuring import Usage, application, used_by
+from lakehouse import tables
+from lakehouse.kinds import Records, windowed_sums
+from lakehouse.layers import bronze, silver
+from lakehouse.layers.identities import Identities
+from lakehouse.records.validation import filter_clean, judge
+from lakehouse.settings import load_settings
+from lakehouse.spark.execution import executing_for
+from lakehouse.spark.session import start_session
+from lakehouse.stream import Source
+from lakehouse.tables import Lake
+
+_LANDED = datetime(2026, 2, 1, tzinfo=UTC)
+_MONTH_S = 30 * 86_400
+_WARM_UP = 2
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def ids(
+    *,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of silver before.")] = 10_000_000,
+    batch: Annotated[int, typer.Option(min=1, help="Records of a micro-batch.")] = 10_000,
+    known: Annotated[int, typer.Option(min=0, help="How many of them have ids that silver has.")] = 100,
+    rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="Micro-batches of each kind.")] = 8,
+) -> None:
+    """Print wall and CPU seconds of the start and of micro-batches, with and without ids."""
+    settings = load_settings()
+    with TemporaryDirectory() as directory, start_session(settings, "ids", brief=False) as spark:
+        table = Table(title=f"{rows:,} ids in silver, micro-batches of {batch:,}")
+        for name in ("", "wall s", "CPU s"):
+            table.add_column(name, justify="left" if not name else "right")
+        for sequence_by in (None, "version"):
+            source = _source(sequence_by)
+            lake = Lake(spark, f"{directory}/{sequence_by}")
+            paths = silver.ensure(lake, source)
+            _fill(spark, source, paths.clean, rows)
+            before = psutil.Process().memory_info().rss
+            known_ids = Identities(source, paths.clean, paths.dead, "silver.payments")
+            nothing = _judged(spark, source, 0, 0, rows)
+            with used_by(*application()) as start, executing_for(spark, few=False):
+                known_ids.settle(nothing, tables.begin(spark, paths.clean))
+            kept_mb = (psutil.Process().memory_info().rss - before) / 1e6
+            what = "unique" if sequence_by is None else "corrected"
+            table.add_row(
+                f"{what}: start, {kept_mb:.0f} MB more", f"{start.wall_s:.1f}", f"{start.cpu_s:.1f}"
+            )
+            for label, repeats in (("new ids", 0), (f"{known:,} known ids", known)):
+                usages = []
+                for number in range(rounds):
+                    judged = _judged(spark, source, batch, repeats, rows + number * batch).persist()
+                    usages.append(_settling(judged, known_ids, paths.clean))
+                    judged.unpersist()
+                _add(table, f"{what}: {label}", usages)
+        _add(table, "judging alone", [_judging(spark, _source(None), batch, rows) for _ in range(rounds)])
+    console.print(table)
+
+
+def _add(table: Table, name: str, usages: list[Usage]) -> None:
+    def median(of: Callable[[Usage], float]) -> str:
+        return f"{statistics.median(map(of, usages[_WARM_UP:])):.2f}"
+
+    table.add_row(name, median(lambda usage: usage.wall_s), median(lambda usage: usage.cpu_s))
+
+
+def _source(sequence_by: str | None) -> Source:
+    records = Records("payments", unique_by="id", sequence_by=sequence_by)
+    stream = windowed_sums("payments", records, by="user", value="amount", length_s=300)
+    return replace(stream.sources[0], allowed_lateness_s=2 * _MONTH_S)
+
+
+def _fill(spark: SparkSession, source: Source, path: str, rows: int) -> None:
+    with executing_for(spark, few=False):
+        number = spark.range(rows)
+        judged = judge(
+            _bronze(number.select(F.col("id").alias("number"), F.lit(1).alias("version"))), source, None
+        )
+        tables.append(filter_clean(judged).orderBy("event_time"), path)
+
+
+def _judged(spark: SparkSession, source: Source, count: int, repeats: int, first: int) -> DataFrame:
+    """Judge records of new ids, but for some with ids of anywhere among the first rows, a version later."""
+    new = spark.range(first, first + count - repeats).select(
+        F.col("id").alias("number"), F.lit(1).alias("version")
+    )
+    step = max(1, first // max(1, repeats))
+    old = spark.range(repeats).select((F.col("id") * step).alias("number"), F.lit(2).alias("version"))
+    return judge(_bronze(new.unionByName(old)).coalesce(1), source, None)
+
+
+def _settling(judged: DataFrame, known: Identities, path: str) -> Usage:
+    judged.count()
+    spark = judged.sparkSession
+    with executing_for(spark, few=True), used_by(*application()) as usage:
+        known.settle(judged, tables.begin(spark, path)).rows.count()
+    return usage
+
+
+def _judging(spark: SparkSession, source: Source, count: int, first: int) -> Usage:
+    with executing_for(spark, few=True), used_by(*application()) as usage:
+        _judged(spark, source, count, 0, first).write.format("noop").mode("overwrite").save()
+    return usage
+
+
+def _bronze(records: DataFrame) -> DataFrame:
+    """Return records by their numbers and versions: each number is of one second of the month."""
+    number = F.col("number")
+    at_ms = (F.lit(int((_LANDED - timedelta(days=31)).timestamp())) + number * 7919 % _MONTH_S) * 1000
+    text = '{"id":"payment-%1$d","version":%2$d,"user":"u%3$d","amount":%4$d,"timestamp":%5$d}'
+    value = F.format_string(text, number, F.col("version"), number % 1000, number % 97 + 1, at_ms)
+    columns = {
+        "value": value.cast("binary"),
+        "topic": F.lit("payments"),
+        "partition": F.lit(0),
+        "offset": number * 10 + F.col("version"),
+        "timestamp": F.lit(_LANDED),
+        "timestamp_type": F.lit(0),
+        "ingested_at": F.lit(_LANDED),
+    }
+    return records.select(
+        *(
+            columns.get(column.name, F.lit(None)).cast(column.dataType).alias(column.name)
+            for column in bronze.SCHEMA.fields
+        )
+    )
+
+
+if __name__ == "__main__":
+    app()

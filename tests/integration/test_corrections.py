@@ -1,0 +1,168 @@
+"""A payment of a year ago is corrected, sent twice and deleted, from Kafka to Kafka and Redis.
+
+The built-in stream of transactions is given ids by settings alone. What was late by far a moment ago is
+no late record once it corrects one that silver has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from lakehouse.audit import audit
+from lakehouse.errors import SettingsError
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.replay import replay
+from lakehouse.runtime.runner import utc_now
+from lakehouse.sandbox.services import Endpoints
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.streams import choose_one
+from lakehouse.tables import Lake
+from tests import pipeline, redis_databases
+from tests.conftest import MakeSettings
+from tests.pipeline import DEAD_LETTERS, Raw
+
+TOPIC = "transactions-topic"
+REDIS_DATABASE = 9
+NOW = utc_now()
+LONG_AGO_MS = int((NOW - timedelta(days=365)).timestamp() * 1000) // 300_000 * 300_000
+TODAY_MS = int((NOW - timedelta(hours=1)).timestamp() * 1000) // 300_000 * 300_000
+
+
+@pytest.fixture
+def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Settings]:
+    with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
+        yield make_settings(
+            redis_url=SecretStr(url),
+            unique_by={TOPIC: "transactionId"},
+            sequence_by={TOPIC: "version"},
+            topic_partitions=1,
+        )
+
+
+def paid(id_: str, version: int, user: str, amount: float, at_ms: int) -> Raw:
+    record = {"transactionId": id_, "version": version, "userId": user, "amount": amount, "timestamp": at_ms}
+    return Raw(json.dumps(record).encode(), user.encode())
+
+
+def deletion(id_: str) -> Raw:
+    return Raw(None, id_.encode())
+
+
+def messages(settings: Settings) -> dict[str, Any]:
+    """Return the newest message under each key and window; a tombstone under its key."""
+    found: dict[str, Any] = {}
+    for record in pipeline.read_topic(
+        settings.kafka_bootstrap_servers, settings.topic("aggregated-transactions")
+    ):
+        if record.value is None:
+            found[record.key.decode()] = None
+        else:
+            value = json.loads(record.value)
+            found[f"{value['userId']}:{value['windowStart']}"] = (value["totalAmount"], value["count"])
+    return found
+
+
+def in_redis(settings: Settings) -> Mapping[str, Any]:
+    client: Any = redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True)
+    with client:
+        names = client.keys("lakehouse:user_transactions_5m:row:*")
+        rows = {name.split(":row:")[1]: json.loads(client.get(name)) for name in names}
+    return {name: (row["totalAmount"], row["count"]) for name, row in rows.items() if "count" in row}
+
+
+def letters(settings: Settings) -> dict[int, tuple[str, list[str]]]:
+    return {
+        row["offset"]: (row["status"], [reason["rule"] for reason in row["reasons"]])
+        for row in pipeline.rows_of(settings, DEAD_LETTERS)
+    }
+
+
+def run_and_look(spark: SparkSession, settings: Settings, stream: Stream) -> dict[str, Any]:
+    """Run every layer; gold, Kafka and Redis must say the same, and the audit find nothing."""
+    pipeline.run_layers(spark, settings, "bronze", "silver", "gold", "export", stream=stream)
+    report = audit(Lake(spark, settings.lake), [stream], settings, utc_now())
+    assert [check for check in report.checks if check.differences] == []
+    rows = {
+        f"{row['user_id']}:{row['window_start'] // 1000}": (float(row["total_amount"]), row["count"])
+        for row in pipeline.rows_of(settings, "gold.user_transactions_5m")
+    }
+    told = {key: value for key, value in messages(settings).items() if value is not None}
+    assert told == rows
+    assert in_redis(settings) == rows
+    return rows
+
+
+def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, settings: Settings) -> None:
+    stream = choose_one("transactions", settings)
+    (source,) = stream.sources
+    old, today = LONG_AGO_MS, TODAY_MS
+
+    def send(*records: Raw) -> None:
+        pipeline.send(settings, records, source)
+
+    send(paid("a", 1, "ann", 10, old), paid("b", 1, "ann", 5, old), paid("c", 1, "bob", 7, old))  # 0 to 2
+    assert run_and_look(spark, settings, stream) == {f"ann:{old}": (15, 2), f"bob:{old}": (7, 1)}
+
+    send(paid("d", 1, "ann", 1, today))  # 3: from now on, what is a year old is late
+    run_and_look(spark, settings, stream)
+
+    # 4 to 8: too late; corrected; the same again; an older version; another amount under the same version
+    send(paid("e", 1, "ann", 100, old), paid("a", 2, "ann", 12, old), paid("a", 2, "ann", 12, old))
+    send(paid("b", 0, "ann", 4, old), paid("b", 1, "ann", 6, old))
+    assert run_and_look(spark, settings, stream) == {
+        f"ann:{old}": (17, 2),
+        f"bob:{old}": (7, 1),
+        f"ann:{today}": (1, 1),
+    }
+    assert letters(settings) == {
+        0: ("superseded", ["superseded"]),
+        4: ("open", ["late"]),
+        6: ("duplicate", ["duplicate"]),
+        7: ("superseded", ["superseded"]),
+        8: ("open", ["conflicting_id"]),
+    }
+
+    # 9, 10: one moves to another user and to today; the other's window is empty then, and its row is gone
+    send(paid("c", 2, "eve", 7, today), deletion("b"))
+    assert run_and_look(spark, settings, stream) == {
+        f"ann:{old}": (12, 1),
+        f"ann:{today}": (1, 1),
+        f"eve:{today}": (7, 1),
+    }
+    assert f"bob:{old}" in messages(settings)
+
+    # 11, 12: what is deleted comes back with a greater version alone
+    send(paid("b", 1, "ann", 5, today), paid("b", 2, "ann", 6, today))
+    assert run_and_look(spark, settings, stream)[f"ann:{today}"] == (7, 2)
+    assert letters(settings)[11] == ("superseded", ["superseded"])
+
+    replayed = replay(
+        Lake(spark, settings.lake), [stream], Selection(rule="late"), utc_now(), allow_late=True
+    )
+    assert replayed.passed == 1
+    assert run_and_look(spark, settings, stream)[f"ann:{old}"] == (112, 2)
+
+
+def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
+    settings = make_settings(unique_by={"metrics-events": "environment"})
+
+    with pytest.raises(SettingsError, match="environment: as an id or a sequence it must be required"):
+        choose_one("metrics", settings)
+
+
+def test_a_sequence_needs_an_id_and_calls_cannot_be_corrected(make_settings: MakeSettings) -> None:
+    with pytest.raises(SettingsError, match="say unique_by"):
+        choose_one("sales", make_settings(sequence_by={"sales-events-v1": "version"}))
+    with pytest.raises(SettingsError, match="cannot follow corrections"):
+        choose_one(
+            "calls", make_settings(unique_by={"metricsTopic": "id"}, sequence_by={"metricsTopic": "version"})
+        )
