@@ -63,7 +63,7 @@ def absolute(path: Path) -> Path:
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop drops .. so, too
     except RuntimeError:
-        raise ValueError(f"nobody knows whose home {path} is in") from None
+        raise ValueError(f"no home directory is known for the user in {path}") from None
 
 
 def location(path: str) -> str:

@@ -157,7 +157,7 @@ class Webhook:
             self._receiver.post(record.value, message["event_id"])
         elif not self._is_skipping:
             place = f"offset {record.offset:,} of partition {record.partition} of topic {self._topic}"
-            self._warn(f"{self._name} is not told of {place}, which is no notification")
+            self._warn(f"{self._name} skips {place}, which is not a notification")
         self._is_skipping = message is None
 
 

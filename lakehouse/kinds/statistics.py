@@ -84,7 +84,7 @@ class Windows:
         if unknown := sorted(self.absent.keys() - columns.keys()):
             names = ", ".join(one.name for one in found)
             raise ValueError(
-                f"absent names {', '.join(unknown)}, which is no field of the key; there is {names}"
+                f"absent names {', '.join(unknown)}, which is not a field of the key; there is {names}"
             )
         return {columns[name]: value for name, value in self.absent.items()}
 
@@ -116,7 +116,7 @@ def windowed_statistics(
     measured = field_of(value, FieldType.DOUBLE)
     for table in tables:
         lacking = [one for one in table.fields if one.column not in table.instead]
-        require_keys(lacking, "say by `absent` what stands for it")
+        require_keys(lacking, "give its value by `absent`")
     refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
     kept = (

@@ -171,7 +171,7 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
             raise
         raise TableError(
             f"the table at {path} was read up to version {version}, and its log begins at version {kept}: "
-            "log retention has removed what was done in between"
+            "log retention has removed the commits in between"
         ) from error
 
 

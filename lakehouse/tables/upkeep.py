@@ -158,7 +158,7 @@ def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
 
 
 def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:
-    """Return a session of its own with settings of Delta's, so that nobody else works under them."""
+    """Return a new session with settings of Delta's; other sessions keep theirs."""
     own = spark.newSession()
     for name, value in values.items():
         own.conf.set(f"{_PREFIX}.{name}", str(value))

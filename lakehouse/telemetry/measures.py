@@ -59,7 +59,7 @@ def layer_lag(
         return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
     if position is not None and position.version > log.version + 1:
         unread = Unread(
-            None, reason=f"{source} is older than what was read of it: it was restored or recreated"
+            None, reason=f"{source} is older than its reader's position: it was restored or recreated"
         )
     elif query.layer == "export":
         unread = unread_changes(log, position)
