@@ -1,4 +1,4 @@
-"""A lake's address, for whoever reads its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
+"""A lake's address, for each reader of its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
 
 Hadoop takes a path literally: nothing in it is an escape, as %20 is in a URL. deltalake does not.
 """

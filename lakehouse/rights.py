@@ -1,4 +1,4 @@
-"""The rights that the pipeline needs in Kafka: the list to give to whoever runs the brokers."""
+"""The rights that the pipeline needs in Kafka: the list for the brokers' administrator."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Webhook:
-    """Sends the topic's notifications to a URL; `warn` is told when the webhook is away, and back again."""
+    """Sends the topic's notifications to a URL; `warn` hears that the webhook is away, or back."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Retention: rows that are older than their table's `kept_days` leave it, unless a row that stays needs them.
+"""Retention: rows older than their table's `kept_days` are deleted, unless a row that stays needs them.
 
 These rows are deleted, a whole day (UTC) at a time. The limit is the end of the last deleted day.
 

@@ -117,7 +117,7 @@ class Time:
 
 
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the values of sample records; raises SettingsError for one that is no JSON object."""
+    """Return the values of sample records; raises SettingsError for a value that is not a JSON object."""
     found = []
     for line in lines:
         if line.record.value is None:  # a tombstone

@@ -117,7 +117,7 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return whose secret it is, null for nobody's, in a time that does not depend on the secret."""
+        """Return the caller of a secret or null, in a time that does not depend on the secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:

@@ -138,7 +138,8 @@ def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
     if not server:
         yield (
             "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so the export cannot notice that "
-            "another server has taken over or has evicted rows, and does not fill it again. Give the user +info"
+            "another server has taken over or has evicted rows, and does not fill it again. "
+            "Give the user +info"
         )
     policy = server.get("maxmemory_policy", _NEVER_EVICTS)
     if server.get("maxmemory") and policy != _NEVER_EVICTS:

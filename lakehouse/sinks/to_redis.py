@@ -126,7 +126,7 @@ class ToRedis:
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
         """Put the rows again that Redis should have, those last changed within the time to live.
 
-        If VACUUM has removed older changes, the rest is put, and what is left out is told.
+        If VACUUM has removed older changes, the rest is written, and a line names the limit.
         """
         since, exported = now - self._kept, self._exported
         try:

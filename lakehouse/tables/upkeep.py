@@ -133,7 +133,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
 
 
 def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
-    """Tell whether there may be a file from before a time (seconds since the epoch) that nobody reads now."""
+    """Return whether there may be an unused file from before a time (seconds since the epoch)."""
     modified = storage.modified(spark, path)
     if modified is None:
         return True

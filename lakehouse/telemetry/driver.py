@@ -82,7 +82,7 @@ class DriverMetrics(Watch):
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
-        """Note that what failed works again."""
+        """Note that a failed part works again."""
         with self._lock:
             self._failing.pop(name, None)
 

@@ -69,7 +69,7 @@ class Heartbeat(Watch):
         self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note what fails."""
+        """Note a failure."""
         self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
