@@ -51,7 +51,7 @@ class Sent:
 @app.command()
 def poison(
     records: Annotated[int, typer.Option(min=1, help="Malformed records to send.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Repeats a run in all but its clock.")] = 1,
+    seed: Annotated[int, typer.Option(help="Same seed, same records; only times differ.")] = 1,
 ) -> None:
     """Send, catch up, and compare the rules of every dead letter with those of its kind."""
     with bench_services() as settings, open_lake(settings, "poison", brief=False) as lake:

@@ -97,7 +97,9 @@ class Contract:
             try:
                 ZoneInfo(self.event_time_zone)
             except (KeyError, OSError, ValueError) as error:
-                raise ValueError(f"event_time_zone {self.event_time_zone!r} is no IANA time zone") from error
+                raise ValueError(
+                    f"event_time_zone {self.event_time_zone!r} is not an IANA time zone"
+                ) from error
 
     @property
     def event_time_path(self) -> tuple[str, ...]:

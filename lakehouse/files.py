@@ -63,7 +63,7 @@ def drafted(target: Path) -> Iterator[Path]:
 
 
 def make_home(path: Path) -> None:
-    """Make the directory of a home, for its owner alone; one that is there stays as it is."""
+    """Make the directory of a home, for its owner alone; an existing directory stays unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
 

@@ -3,7 +3,7 @@
 What `lakehouse.stream` promises the functions of a stream is done here in the plainest way, without Delta,
 Kafka or a query: `judge` gets the watermark of what has been accepted before, `fold` the rows that are within
 reach or due, a row replaces the one with its key, one marked DELETED goes, and keys that need it are made
-anew from all clean rows so far. `lakehouse try` and `lakehouse.testing` show and compare what comes out.
+anew from all clean rows so far. `lakehouse try` and `lakehouse.testing` show and compare the results.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -65,7 +65,7 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """What leaves for a row of a gold or side table: to a topic, or where that is null, to stores alone.
+    """The message of a row of a gold or side table: to a topic, or if that is null, to stores alone.
 
     `value` is JSON, null for a tombstone. For stores, such as Redis, `key` is the row's there.
     """

@@ -1,4 +1,4 @@
-"""Names of tables in a Hive metastore, for whoever asks by name: Thrift servers, Spark Connect, Trino.
+"""Names of tables in a Hive metastore, for clients that query by name: Thrift servers, Spark Connect, Trino.
 
 Gold tables and the dead letters get an entry each, and ops tables on demand, with the comments that the
 streams declare. A rerun changes nothing. Entries of others are never touched, and none is removed.
@@ -140,7 +140,7 @@ def registering(
 ) -> Iterator[None]:
     """Register tables during the block, as they appear and as their columns change.
 
-    A thread looks every 15 s. What fails is reported once and tried again; it holds up nothing.
+    A thread looks every 15 s. A failure is reported once and retried; nothing waits for it.
     """
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)

@@ -1,4 +1,4 @@
-"""A lake's address, for whoever reads its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
+"""A lake's address, for each reader of its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
 
 Hadoop takes a path literally: nothing in it is an escape, as %20 is in a URL. deltalake does not.
 """
@@ -63,7 +63,7 @@ def absolute(path: Path) -> Path:
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop drops .. so, too
     except RuntimeError:
-        raise ValueError(f"nobody knows whose home {path} is in") from None
+        raise ValueError(f"no home directory is known for the user in {path}") from None
 
 
 def location(path: str) -> str:

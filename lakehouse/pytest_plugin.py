@@ -43,7 +43,7 @@ def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkS
 
 @pytest.fixture
 def case(lakehouse_spark: SparkSession) -> Case:
-    """Run a stream on records, and compare what comes out with literal rows."""
+    """Run a stream on records, and compare the results with literal rows."""
     from lakehouse.testing.cases import Case
 
     return Case(lakehouse_spark)

@@ -114,7 +114,7 @@ def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterato
         try:
             yield Line(_from_envelope(text), named, number)
         except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{named}:{number} is no envelope: {error}") from error
+            raise SettingsError(f"{named}:{number} is not an envelope: {error}") from error
 
 
 def _from_envelope(text: bytes) -> Record:
@@ -192,7 +192,7 @@ def _base64(name: str, values: Mapping[str, Any]) -> bytes | None:
     try:
         return None if text is None else base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"{name} is no Base64: {error}") from error
+        raise ValueError(f"{name} is not Base64: {error}") from error
 
 
 def _whole(name: str, values: Mapping[str, Any], within: range) -> int | None:

@@ -1,4 +1,4 @@
-"""The rights that the pipeline needs in Kafka: the list to give to whoever runs the brokers."""
+"""The rights that the pipeline needs in Kafka: the list for the brokers' administrator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
         *(Right("Read", "topic", topic, "what it lands") for topic in read),
         *_of_sender([*sent, *alerts]),
         *_of_groups(settings),
-        Right("Write", "transactional id", _PREFIX, "rows and alerts leave in transactions", is_prefix=True),
+        Right(
+            "Write", "transactional id", _PREFIX, "rows and alerts are sent in transactions", is_prefix=True
+        ),
         *(
             Right(
                 "DescribeConfigs",

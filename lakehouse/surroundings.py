@@ -1,4 +1,4 @@
-"""What lies around a run: Kafka with its topics, other stores; what is missing, and what may harm rows."""
+"""Checks before a run: Kafka with its topics, other stores; missing parts, and risks for rows."""
 
 from __future__ import annotations
 

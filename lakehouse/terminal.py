@@ -22,7 +22,7 @@ from rich.text import Span, Text
 from lakehouse.printable import indented, printable, printable_json
 
 _WIDE = 2_000
-"""Columns of a pipe or a file: whoever reads it looks for whole ids and lines."""
+"""Columns of a pipe or a file, whose readers need whole ids and lines."""
 
 
 class Console(rich.console.Console):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from lakehouse.cli import app
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
+from lakehouse.settings.kafka import KafkaSettings
+from lakehouse.settings.s3 import S3Settings
 from lakehouse.settings.secrets import secret_names
 from lakehouse.streams import load
 
@@ -28,18 +30,28 @@ WRITTEN = "This page is made of the code."
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its path in the site."""
-    return {"reference/settings.md": _settings(), **_commands(), **_rest()}
+    return {**_settings(), **_commands(), **_rest()}
 
 
-def _settings() -> str:
+def _settings() -> dict[str, str]:
+    connections = KafkaSettings.model_fields.keys() | S3Settings.model_fields.keys()
+    others = Settings.model_fields.keys() - connections
+    return {
+        "reference/settings.md": _settings_page("Index of settings", others),
+        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka and S3", connections),
+    }
+
+
+def _settings_page(title: str, names: Iterable[str]) -> str:
     secrets = secret_names(Settings)
     rows = "\n".join(
         f"| `LAKEHOUSE_{name.upper()}`{' (s)' if name in secrets else ''} | {_default(field)} "
         f"| {_cell(_first_sentence(field.description or ''))} |"
-        for name, field in sorted(Settings.model_fields.items())
+        for name in sorted(names)
+        for field in [Settings.model_fields[name]]
     )
     return (
-        f"# Index of settings\n\n{WRITTEN} [Settings](../settings.md) and [settings of connections]"
+        f"# {title}\n\n{WRITTEN} [Settings](../settings.md) and [settings of connections]"
         "(../settings-connections.md) say more about each. (s) is a secret: the variable with `_FILE` "
         "after its name may name a file that has it.\n\n"
         f"| variable | default | meaning |\n| --- | --- | --- |\n{rows}\n"

@@ -25,7 +25,6 @@ OF_ROOT = {
     "SECURITY.md": "promises.md",
 }
 """Pages outside docs/, by their path in the repository: their path in the site."""
-NOT_COUNTED = ("decisions/", "files/")
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _log = logging.getLogger("mkdocs.hooks.docs_site")
 
@@ -53,7 +52,7 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, file
     """Return the page with its links as the site has them."""
     uri = page.file.src_uri
     words = len(markdown.split())
-    if words > LIMIT_WORDS and not uri.startswith(NOT_COUNTED):
+    if words > LIMIT_WORDS:
         _log.warning("%s has %s words; split it, a page has at most %s", uri, words, LIMIT_WORDS)
     text = re.sub(r"^```(\w+) (runnable|sink)$", r"```\1", markdown, flags=re.MULTILINE)
     return _LINK.sub(lambda found: _link(uri, found), text)

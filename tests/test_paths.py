@@ -126,5 +126,7 @@ def test_a_relative_lake_and_one_of_a_home_are_absolute(
     assert lake_address("lake/../other/") == f"{tmp_path}/other"
     assert lake_address("./c:/lake") == f"{tmp_path}/c:/lake"
     assert lake_address("~/lake") == "/home/ada/lake"
-    with pytest.raises(ValueError, match="nobody knows whose home ~nobody-of-that-name/lake is in"):
+    with pytest.raises(
+        ValueError, match="no home directory is known for the user in ~nobody-of-that-name/lake"
+    ):
         lake_address("~nobody-of-that-name/lake")

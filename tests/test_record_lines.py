@@ -63,8 +63,8 @@ def test_an_envelope_says_all_that_a_record_has() -> None:
         ('{"value": 1, "partition": true}', "partition must be an integer from 0 to 2147483647"),
         ('{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be an integer from -92"),
         ('{"value": 1, "headers": [["a"]]}', "headers must be an object of strings or nulls, or a list"),
-        ('{"value_base64": "?"}', "value_base64 is no Base64"),
-        ("{" + '"value":' + "[" * 100_000, "is no envelope"),
+        ('{"value_base64": "?"}', "value_base64 is not Base64"),
+        ("{" + '"value":' + "[" * 100_000, "is not an envelope"),
         ("{1: 2}", "expected a JSON object"),
         (b"\xff", "utf-8"),
     ],
@@ -75,7 +75,7 @@ def test_what_is_no_envelope_is_refused_with_its_line_and_the_reason(line: str |
     with pytest.raises(SettingsError) as error:
         read(b'{"value": 0}\n' + text)
 
-    assert str(error.value).startswith("f.jsonl:2 is no envelope: ")
+    assert str(error.value).startswith("f.jsonl:2 is not an envelope: ")
     assert why in str(error.value)
 
 

@@ -140,10 +140,10 @@ def test_envelopes_give_keys_tombstones_times_and_topics(run: Try) -> None:
     [
         (("orders", "f"), "unknown stream orders; known: calls, metrics, sales, transactions"),
         (("nowhere:ORDERS", "f"), "nowhere:ORDERS, which failed: ModuleNotFoundError"),
-        (("shop_with_one_stream:BROKEN", "f"), "shop_with_one_stream:BROKEN, which is no stream but a int"),
+        (("shop_with_one_stream:BROKEN", "f"), "shop_with_one_stream:BROKEN, which is a int, not a stream"),
         (("sales", "nothing.jsonl"), "nothing.jsonl cannot be read: No such file or directory"),
         (("sales", "f", "--now", "noon"), "--now noon: expected ISO 8601, such as"),
-        (("sales", "f", "--envelope"), "f:1 is no envelope: unknown field product"),
+        (("sales", "f", "--envelope"), "f:1 is not an envelope: unknown field product"),
         (("calls", "f"), "f:1: no topic is named for stream calls; name one of analyticsTopic, metricsTopic"),
         (("sales", "e", "--envelope"), "e:1: topic elsewhere is not read by stream sales; name one of "),
         (("sales", "twice", "--envelope"), "twice:2 and twice:1 are both sales-events-v1/0/5"),

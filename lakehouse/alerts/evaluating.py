@@ -7,7 +7,7 @@
 An alert is a rule with labels. It becomes pending when its condition is first true, and fires once that has
 lasted `for_s` without interruption. It resolves once when the condition is no longer true, or when its labels
 or its rule are gone. Unknown values change nothing. Its id is made of the rule, the labels and the time when
-the condition became true, which the state keeps: whoever continues from a state gives the same ids.
+the condition became true, which the state keeps: a process that continues from the state gives the same ids.
 
 Of a rule at most MOST_FIRING alerts fire one by one, so that thousands of services over a threshold do not
 become thousands of messages. Those beyond that stay pending, and fire when there is room. One more alert of
@@ -156,7 +156,7 @@ def _of_others(
             return standing, None
         over = replace(standing, what="and no more")
         return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
-    what = f"and {count:,} more: of a rule, {MOST_FIRING} alerts are told one by one"
+    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
     if standing is not None:
         return replace(standing, what=what), None
     alert = Alert(rule.name, (), now, True, rule.severity.value, what)  # noqa: FBT003

@@ -168,7 +168,7 @@ def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | Non
     labels = {"stream": stream}
     landed = facts.landed.get(rule.name, {}).get(stream)
     if landed is None:
-        return _judged(labels, None, "what has landed is not known")
+        return _judged(labels, None, "it is not known which records have landed")
     share = landed.letters / landed.records if landed.records else 0.0
     what = f"{landed.letters:,} dead letters of {landed.records:,} records of {stream} in the last "
     return _judged(labels, share > rule.over, f"{what}{rule.within_s:,.0f} s", share)

@@ -49,7 +49,7 @@ _TELEMETRY = [
         "expr": "max by (what) (lakehouse_up) == 0",
         "for": "1m",
         "labels": {"severity": "critical"},
-        "annotations": {"summary": "the {{ $labels.what }} cannot be looked at"},
+        "annotations": {"summary": "the {{ $labels.what }} cannot be read"},
     }
 ]
 
@@ -147,7 +147,7 @@ def _burn(target: InGold, times: float, long: str, short: str, severity: str) ->
         "expr": f"{_LATE}:ratio_{long} > {limit} and {_LATE}:ratio_{short} > {limit}",
         "labels": {"severity": severity, "window": long},
         "annotations": {
-            "summary": f"{{{{ $labels.stream }}}}: what lands is not in gold within {target.within_s:g} s in "
+            "summary": f"{{{{ $labels.stream }}}}: records are not in gold within {target.within_s:g} s in "
             f"{{{{ $value | humanizePercentage }}}} of the last {long}, {times:g} times what "
             f"an objective of {target.objective:g} allows"
         },

@@ -35,7 +35,7 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """Keeps the state and sends its notifications; `warn` is told of others' records.
+    """Keeps the state and sends its notifications; `warn` gets a line for records that are not alerts.
 
     Raises ServiceError if the broker does not accept them: a FencedError if another process has taken over.
     """
@@ -107,7 +107,7 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the alerts in the state topic, including pending ones; `warn` is told of others' records."""
+    """Return the alerts in the state topic, including pending ones; `warn` gets a line on other records."""
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
     with (

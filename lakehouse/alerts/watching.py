@@ -131,7 +131,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Look until `pause` says to stop; what fails, such as a broker that is away, is reported once.
+    """Look until `pause` says to stop; a failure, such as an unreachable broker, is reported once.
 
     Raises FencedError if another process has taken over.
     """
@@ -141,7 +141,7 @@ def watch(
             for one in watched.look(now()):
                 on_told(one)
             if is_away:
-                warn("alerts are told again")
+                warn("alerts are sent again")
             is_away = False
         except FencedError:
             raise

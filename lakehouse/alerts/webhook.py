@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Webhook:
-    """Sends the topic's notifications to a URL; `warn` is told when the webhook is away, and back again."""
+    """Sends the topic's notifications to a URL; `warn` hears that the webhook is away, or back."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Webhook:
             self._receiver.post(record.value, message["event_id"])
         elif not self._is_skipping:
             place = f"offset {record.offset:,} of partition {record.partition} of topic {self._topic}"
-            self._warn(f"{self._name} is not told of {place}, which is no notification")
+            self._warn(f"{self._name} skips {place}, which is not a notification")
         self._is_skipping = message is None
 
 

@@ -3,7 +3,7 @@
 Files of a lake never change. So a table's copy is the files that lie in its directory, and its log up to the
 version that was chosen (`choosing`): ids, versions, positions, change feeds, properties and times are the
 original's. First come the files of all tables, then the logs: those of tables that read others last. So
-a copy that is brought up to date is whole all the while, and one that is killed is finished by the next.
+a copy stays consistent while it is brought up to date, and the next run finishes a killed one.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class KafkaAccess:
             raise SettingsError(f"{_SETTINGS['certificate']} and {_SETTINGS['key']} go together")
         if pem["key"] and not any(one in pem["key"] for one in _PKCS8):
             raise SettingsError(
-                f"{_SETTINGS['key']} is no PKCS#8 key in PEM, which Java needs; "
+                f"{_SETTINGS['key']} is not a PKCS#8 key in PEM, which Java needs; "
                 "`openssl pkcs8 -topk8 -nodes -in KEY` makes one"
             )
         if self.is_tls:

@@ -76,7 +76,7 @@ class Producer(_RdProducer):
 
 
 def group_member(access: KafkaAccess, group: str) -> object:
-    """Return what a transaction names a consumer group by; nobody joins it."""
+    """Return the metadata by which a transaction names a consumer group that has no members."""
     consumer = _RdConsumer({**access.for_librdkafka(), "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()

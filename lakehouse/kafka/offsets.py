@@ -124,7 +124,7 @@ class OffsetLooker:
             self._consumer.assign([place])
             self._consumer.seek(place, offset)
             found = self._consumer.poll(_POLL_S * 1000, max_records=_LOOKED_AT).get(place, ())
-        except Exception:  # noqa: BLE001 - whoever reads the records will tell what is the matter with them
+        except Exception:  # noqa: BLE001 - the reader of the records will report their fault
             return None
         finally:
             self._consumer.assign([])

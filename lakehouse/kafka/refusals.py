@@ -1,6 +1,6 @@
 """Rights that the broker denies: said with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three. Whoever asks knows the resource, so it is told here
+Neither Spark's source nor kafka-python names all three. The caller knows the resource, so it is named here
 what each kind of refusal would mean.
 """
 

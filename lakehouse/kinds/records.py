@@ -75,7 +75,7 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
 
 
 def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
-    """Return a field of this type; one that is given as a whole stays as it is."""
+    """Return a field of this type; a complete Field is returned unchanged."""
     return Field(name, column_of(name), type_, required) if isinstance(name, str) else name
 
 

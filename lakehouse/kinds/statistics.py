@@ -51,7 +51,7 @@ class Windows:
 
     by             the fields of its key, strings
     length_s       the length of its tumbling windows of event time, in seconds
-    absent         by a field of the key or its column, what stands in the table where a record lacks it;
+    absent         by a field of the key or its column, the value in the table if a record lacks it;
                    silver has null there. Other fields must be there
     gold           its name; by default `<stream>_<length>`, such as points_1m
     to             the topic for its rows; by default its name with hyphens. Null: they go to Redis only
@@ -78,13 +78,13 @@ class Windows:
 
     @property
     def instead(self) -> Mapping[str, str]:
-        """What stands for the columns that records may lack; raises ValueError for one that is no key."""
+        """The values of columns that records may lack; raises ValueError for a column that is not a key."""
         found = fields_of(self.by, FieldType.STRING)
         columns = {name: one.column for one in found for name in (one.name, one.column)}
         if unknown := sorted(self.absent.keys() - columns.keys()):
             names = ", ".join(one.name for one in found)
             raise ValueError(
-                f"absent names {', '.join(unknown)}, which is no field of the key; there is {names}"
+                f"absent names {', '.join(unknown)}, which is not a field of the key; there is {names}"
             )
         return {columns[name]: value for name, value in self.absent.items()}
 
@@ -116,7 +116,7 @@ def windowed_statistics(
     measured = field_of(value, FieldType.DOUBLE)
     for table in tables:
         lacking = [one for one in table.fields if one.column not in table.instead]
-        require_keys(lacking, "say by `absent` what stands for it")
+        require_keys(lacking, "give its value by `absent`")
     refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
     kept = (

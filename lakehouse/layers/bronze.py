@@ -137,7 +137,7 @@ class _Landing(Step):
                 raise
         return self._append(again, now)
 
-    def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - nobody fills a topic here
+    def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - no step fills a topic
         """Read no record that is not there now."""
         self._topic.end_here()
 

@@ -148,7 +148,7 @@ class _Export(Step):
             raise TableError(
                 f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
                 f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then the newest state of every "
-                "row is sent that may have changed since; rows deleted by then are not told of"
+                "row is sent that may have changed since; deletions before then are not sent"
             ) from error
         self._lost = rest.lost
         return rest.feed, rest.part

@@ -1,4 +1,4 @@
-"""A sink that no micro-batch waits for: what it does not take is its own trouble until it is filled again."""
+"""A sink that no micro-batch waits for: if it fails, only it is behind, until it is filled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the four layers have in common: a step takes what waits for it, and writes it as one micro-batch.
+"""The common part of the four layers: a step reads its unread rows, and writes them as one micro-batch.
 
 How far a step has come is in the table that it fills (`lakehouse.progress`), so a step knows nothing that a
 new one would not find there: after a failure it is thrown away and made again.
@@ -90,7 +90,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a step did with a micro-batch, and the rows that it added to its table; null if nobody asks."""
+    """The result of a step's micro-batch, and the rows that it added to its table; null if not asked for."""
 
     result: BatchResult
     rows: InMemory | None = None

@@ -223,8 +223,8 @@ class TopicReading:
             if not has_read and tables.has_rows(self._lake.spark, self._path):
                 raise PositionError(
                     f"{self._query} has rows, and does not say up to which offsets of {self._topic}: "
-                    "something else wrote them. Use another LAKEHOUSE_LAKE, or delete "
-                    f"{self._path} (and what was made from it) and run again"
+                    "another program wrote them. Use another LAKEHOUSE_LAKE, or delete "
+                    f"{self._path} (and the tables made from it) and run again"
                 )
             return
         mine = offsets_in(noted, self._query, source)
@@ -321,7 +321,7 @@ class TopicReading:
     def _new_topic(self) -> str:
         return (
             "Its records have the coordinates of others in the tables. Use another LAKEHOUSE_LAKE for them, "
-            f"or delete {self._path} and what was made from it, and run again"
+            f"or delete {self._path} and the tables made from it, and run again"
         )
 
 

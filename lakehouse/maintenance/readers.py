@@ -1,4 +1,4 @@
-"""Who reads a table, and how far each reader has come: what maintenance has to leave in place."""
+"""The readers of a table and their positions, which limit the versions that maintenance may remove."""
 
 from __future__ import annotations
 

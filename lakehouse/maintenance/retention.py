@@ -1,17 +1,17 @@
-"""Retention: rows that are older than their table's `kept_days` leave it, unless a row that stays needs them.
+"""Retention: rows older than their table's `kept_days` are deleted, unless a row that stays needs them.
 
-What leaves, whole days (UTC) at a time:
+These rows are deleted, a whole day (UTC) at a time. The limit is the end of the last deleted day.
 
-    bronze        records that landed before the cut, once silver has read them
-    silver        rows with an event time before the cut whose record has left bronze; only where every gold
-                  table made of them has times, and never what a record that may still come counts with
-    gold          final rows whose time ends before the cut, out of reach of every record that may still come;
-                  the export sends their deletion like any other
-    dead letters  replayed and discarded ones whose record has left bronze; open ones stay
-    ops           rows from before the cut
+    bronze        records that landed before the limit, once silver has read them
+    silver        rows with an event time before the limit whose record is no longer in bronze; only if every
+                  gold table made of them has times, and no row that a later record is counted with
+    gold          final rows whose time ends before the limit, which no later record can change; the export
+                  sends their deletion like any other
+    dead letters  replayed and discarded letters whose record is no longer in bronze; open letters stay
+    ops           rows from before the limit
 
-What is cut is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out
-what lies before. A rerun finds nothing. If it is killed, the next one goes on.
+The limit is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out the
+rows before it. A rerun deletes nothing. If retention is killed, run it again to finish.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Look after the tables during the block, and finish the one that is under way at its end.
+        """Maintain the tables during the block, and at its end finish the table in progress.
 
         Merged tables are rewritten in a block that `alone` makes.
         """

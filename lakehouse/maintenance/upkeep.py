@@ -1,4 +1,4 @@
-"""A round of upkeep over the tables of a lake: few files, no files that nobody needs, a short log.
+"""A round of upkeep over the tables of a lake: few files, no unused files, a short log.
 
 Each table is one step: rows that are too old leave (`lakehouse.maintenance.retention`), OPTIMIZE merges small
 files where many have gathered, VACUUM, and the clean-up of the log.
@@ -42,7 +42,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Task:
-    """A table to look after, and who reads it.
+    """A table to maintain, and its readers.
 
     `made_by` is the gold table whose micro-batches rewrite its files, null for none; of a side table it is
     the one that the side table is beside. `cut` says which rows are too old; null: it keeps all of them.

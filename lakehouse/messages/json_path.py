@@ -23,8 +23,8 @@ def names_of(path: str) -> tuple[str, ...]:
     """
     if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", path):
         raise ValueError(
-            f"{path!r} is no path to a field: it takes names with a dot between them, and in a name a "
-            "backslash before each dot and backslash"
+            f"{path!r} is not a path to a field: write names with dots between them, and a backslash before "
+            "each dot and backslash of a name"
         )
     first, *others = (re.sub(r"\\(.)", r"\1", name) for name in re.findall(_NAME, path))
     for name in others:

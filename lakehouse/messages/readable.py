@@ -43,8 +43,8 @@ def parse_moment(text: str, now: datetime) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise SettingsError(
-        f"{text!r} is no time; expected ISO 8601 with an offset, such as 2026-03-01T00:00:00Z, or how long "
-        f"ago, such as 90s, 15m, 1h or 7d"
+        f"{text!r} is not a time; expected ISO 8601 with an offset, such as 2026-03-01T00:00:00Z, or how "
+        "long ago, such as 90s, 15m, 1h or 7d"
     )
 
 

@@ -28,7 +28,7 @@ MOST_COMMITS = 50
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a table: what lies between two positions, as files in the words of the log.
+    """A part of a table, between two positions, as files in the words of the log.
 
     There may be no files: for compaction, say, or commits that change rows and are skipped. `has_changes`:
     its rows are to be taken from the change feed, because some of them have left the table or changed.
@@ -134,7 +134,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return the files of a version that the table did not have, or nobody had read, at a position."""
+    """Return the files of a version that the table did not have, or that were unread, at a position."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -171,7 +171,7 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:
             raise
         raise TableError(
             f"the table at {path} was read up to version {version}, and its log begins at version {kept}: "
-            "log retention has removed what was done in between"
+            "log retention has removed the commits in between"
         ) from error
 
 

@@ -301,7 +301,7 @@ class _State:
     def refuse_what_does_not_fit(self) -> None:
         """Raise PositionError where tables do not belong together; docs/refused-tables.md has the cases."""
         query, target = self.reading.query, self.reading.target
-        way_out = f"delete {target.path} (and what was made from it) and run again to rebuild it"
+        way_out = f"delete {target.path} (and the tables made from it) and run again to rebuild it"
         for name, id_ in self.ids.items():
             position, path = self.positions[name], self.reading.sources[name]
             reached = self.ends.get(name) or position
@@ -366,7 +366,7 @@ class _State:
             )
             raise PositionError(
                 f"{' and '.join(one.name for one in filled)} has rows, and does not say what {query} made "
-                "them from: something else wrote them, or a table that belongs to them was deleted. Starting "
-                "from the beginning would write rows twice. Put back what belongs together, or delete "
-                f"{rows} (and what was made from it) and run again to rebuild it"
+                "them from: another program wrote them, or a table that belongs to them was deleted. "
+                "Starting from the beginning would write rows twice. Put back what belongs together, or "
+                f"delete {rows} (and the tables made from it) and run again to rebuild it"
             )

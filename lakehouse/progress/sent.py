@@ -57,7 +57,7 @@ def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
 
 
 def progress_in(text: str) -> Progress | None:
-    """Return what a note says, null for one that was cut off, as by a power failure."""
+    """Return the content of a note; null for a truncated note, as after a power failure."""
     try:
         found: dict[str, Any] = json.loads(text)
         return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))

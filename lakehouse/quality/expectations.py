@@ -143,7 +143,7 @@ def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = 
 
 def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
     """Expect values in all of these columns."""
-    return rows(key, "what is required is there", " AND ".join(f"`{one}` IS NOT NULL" for one in columns))
+    return rows(key, "required columns have values", " AND ".join(f"`{one}` IS NOT NULL" for one in columns))
 
 
 def unique(key: Sequence[str]) -> ExpectNoRows:
@@ -190,4 +190,4 @@ def fresh(column: str) -> ExpectNoRows:
         f"SELECT max({column}) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
         f"HAVING coalesce(max({column}) < (SELECT fresh_since FROM limits), true)"
     )
-    return no_rows("there are rows of lately", query, severity="warn")
+    return no_rows("the newest row is recent", query, severity="warn")

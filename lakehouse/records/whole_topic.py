@@ -66,7 +66,7 @@ class WholeTopic:
 
 
 def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
-    """Yield what is left of a span without the cuts; one that is empty if nothing is."""
+    """Yield the rest of a span without the cuts; an empty span if nothing is left."""
     first, end = span
     left = False
     for begin, after in cuts:

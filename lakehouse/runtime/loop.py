@@ -149,7 +149,7 @@ class StreamLoop:
         return did
 
     def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
-        """Let a step take what waits for it; tell whether it has written something."""
+        """Run a step on its unread rows, and return whether it has written something."""
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)

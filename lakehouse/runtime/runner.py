@@ -1,6 +1,6 @@
 """Runs layers of streams in one application, each stream in a loop of its own, until caught up or for ever.
 
-A step that fails is retried with a growing pause, and holds up nobody: neither the steps before it nor other
+A failed step is retried with a growing pause, and the others go on: the steps before it and those of other
 streams. The run ends at once only if every step fails.
 """
 

@@ -1,4 +1,4 @@
-"""Failures of a run: who is told, when a retry is due, and what the run ends with.
+"""Failures of a run: reports, times of retries, and the error that the run ends with.
 
 A step can fail, or what it does by the wall clock, or a stream's gate; each has a name. In a live run it is
 retried after a pause that doubles with each consecutive failure. A run that catches up retries three times
@@ -37,7 +37,7 @@ def pause_s(failures: int) -> float:
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed, by name: a step, what it does by the clock, or a gate; and in which micro-batch."""
+    """The failed part, by name: a step, its work by the clock, or a gate; and the micro-batch."""
 
     name: str
     stream: str
@@ -58,7 +58,7 @@ class _Trouble:
 class Troubles:
     """What currently fails in a run of these steps, in the order in which it began to.
 
-    `notice` is told of each failure that the run survives, and of its end; `watch` of every one. `retries`
+    `notice` gets each failure that the run survives, and its end; `watch` of every one. `retries`
     limits consecutive retries, null for no limit. `log_file` is where tracebacks go, if messages are to say
     so. Several threads may call it.
     """
@@ -113,13 +113,13 @@ class Troubles:
             )
 
     def tell(self, failure: Failure, message: str) -> None:
-        """Report what failed and is done otherwise at once: it does not count as a failure of the step."""
+        """Report a failure that is worked around at once: it does not count as a failure of the step."""
         with self._lock:
             self._tell(failure, message, is_new=True)
         self._notice(message)
 
     def end(self, name: str) -> None:
-        """Note that what failed works again; does nothing if it had not failed."""
+        """Note that a failed part works again; does nothing if it had not failed."""
         with self._lock:
             over = self._found.pop(name, None)
         if over is not None:

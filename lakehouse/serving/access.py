@@ -1,4 +1,4 @@
-"""Who may request what: tokens and their scopes, and protection against pages of other sites."""
+"""Access to the server: tokens and their scopes, and protection against pages of other sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections with deadlines: nobody holds one without a request, or without reading the answer.
+"""HTTP/1.1 connections with deadlines: no client holds one without a request, or without reading the answer.
 
 uvicorn limits only the pause between two requests. This adds the time for a request's head, from the first
 byte or the connection on, and the time for which an answer may wait for its reader.

@@ -290,7 +290,7 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of these rows fit into a page, at least one; what comes after them never will."""
+    """Return how many of these rows fit into a page, at least one; later rows never will."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

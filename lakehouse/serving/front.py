@@ -1,4 +1,4 @@
-"""What every request passes first, whoever sends it: it must call this server by one of its names.
+"""The first check of every request: its Host must be one of this server's names.
 
 So no page of another site reaches the server under a name of its own. Every answer tells browsers to take
 its media type as given, and to keep nothing that does not say otherwise.

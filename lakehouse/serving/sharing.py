@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """Calls `look`, which blocks, in a thread: at most once per `every_s` seconds, whoever asks.
+    """Calls `look`, which blocks, in a thread: at most once per `every_s` seconds for all callers.
 
     A LakehouseError counts as a result: it is raised to everybody who asks meanwhile.
     """

@@ -106,8 +106,8 @@ class Tokens:
             self._tokens, self._read_at = (), None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingsError(
-                f"{self.path} cannot be read, so nobody is let in: {error}. Put a copy of it back, or delete "
-                "it and add every token again by `lakehouse tokens add`"
+                f"{self.path} cannot be read, so no token is accepted: {error}. Put a copy of it back, or "
+                "delete it and add every token again by `lakehouse tokens add`"
             ) from error
         return self._tokens
 
@@ -117,7 +117,7 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return whose secret it is, null for nobody's, in a time that does not depend on the secret."""
+        """Return the caller of a secret or null, in a time that does not depend on the secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:

@@ -47,7 +47,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/status")
     async def status() -> Response:
-        """Return each stream's state and what waits before each of its layers, at most a second old."""
+        """Return each stream's state and the backlog of each of its layers, at most a second old."""
         seen = await observed.seen()
         return plain(in_camel_case(asdict(seen)))
 

@@ -55,7 +55,7 @@ def _web(url: SecretStr) -> SecretStr:
     except ValueError:
         is_web = False
     if not is_web:
-        raise ValueError("it is no http:// or https:// URL")
+        raise ValueError("it must start with http:// or https:// and name a host")
     if _UNSAFE.search(url.get_secret_value()):
         raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
     return url
@@ -80,7 +80,7 @@ def _signing(secrets: SecretStr) -> SecretStr:
             key = b""
         if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
             raise ValueError(
-                f"it is no {SECRET_PREFIX} with {_LEAST_SECRET} bytes or more in base64; make one with "
+                f"it must be {SECRET_PREFIX} and at least {_LEAST_SECRET} bytes in base64; make one with "
                 f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
             )
     return secrets
@@ -96,7 +96,7 @@ def _moment(given: object) -> object:
     if isinstance(given, date) and not isinstance(given, datetime):
         given = datetime(given.year, given.month, given.day, tzinfo=UTC)
     if not isinstance(given, datetime):
-        raise ValueError("it is no date such as 2000-01-01, and no time such as 2000-01-01T00:00:00Z")  # noqa: TRY004
+        raise ValueError("it must be a date such as 2000-01-01, or a time such as 2000-01-01T00:00:00Z")  # noqa: TRY004
     return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
@@ -305,7 +305,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     maintain_every: str = Field(
         default="1 hour",
         pattern=r"^(never|[0-9]+(\.[0-9]+)? ?(s|seconds?|m|minutes?|h|hours?))$",
-        description="How often a live run looks after its tables, as `lakehouse maintain` does; or never.",
+        description="How often a live run maintains its tables, as `lakehouse maintain` does; or never.",
     )
     file_target_mb: int = Field(
         default=32,
@@ -319,8 +319,8 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default=48,
         ge=1,
         description=(
-            "How long files of old versions are kept for readers, in hours. What a layer has not read, and "
-            "what fills Redis again, is kept longer."
+            "How long files of old versions are kept for readers, in hours. Files that a layer has not "
+            "read, or that refill Redis, are kept longer."
         ),
     )
     log_kept_h: int = Field(
@@ -355,7 +355,9 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     )
     alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
         default=SecretStr(""),
-        description="Signs what webhooks get: whsec_ and 24 bytes or more in base64. Two during an exchange.",
+        description=(
+            "Key that signs webhook requests: whsec_ and 24 bytes or more in base64. Two during an exchange."
+        ),
     )
     alert_webhook_ca: SecretStr = Field(
         default=SecretStr(""),

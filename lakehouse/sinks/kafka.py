@@ -59,7 +59,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Make the producer; from here on nobody else can commit progress."""
+        """Make the producer; from here on no other process can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,

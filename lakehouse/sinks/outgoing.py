@@ -62,7 +62,7 @@ class Outgoing:
 def within(
     newest: DataFrame, table: MergedTable, own: Own = NO_OWN, *, rows: int, size_bytes: int
 ) -> list[Change] | None:
-    """Return what leaves, in the order in which it is sent; null if it is more than that.
+    """Return the changes to send, in order; null if there are more than that.
 
     One job, for rows of the feed that one task holds. The driver gets no more than one row beyond the limits.
     """
@@ -78,7 +78,7 @@ def within(
 
 @contextmanager
 def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterator[Outgoing]:
-    """Keep rows of the feed as what leaves, in the order in which it is sent, during the block."""
+    """Keep the changes to send, made of rows of the feed, in order, during the block."""
     rows = _leaving(newest, table, own).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -89,7 +89,7 @@ def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterat
 
 
 def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
-    """Return rows of the feed as what leaves, and their order.
+    """Return rows of the feed as changes to send, and their order.
 
     They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
     so that the last message under a key is a row that stands. A deleted row has a key of its own.
@@ -130,8 +130,9 @@ def _change(row: Row) -> Change:
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
     """Keep the last change of every row in the feed: its state after it, or the delete.
 
-    Rows are told by the table's keys. So an UPDATE of a key is a delete of the old row: its preimage has no
-    other image in the commit. A change that only clears fold state, as maintenance does, does not count.
+    Rows are identified by the table's keys. So an UPDATE of a key is a delete of the old row: its preimage
+    has no other image in the commit. A change that only clears fold state, as maintenance does, does not
+    count.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))

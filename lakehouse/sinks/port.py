@@ -4,7 +4,7 @@
                    LeadKind ── make(Exported) ──> Lead          the store that a micro-batch waits for
 
 A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch comes again. No
-sink is waited for. What it does not take is noted in the lake, and it is filled again by the clock, so a
+sink is waited for. If it fails, the lake notes that it is behind, and it is filled again by the clock, so a
 store that is away holds up no other. The export's position is noted in the lake after all of them.
 """
 
@@ -40,7 +40,7 @@ class Promise(Enum):
 
 @dataclass(frozen=True)
 class Exported:
-    """A gold table that is exported: where it lies, under which settings, and who is told of what.
+    """A gold table that is exported: its place, its settings, and the receivers of its notices.
 
     `notice` gets lines for the user. `note_unsent` gets rows that a store will not take, now or later, with
     the store's name for the place, and the time (UTC).

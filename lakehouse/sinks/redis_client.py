@@ -137,15 +137,16 @@ def told(client: redis.Redis) -> Mapping[str, Any]:
 def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
     if not server:
         yield (
-            "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so nobody notices if another server "
-            "takes over, or if rows are evicted, and Redis is not filled again. Give the user +info"
+            "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so the export cannot notice that "
+            "another server has taken over or has evicted rows, and does not fill it again. "
+            "Give the user +info"
         )
     policy = server.get("maxmemory_policy", _NEVER_EVICTS)
     if server.get("maxmemory") and policy != _NEVER_EVICTS:
         yield (
             f"Redis evicts rows once it has {server.get('maxmemory_human', server['maxmemory'])} "
-            f"(maxmemory-policy {policy}). They are put again, at most every ten minutes; with noeviction "
-            "a full Redis keeps the rows that it has (docs/redis.md)"
+            f"(maxmemory-policy {policy}). They are written again, at most every ten minutes; with "
+            "noeviction a full Redis keeps the rows that it has (docs/redis.md)"
         )
 
 

@@ -105,7 +105,7 @@ class SlicedSink(Exporter):
         if found == span:
             return _Progress(committed.offset, int(said["record_bytes"]))
         if found.table == span.table and span.before.is_before(found.after):
-            # Whoever chose this micro-batch could not see yet that slices of another one were committed.
+            # When this micro-batch was chosen, the slices of another one were not yet committed.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
                 f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "

@@ -86,7 +86,7 @@ class ToRedis:
         evicted = self._redis.evictions()
         if evicted is not None:
             self._exported.notice(
-                f"{self._exported.name}: {evicted}; rows of the last {self._kept} are put again, at most "
+                f"{self._exported.name}: {evicted}; rows of the last {self._kept} are written again, at most "
                 f"every {_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten "
                 "LAKEHOUSE_REDIS_TTL_S"
             )
@@ -126,7 +126,7 @@ class ToRedis:
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
         """Put the rows again that Redis should have, those last changed within the time to live.
 
-        If VACUUM has removed older changes, the rest is put, and what is left out is told.
+        If VACUUM has removed older changes, the rest is written, and a line names the limit.
         """
         since, exported = now - self._kept, self._exported
         try:
@@ -138,7 +138,7 @@ class ToRedis:
         exported.notice(
             f"{exported.name}: Redis lacks rows of gold.{exported.table.name}; those last changed before "
             f"{since:%F %T} UTC come back when they change, because VACUUM has removed their changes. Set "
-            "LAKEHOUSE_REDIS_TTL_S to less than what VACUUM keeps"
+            "LAKEHOUSE_REDIS_TTL_S to less than VACUUM's retention"
         )
         return self._put_since(since, chosen)
 

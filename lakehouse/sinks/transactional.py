@@ -171,7 +171,7 @@ class Transactions:
                 return
 
     def _as_member(self) -> object:
-        """Return what a commit names its group by; nobody joins it."""
+        """Return the metadata by which a commit names its group, which has no members."""
         if self._member is None:
             self._member = group_member(self._access, self._name)
         return self._member

@@ -280,7 +280,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def launch(options: Mapping[str, str], user: str | None) -> None:
-    """Start Spark's JVM with a session's options; `user` is who runs it if the system has no name for it.
+    """Start Spark's JVM with a session's options; `user` is the user's name if the system has none.
 
     Hadoop asks the system for a name before it opens a file, and fails without one, unless it has been told.
     So Spark gets its jars only afterwards.

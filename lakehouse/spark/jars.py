@@ -34,7 +34,7 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted; the one that is compiled here is the last.
+    """Return every jar of a configuration, sorted; the jar compiled here is the last.
 
     Raises ServiceError if one is missing. `lakehouse setup` compares the contents once; only names are
     checked here, because this runs at every start.

@@ -71,7 +71,7 @@ class Found:
 class Metastore:
     """A connection to a metastore, for one thread.
 
-    What it does not answer is a ServiceError, what it refuses a TableError.
+    Raises ServiceError if it does not answer, and TableError if it refuses.
     """
 
     def __init__(self, spark: SparkSession, uris: str, client: Any) -> None:
@@ -80,7 +80,7 @@ class Metastore:
         self._client = client
 
     def find(self, database: str, table: str) -> Found | None:
-        """Return what is there under a name, null for nothing."""
+        """Return the entry of a name, null if there is none."""
         found = self._get(database, table)
         if found is None:
             return None

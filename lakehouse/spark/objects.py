@@ -37,7 +37,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return when two objects were last modified, in ms since the epoch; null for one that is not there.
+    """Return when two objects were last modified, in ms since the epoch; null for a missing object.
 
     They are asked for at once, so that it takes the time of one request.
     """

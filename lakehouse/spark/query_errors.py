@@ -66,7 +66,7 @@ def are_files_gone(error: BaseException) -> bool:
 
 
 def is_heap_full(error: BaseException) -> bool:
-    """Tell whether a JVM had no memory left for what failed."""
+    """Return whether a failure was a JVM's lack of memory."""
     return any(sign in str(error) for sign in _HEAP_FULL)
 
 

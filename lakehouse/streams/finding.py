@@ -96,12 +96,12 @@ def _made(said: str, load: Callable[[], Any], settings: Settings) -> Stream:
     except Exception as error:
         why = first_line(error) or type(error).__name__
         if isinstance(error, ModuleNotFoundError):
-            why += " (looked for in the working directory, in PYTHONPATH and among what is installed)"
+            why += " (looked for in the working directory, in PYTHONPATH and among installed packages)"
         raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
     if not isinstance(stream, Stream):
         kind = type(stream).__name__
         raise SettingsError(
-            f"{said}, which is no stream but a {kind}; expected a lakehouse.stream.Stream, or a function of "
+            f"{said}, which is a {kind}, not a stream; expected a lakehouse.stream.Stream, or a function of "
             "the settings that returns one"
         )
     return stream

@@ -1,4 +1,4 @@
-"""Which tables may be told how many days to keep their rows."""
+"""The tables for which `kept_days` may be set."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snap
 
 
 def uncache(snapshot: Snapshot) -> None:
-    """Drop what Spark keeps of a snapshot that nobody needs any more."""
+    """Drop Spark's cache of an unused snapshot."""
     snapshot.uncache()
 
 

@@ -1,11 +1,11 @@
 """Commits that outlive a power failure, of tables on a disk of this machine.
 
 Neither Spark nor Delta waits for the disk. What they have just written may be empty after a power failure,
-and Spark takes an empty commit for one that did nothing. So whoever commits waits until the commit and its
+and Spark takes an empty commit for one that did nothing. So a writer waits until the commit and its
 files are on the disk (`keep`), before anybody goes on from it.
 
 The first look at a table in a process (`look`) finds what was not on the disk. If it is the newest commits,
-nobody was told of them: they are given up. Positions are in the commits, so their steps do the same again. If
+no reader has seen them: they are given up. Positions are in the commits, so their steps do the same again. If
 later commits build on what is lost, the table is refused. Checkpoints of the log, and what is noted of the
 newest version in its `.crc`, can be left out: those that cannot be read are removed.
 
@@ -142,7 +142,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
         write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
     said = (
         f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
-        f"{one.what}); it is given up, and what it had read is read again"
+        f"{one.what}); it is given up, and its input is read again"
     )
     log.warning("%s", said)
     note(Kind.RECOVERY, said, layer=name.partition(".")[0], table=name)
@@ -162,7 +162,7 @@ def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
 
 
 def _check_hint(hint: Path, checkpoints: set[int]) -> None:
-    """Remove the note of the last checkpoint if it cannot be read, or names one that is not there."""
+    """Remove the note of the last checkpoint if it cannot be read, or names a missing checkpoint."""
     try:
         named = int(json.loads(hint.read_text(encoding="utf-8"))["version"])
     except FileNotFoundError:

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table once nobody holds it. A lease taken meanwhile conflicts with the commit."""
+    """Begin a commit to the table once it has no lease. A lease taken meanwhile conflicts with the commit."""
     while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot):
         time.sleep(_LOOK_EVERY_S)
     return commit
@@ -146,7 +146,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:
-    """Return until when somebody holds the table, in seconds since the epoch; 0 if nobody does."""
+    """Return when the table's lease ends, in seconds since the epoch; 0 if there is none."""
     holder = snapshot.metadata().configuration().get(_PROPERTY)
     return _terms(spark, path).until(str(holder.get())) if holder.isDefined() else 0.0
 

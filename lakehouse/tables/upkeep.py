@@ -133,7 +133,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
 
 
 def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
-    """Tell whether there may be a file from before a time (seconds since the epoch) that nobody reads now."""
+    """Return whether there may be an unused file from before a time (seconds since the epoch)."""
     modified = storage.modified(spark, path)
     if modified is None:
         return True
@@ -158,7 +158,7 @@ def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
 
 
 def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:
-    """Return a session of its own with settings of Delta's, so that nobody else works under them."""
+    """Return a new session with settings of Delta's; other sessions keep theirs."""
     own = spark.newSession()
     for name, value in values.items():
         own.conf.set(f"{_PREFIX}.{name}", str(value))

@@ -132,7 +132,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     whole = [name for name in names if not stay or name not in large]
     old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
     if stay:
-        # Whoever changes these rows again soon then has only them to write, not all that lay around them.
+        # A later change of these rows then rewrites only them, not the other rows of a large file.
         changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
         around = commit.rows(near, large).drop(FILE)
         with reading_file_by_file(rows.sparkSession):  # mixed rows would lie in the way of every later merge

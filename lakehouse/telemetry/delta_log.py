@@ -130,7 +130,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield what commits from a version on have done, null for one that is no longer in the log."""
+        """Yield the effects of commits from a version on; null for a commit that is no longer in the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -176,7 +176,7 @@ class Log:
         return self._starts[version]
 
     def _let_go(self) -> None:
-        """Drop what nobody has requested since the last refresh."""
+        """Drop tables that were not requested since the last refresh."""
         self._commits = {number: self._commits[number] for number in self._asked if number in self._commits}
         feeds = {path for facts in self._commits.values() for path in facts.feed}
         self._feed_rows = {path: rows for path, rows in self._feed_rows.items() if path in feeds}
@@ -184,7 +184,7 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and what follows it as far as a listing shows."""
+        """Read the newest checkpoint, and the commits after it that a listing shows."""
         self._identified_at = time.monotonic()
         names = self._files.names(LOG)
         self._begin_at(_checkpoints(self._files, names))
@@ -221,7 +221,7 @@ class Log:
         return self._identity != (None if found is None else found.stamp)
 
     def _read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and its file's stamp, null for one that is missing or incomplete."""
+        """Return a commit and its file's stamp, null for a missing or incomplete commit."""
         try:
             found = self._files.find(commit_name(version))
             return None if found is None else (entry_of(version, found.text()), found.stamp)

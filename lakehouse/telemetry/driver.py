@@ -35,11 +35,11 @@ class DriverMetrics(Watch):
         self._read = self._counter("records", "Rows that micro-batches have read.", _QUERY)
         self._written = self._counter(
             "records_written",
-            "Rows that micro-batches have written, by what they became.",
+            "Rows written by micro-batches, by outcome.",
             (*_QUERY, "outcome"),
         )
         self._failures = self._counter(
-            "query_failures", "Failures of queries, of what they do by the clock and of gates.", _QUERY
+            "query_failures", "Failures of queries, of their work by the clock, and of gates.", _QUERY
         )
         self._restarts = self._counter("query_restarts", "Starts of queries again, after a failure.", _QUERY)
         self._duration = self._histogram(
@@ -82,7 +82,7 @@ class DriverMetrics(Watch):
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
-        """Note that what failed works again."""
+        """Note that a failed part works again."""
         with self._lock:
             self._failing.pop(name, None)
 

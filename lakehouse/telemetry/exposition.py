@@ -3,7 +3,7 @@
     registry.register(ObservationCollector(observer.latest))
 
 Units are base units. Labels are names of streams, layers, tables, topics and partitions, never users or keys.
-An unknown number has no sample, so nobody takes it for 0.
+An unknown number has no sample, so that it is not taken for 0.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> 
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
-    """Return what waits for a query; a query that has written nothing for too long is stalled."""
+    """Return the backlog of a query; a query that has written nothing for too long is stalled."""
     if last is None or now - last > limit:
         wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
         return Health(Word.STALLED, f"{what}, {wrote}", since)

@@ -69,7 +69,7 @@ class Heartbeat(Watch):
         self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note what fails."""
+        """Note a failure."""
         self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
@@ -100,7 +100,7 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
                 is_told = False
             except Exception as error:  # noqa: BLE001 - a thread that ends would leave the file for good
                 if not is_told:
-                    on_notice(f"nobody outside sees that this process runs, {file} is not written: {error}")
+                    on_notice(f"observers cannot see this process, {file} is not written: {error}")
                 is_told = True
             ended.wait(EVERY_S)
 

@@ -27,7 +27,7 @@ class Lines(Protocol):
         """Report how the run goes."""
 
     def notice(self, text: str) -> None:
-        """Report what fails, recovers or was let through."""
+        """Report a failure, a recovery or an allowed loss."""
 
     def batch(self, done: BatchDone) -> None:
         """Report what a micro-batch has done."""
@@ -44,7 +44,7 @@ class TextLines:
         self._console.print(text)
 
     def notice(self, text: str) -> None:
-        """Report what fails, recovers or was let through."""
+        """Report a failure, a recovery or an allowed loss."""
         self._console.print(text, soft_wrap=True)
 
     def batch(self, done: BatchDone) -> None:
@@ -64,7 +64,7 @@ class JsonLines:
         self._line("said", text)
 
     def notice(self, text: str) -> None:
-        """Report what fails, recovers or was let through."""
+        """Report a failure, a recovery or an allowed loss."""
         self._line("notice", text)
 
     def batch(self, done: BatchDone) -> None:

@@ -1,4 +1,4 @@
-"""What waits before a query, from its tables' logs and the broker."""
+"""The backlog of a query, from its tables' logs and the broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCKS_DIFFER = timedelta(minutes=5)
 def partition_lags(
     topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
 ) -> list[PartitionLag]:
-    """Return what waits in each partition of a topic on the broker."""
+    """Return the backlog in each partition of a topic on the broker."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
     # Records that the broker has dropped cannot be read; bronze refuses to skip them unless that is allowed.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
@@ -54,12 +54,12 @@ def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> l
 def layer_lag(
     query: StreamQuery, source: str, log: Log, position: Position | None, now: datetime
 ) -> LayerLag:
-    """Return what waits before a query in one of the tables that it reads."""
+    """Return the backlog of a query in one of the tables that it reads."""
     if log.version < 0:
         return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
     if position is not None and position.version > log.version + 1:
         unread = Unread(
-            None, reason=f"{source} is older than what was read of it: it was restored or recreated"
+            None, reason=f"{source} is older than its reader's position: it was restored or recreated"
         )
     elif query.layer == "export":
         unread = unread_changes(log, position)

@@ -18,7 +18,7 @@ def open_transactions(
 ) -> dict[TopicPartition, OpenTransaction]:
     """Return the oldest open transaction of each partition whose last stable offset is behind its end.
 
-    Raises KafkaError if the broker does not say who writes; since version 2.8 it tells whoever may read.
+    Raises KafkaError if the broker does not say who writes; version 2.8 and later do, to all readers.
     """
     written = admin.list_partition_offsets(dict.fromkeys(stable, OffsetSpec.LATEST))
     hidden = {one: written[one].offset - end for one, end in stable.items() if written[one].offset > end}

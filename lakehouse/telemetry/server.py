@@ -67,10 +67,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10  # seconds within which a client must send its request
 
     def do_GET(self) -> None:
-        """Answer a scrape or a probe; what fails is the answer."""
+        """Answer a scrape or a probe; a failure becomes the answer."""
         try:
             self._get(self.path.partition("?")[0])
-        except ConnectionError:  # whoever asked has left
+        except ConnectionError:  # the client has disconnected
             self.close_connection = True
         except Exception as error:  # noqa: BLE001 - whatever a collector raises
             self._say(500, "failed", (what_of(error),))

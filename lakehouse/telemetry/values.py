@@ -183,7 +183,7 @@ class Run:
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream: its health, what waits before each of its layers, its tables and its queries.
+    """A stream: its health, the backlog of each layer, its tables and its queries.
 
     `open_letters` are its dead letters that are neither replayed nor discarded, null while they are counted
     for the first time. `gate` is null if none has ever been checked. `newest_event` is the greatest event

@@ -27,7 +27,7 @@ _MESSAGE = ("key", "value", "text")
 
 @dataclass(frozen=True)
 class Case:
-    """Calls a stream's functions on records, and compares what comes out.
+    """Calls a stream's functions on records, and compares the results.
 
     Each of `batches` is one micro-batch. A record is a `Record`, or its value alone: a dict, text, bytes, or
     None (a tombstone). For a stream that reads several topics, a batch is a dict of these by topic, or its
@@ -60,7 +60,7 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return what came out, for further looks and further micro-batches."""
+        """Run the case, and return the results, for further checks and further micro-batches."""
         outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
@@ -86,7 +86,7 @@ class Outcome:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Take more micro-batches, and compare what comes out, as a `Case` does.
+        """Take more micro-batches, and compare the results, as a `Case` does.
 
         Silver and gold are as they stand then; dead letters and messages are those of these micro-batches.
         """

@@ -16,7 +16,7 @@ from lakehouse.tables import Lake
 
 
 class CrashError(Exception):
-    """What stands in for the end of the process."""
+    """Stands in for the end of the process."""
 
 
 def crash_at(
@@ -53,7 +53,7 @@ def take_next(step: Step, *, now: datetime) -> BatchResult | None:
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold take what waits, each step made anew after each crash; return the crashes by step.
+    """Let silver and gold read their backlog, restarting after each crash; return the crashes by step.
 
     A step crashes before its first write, after it, before its second, after that, and so on in turn, once in
     each micro-batch.

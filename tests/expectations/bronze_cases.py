@@ -28,7 +28,7 @@ def _case(table: str, topic: str) -> Case:
         good={view: [row, other], "limits": [LIMITS]},
         bad={
             "keys are unique": {view: [row, row]},
-            "what is required is there": {view: [row, {**other, "ingested_at": "NULL"}]},
+            "required columns have values": {view: [row, {**other, "ingested_at": "NULL"}]},
             "partitions and offsets count from 0": {view: [row, {**other, "offset": "-1"}]},
             "timestamps are the producer's (0) or the broker's (1), or there is none (-1)": {
                 view: [row, {**other, "timestamp_type": "2"}]
@@ -37,7 +37,7 @@ def _case(table: str, topic: str) -> Case:
                 view: [row, {**other, "headers": "array(named_struct('key', NULL, 'value', X'00'))"}]
             },
             "nothing has landed in the future": {view: [row, {**other, "ingested_at": at("12:00:01")}]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 

@@ -43,7 +43,7 @@ CASES = {
         },
         bad={
             "keys are unique": {_VIEW: [_OPEN, _OPEN]},
-            "what is required is there": _changed(was_closed="NULL"),
+            "required columns have values": _changed(was_closed="NULL"),
             "calls are open or closed": _changed(status=text("ringing")),
             "open calls and only these have no closed_at": _changed(closed_at="NULL"),
             "calls close after their last event": _changed(closed_at=at("11:40:00")),
@@ -53,7 +53,7 @@ CASES = {
             "every call begins with an event in silver": {
                 "silver_call_metrics": [{**_PAIR, "event_time": at("11:58:00.000001")}]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 }

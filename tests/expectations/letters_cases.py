@@ -51,7 +51,7 @@ CASES = {
         },
         bad={
             "keys are unique": {_VIEW: [_REPLAYED, _REPLAYED]},
-            "what is required is there": _changed(job="NULL"),
+            "required columns have values": _changed(job="NULL"),
             "ids are the SHA-256 of topic, partition, offset and stage": _changed(id=text("0" * 64)),
             "streams are known": _changed(stream=text("weather")),
             "stages are known": {_VIEW: [_REPLAYED, _letter(0, stage="gold")]},

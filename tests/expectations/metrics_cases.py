@@ -51,7 +51,7 @@ def _case(name: str, length_s: int, rows: tuple[Row, Row], next_end: str) -> Cas
         good={view: [first, second], "silver_metrics_events": events, "limits": [LIMITS]},
         bad={
             "keys are unique": {view: [first, first]},
-            "what is required is there": changed(is_final="NULL"),
+            "required columns have values": changed(is_final="NULL"),
             f"windows start at multiples of {length_s} s": changed(
                 window_start=f"{first['window_start']} + INTERVAL 1 SECOND",
                 window_end=f"{first['window_end']} + INTERVAL 1 SECOND",
@@ -63,7 +63,7 @@ def _case(name: str, length_s: int, rows: tuple[Row, Row], next_end: str) -> Cas
             "deviations are null for one value and never negative": changed(variance="0D"),
             "last events lie in their windows": changed(last_event_time=first["window_end"]),
             "every window has an event in silver": {"silver_metrics_events": events[1:]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 

@@ -108,7 +108,7 @@ CASES = {
         },
         bad={
             "keys are unique": {_TOTALS: [_SOLD_AND_RETURNED, _SOLD_AND_RETURNED]},
-            "what is required is there": _changed(made_anew="NULL"),
+            "required columns have values": _changed(made_anew="NULL"),
             "sales are counted from 0": _changed(count="-1", last_event_time=at("11:50:00")),
             "products without a sale and only these have no last event": _changed(
                 last_event_time=at("11:50:00")
@@ -121,7 +121,7 @@ CASES = {
             "totals go down only by a tombstone or a return": {
                 _CHANGES: [*_UPDATES, *_update(_SOLD_AND_RETURNED, 10, total="2000")]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     ),
     "gold.sales_notifications": Case(
@@ -133,12 +133,12 @@ CASES = {
         },
         bad={
             "keys are unique": {"gold_sales_notifications": [_CROSSING, _CROSSING]},
-            "what is required is there": _notified(event_time="NULL"),
+            "required columns have values": _notified(event_time="NULL"),
             "crossings count from 1": _notified(crossing="0"),
             "totals have reached the threshold": _notified(value="1999.999999999"),
             "every notification has its sale in silver": _notified(offset="3"),
             "every product has its row in product_sales": {_TOTALS: [_SOLD_AND_RETURNED]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     ),
 }

@@ -31,7 +31,7 @@ CASES = {
         },
         bad={
             "keys are unique": {_VIEW: [_FIRST, _FIRST]},
-            "what is required is there": _changed(count="NULL"),
+            "required columns have values": _changed(count="NULL"),
             "windows start at multiples of 300 s": _changed(
                 window_start=at("11:51:00"), window_end=at("11:56:00")
             ),
@@ -44,7 +44,7 @@ CASES = {
                     {"user_id": text("u2"), "event_time": at("11:54:59.999999")},
                 ]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 }

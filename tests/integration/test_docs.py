@@ -64,6 +64,10 @@ def test_pages_have_something_to_run() -> None:
     assert sum(bool(runnable(page)) for page in PAGES) >= 15
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
 def test_every_setting_is_on_its_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("settings*.md"))
     named = set(re.findall(r"`LAKEHOUSE_([A-Z_0-9]+)`", text)) - {"CONFIG", "CACHE"}

@@ -219,7 +219,7 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     (report,) = json.loads(lately.stdout)
     assert (lately.exit_code, report["rows"], report["success"]) == (0, 0, True)
     assert {one["expectation"] for one in report["findings"] if not one["success"]} == {
-        "there are rows of lately"
+        "the newest row is recent"
     }
 
     trend = invoke("gold.product_sales", "user_transactions_5m", "--history")

@@ -139,7 +139,7 @@ def test_the_second_look_reads_the_files_of_what_has_changed_and_no_others(
 DAMAGES = {
     "every window has a transaction": "UPDATE {gold} SET count = 0 WHERE user_id = 'u1' AND {old}",
     "keys are unique": "INSERT INTO {gold} SELECT * FROM {gold} WHERE user_id = 'u1' AND {old}",
-    "what is required is there": (
+    "required columns have values": (
         "INSERT INTO {gold} SELECT null, window_start, window_end, 1, 1 FROM {gold} WHERE {old} LIMIT 1"
     ),
     "every window has an event in silver": "DELETE FROM {silver} WHERE user_id = 'u1' AND {event}",

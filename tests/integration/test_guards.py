@@ -113,7 +113,7 @@ def test_a_table_that_was_recreated_under_its_reader_is_refused(
 
     assert message.startswith(f"{filled} was made from another {table} (id ")
     assert "it was deleted and recreated" in message
-    assert f"or delete {pipeline.path_of(settings, filled)} (and what was made from it)" in message
+    assert f"or delete {pipeline.path_of(settings, filled)} (and the tables made from it)" in message
     assert pipeline.run_layers(spark, settings, layer) == []
 
 
@@ -164,7 +164,9 @@ def test_rows_of_unknown_origin_are_refused_with_the_way_out(
     message = refusal(spark, other, "silver")
 
     assert message.startswith(f"{SILVER} has rows, and does not say what {SILVER} made them from")
-    assert f"or delete {pipeline.path_of(other, SILVER)} (and what was made from it) and run again" in message
+    assert (
+        f"or delete {pipeline.path_of(other, SILVER)} (and the tables made from it) and run again" in message
+    )
 
 
 def test_dead_letters_of_a_table_that_is_gone_are_refused(spark: SparkSession, settings: Settings) -> None:

@@ -85,7 +85,7 @@ def test_a_topic_is_begun_at_a_time_and_a_partition_without_one_at_its_end(
         ),
         (
             '{"transactions-topic": "newest"}',
-            "start: for transactions-topic, 'newest' is no time; expected ISO 8601 with an offset, such as ",
+            "start: for transactions-topic, 'newest' is not a time; expected ISO 8601 with an offset, ",
         ),
     ],
 )

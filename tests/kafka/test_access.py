@@ -187,7 +187,7 @@ def test_no_secret_is_shown() -> None:
                 certificate=SecretStr("x"),
                 key=SecretStr("-----BEGIN EC PRIVATE KEY-----"),
             ),
-            "is no PKCS#8 key in PEM",
+            "is not a PKCS#8 key in PEM",
         ),
         (
             KafkaAccess("a:1", properties={"acks": "0"}),

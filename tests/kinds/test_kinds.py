@@ -67,11 +67,11 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
     [
         (
             lambda: Windows(by="a", length_s=60, absent={"b": "none"}).fields,
-            "absent names b, which is no field of the key; there is a",
+            "absent names b, which is not a field of the key; there is a",
         ),
         (
             lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length_s=60)),
-            "field meta.env is part of the key, and may be missing: say by `absent` what stands for it",
+            "field meta.env is part of the key, and may be missing: give its value by `absent`",
         ),
         (
             lambda: windowed_sums("s", "t", by=MAYBE, value="v", length_s=60),

@@ -345,7 +345,7 @@ def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_ne
             PositionError, match=r"^silver.numbers has read version 2 of bronze.numbers, which was lost in a"
         ) as caught:
             place.take()
-        assert f"delete {place.path('out')} (and what was made from it)" in str(caught.value)
+        assert f"delete {place.path('out')} (and the tables made from it)" in str(caught.value)
         as_in_a_new_process(place.spark)
     assert place.rows("out") == [1, 2]
 

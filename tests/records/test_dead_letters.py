@@ -64,7 +64,7 @@ def test_a_moment_has_an_offset_or_is_so_long_ago(text: str, moment: datetime) -
 
 @pytest.mark.parametrize("text", ["", "1", "1 year", "-1h", "2026-03-01T10:00:00", "yesterday", "999999999w"])
 def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(SettingsError, match="is no time; expected ISO 8601 with an offset, such as 2026-"):
+    with pytest.raises(SettingsError, match="is not a time; expected ISO 8601 with an offset, such as 2026-"):
         parse_moment(text, NOON)
 
 

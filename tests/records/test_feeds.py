@@ -555,21 +555,21 @@ def test_a_time_of_kafkas_is_held_to_the_same_bound(spark: SparkSession) -> None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Field("", "x", FieldType.LONG), "'' is no path"),
-        (lambda: Field("a..b", "x", FieldType.LONG), r"'a\.\.b' is no path"),
-        (lambda: Field(".a", "x", FieldType.LONG), r"'\.a' is no path"),
-        (lambda: Field("a\\b", "x", FieldType.LONG), "is no path"),
+        (lambda: Field("", "x", FieldType.LONG), "'' is not a path"),
+        (lambda: Field("a..b", "x", FieldType.LONG), r"'a\.\.b' is not a path"),
+        (lambda: Field(".a", "x", FieldType.LONG), r"'\.a' is not a path"),
+        (lambda: Field("a\\b", "x", FieldType.LONG), "is not a path"),
         (lambda: Field(r"a.b\.?", "x", FieldType.LONG), r"Spark has no path to a field .* 'b\.\?'"),
         (lambda: Field("a", "x", FieldType.LONG, scale=2), "field a: scale is for DECIMAL"),
         (lambda: Field("a", "x", FieldType.DECIMAL, scale=10), "from 0 to 9"),
         (lambda: Field("a", "x", FieldType.LONG, accepts_numbers=True), "accepts_numbers is for STRING"),
-        (lambda: Contract((), event_time="a."), r"'a\.' is no path"),
+        (lambda: Contract((), event_time="a."), r"'a\.' is not a path"),
         (
             lambda: Contract((), event_time_unit="m"),  # type: ignore[arg-type]
             r"event_time_unit 'm' is none of \('s', 'ms', 'us', 'ns'\)",
         ),
-        (lambda: Contract((), event_time_zone="Europe/Bonn"), "'Europe/Bonn' is no IANA time zone"),
-        (lambda: Contract((), event_time_zone="../x"), "is no IANA time zone"),
+        (lambda: Contract((), event_time_zone="Europe/Bonn"), "'Europe/Bonn' is not an IANA time zone"),
+        (lambda: Contract((), event_time_zone="../x"), "is not an IANA time zone"),
     ],
 )
 def test_a_contract_that_cannot_be_kept_is_refused(make: Any, message: str) -> None:

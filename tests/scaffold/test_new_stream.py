@@ -213,4 +213,4 @@ def test_what_cannot_be_guessed_or_written_is_said_and_nothing_is_written(
 def test_samples_that_are_no_objects_are_named_by_their_line(make: Make) -> None:
     ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=[PAYMENTS[0], [1]])
 
-    assert str(ended.exception) == "s:2 is no JSON object; leave it out of the samples"
+    assert str(ended.exception) == "s:2 is not a JSON object; leave it out of the samples"

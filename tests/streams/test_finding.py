@@ -50,7 +50,7 @@ def failing(settings):
 """
 
 
-LOOKED = "looked for in the working directory, in PYTHONPATH and among what is installed"
+LOOKED = "looked for in the working directory, in PYTHONPATH and among installed packages"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
         (
             "shop_of_a_user:NUMBER",
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:NUMBER, which is no stream but a int; expected a "
+                "LAKEHOUSE_STREAMS names shop_of_a_user:NUMBER, which is a int, not a stream; expected a "
                 "lakehouse.stream.Stream, or a function of the settings that returns one"
             ),
         ),

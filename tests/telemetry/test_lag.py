@@ -278,7 +278,7 @@ def test_a_source_that_is_older_than_what_was_read_of_it_has_a_reason_in_place_o
     lag = lag_of(settings, SILVER)
     assert (lag.records, lag.reason) == (
         None,
-        f"{BRONZE} is older than what was read of it: it was restored or recreated",
+        f"{BRONZE} is older than its reader's position: it was restored or recreated",
     )
 
 
