@@ -90,7 +90,7 @@ def test_the_images_bill_names_its_base_by_digest_and_what_the_page_ships(bills:
     assert {"openjdk-17-jre-headless", "procps", "tini"} <= parts
 
 
-@pytest.mark.parametrize("name", ["lock", "build", "runtime", "dev"])
+@pytest.mark.parametrize("name", ["lock", "build", "runtime", "sandbox", "dev"])
 def test_every_lock_has_hashes_and_no_other_tool_resolves_it(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     entries = [entry for entry in text.replace("\\\n", " ").splitlines() if re.match(r"[a-z0-9]", entry)]
