@@ -99,10 +99,14 @@ def base_image() -> Iterator[Component]:
 
 def wheel() -> dict[str, Any]:
     """Return the bill of the wheel: what may be installed with it, and what this brings."""
-    extras = {name for names in _project().get("optional-dependencies", {}).values() for name in names}
+    named = (name for names in _project()["optional-dependencies"].values() for name in names)
+    extras = {re.match(r"[\w.-]+", name)[0] for name in named}  # type: ignore[index]
     lock = (ROOT / "requirements" / "sandbox.txt").read_text(encoding="utf-8")
-    optional = [one | {"scope": "optional"} for one, _ in packages(lock) if one["name"] in extras]
-    return _bill("library", [*(component for component, _ in _python()), *optional, *runtime_jars()])
+    optional = {
+        one["name"]: one | {"scope": "optional"} for one, _ in packages(lock) if one["name"] in extras
+    }
+    always = [component for component, _ in _python() if component["name"] not in optional]
+    return _bill("library", [*always, *optional.values(), *runtime_jars()])
 
 
 def image() -> dict[str, Any]:
