@@ -97,6 +97,11 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
         _replace(found, configurations)
 
 
+def damaged_jars(configurations: Sequence[Configuration]) -> list[str]:
+    """Return the installed jars of these that are missing or not as locked, by their paths."""
+    return [jar.path for jar in locked_jars(configurations) if not _is_whole(jars_directory(), jar)]
+
+
 def _is_whole(directory: Path, jar: LockedJar) -> bool:
     path = directory / jar.path
     return path.is_file() and _digest(path) == jar.sha256
