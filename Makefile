@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check docs format bench exact poison chaos cluster lock sbom clean
+.PHONY: help setup dev demo test soak check docs format bench exact poison chaos cluster lock sbom clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,13 +11,18 @@ SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv, install the locked dependencies, fetch the runtime jars, check for Java
+setup: ## Make .venv with what runs: locked packages, runtime jars, a check for Java
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV)
 
-demo: setup ## Run the pipeline end to end on embedded services, and show what came out
-	@$(BIN)/lakehouse demo
+dev: ## The same with what tests and checks need, and an archive of classes for faster starts
+	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV) dev
+	@scripts/class_archive.sh $(VENV)
 
-test: setup ## Run the tests; services are started and stopped by them (make soak has the rest)
+demo: setup ## Run the pipeline end to end on embedded services, and show what comes out
+	@$(BIN)/lakehouse demo
+	@scripts/class_archive.sh $(VENV) later
+
+test: dev ## Run the tests; services are started and stopped by them (make soak has the rest)
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
@@ -25,7 +30,7 @@ test: setup ## Run the tests; services are started and stopped by them (make soa
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
-soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
+soak: dev ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
@@ -35,7 +40,7 @@ soak: setup ## Run what is random, long or heavy in processes; SEED=N draws the 
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)
 
-check: setup ## Lint, format check, strict types, import contracts, the documentation's links and lengths
+check: dev ## Lint, format check, strict types, import contracts, the documentation's links and lengths
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -43,14 +48,14 @@ check: setup ## Lint, format check, strict types, import contracts, the document
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >build/site.log 2>&1 || { cat build/site.log; exit 1; }
 
-docs: setup ## Serve the documentation as a site, at http://127.0.0.1:8000, until Ctrl-C
+docs: dev ## Serve the documentation as a site, at http://127.0.0.1:8000, until Ctrl-C
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
-format: setup ## Format the code and mend what the linter can
+format: dev ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## Measure the pipeline and Kafka Streams side by side: catching up and live (about 25 minutes)
+bench: dev ## Measure the pipeline and Kafka Streams side by side: catching up and live (about 25 minutes)
 	@mkdir -p build
 	@$(BIN)/python -m benchmarks.side_by_side warm --json build/warm-1m.json
 	@$(BIN)/python -m benchmarks.side_by_side warm --events 3000000 --json build/warm-3m.json --plot build/warm-3m.png
@@ -59,24 +64,24 @@ bench: setup ## Measure the pipeline and Kafka Streams side by side: catching up
 	@$(BIN)/python -m benchmarks.live --peer --seconds 60 --json build/live.json --plot build/live.png
 	@$(BIN)/python -m benchmarks.live $(FOUR) --rate 2500 --peer --seconds 60 --json build/live-four.json --plot build/live-four.png
 
-exact: setup ## Send 600,000 events at 10,000/s and compare every window with an oracle (about 3 minutes)
+exact: dev ## Send 600,000 events at 10,000/s and compare every window with an oracle (about 3 minutes)
 	@$(BIN)/python -m benchmarks.exact
 
-poison: setup ## Send 10,000 malformed records of 33 kinds and check every dead letter's rules (about a minute)
+poison: dev ## Send 10,000 malformed records of 33 kinds and check every dead letter's rules (about a minute)
 	@$(BIN)/python -m benchmarks.poison
 
-chaos: setup ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
+chaos: dev ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
-cluster: setup ## Run the four jobs on a standalone cluster, kill a worker, let drivers come back, check everything
+cluster: dev ## Run the four jobs on a standalone cluster, kill a worker, let drivers come back, check everything
 	@$(BIN)/python -m benchmarks.chaos --way cluster --minutes 0 --fault "kill a worker inside a micro-batch" \
 	  --fault "freeze bronze inside a micro-batch" --fault "freeze silver inside a micro-batch" \
 	  --fault "freeze gold inside a micro-batch" --fault "freeze export inside a micro-batch" $(ARGS)
 
-lock: setup ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
+lock: dev ## Resolve requirements/*.in anew into hash-locked requirements/*.txt, and the jars' checksums
 	@scripts/lock.sh $(VENV)
 
-sbom: setup ## Write bills of materials of the wheel and of the image (CycloneDX) into build/sbom
+sbom: dev ## Write bills of materials of the wheel and of the image (CycloneDX) into build/sbom
 	@$(BIN)/python scripts/sbom.py build/sbom
 
 clean: ## Remove what make has made here (not the download caches, not .lakehouse)

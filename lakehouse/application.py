@@ -19,6 +19,7 @@ from rich.console import Group
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.events import Kind, note
+from lakehouse.extras import needed
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
@@ -280,7 +281,8 @@ def _upkeep(
 
 
 def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
-    from lakehouse.quality.gate import SuiteGate  # noqa: PLC0415 - takes seconds, which others need not wait
+    with needed("expect", "--gate"):
+        from lakehouse.quality.gate import SuiteGate  # takes seconds, which others need not wait
 
     return SuiteGate(lake, load(settings), settings, on_notice)
 

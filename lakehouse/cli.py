@@ -14,6 +14,7 @@ from lakehouse.commands import (
     copy,
     dead_letters,
     demo,
+    doctor,
     events,
     expect,
     health,
@@ -58,6 +59,7 @@ app.add_typer(copy.app)
 app.add_typer(alert.app)
 app.add_typer(expect.app)
 app.add_typer(health.app)
+app.add_typer(doctor.app)
 app.add_typer(events.app)
 app.add_typer(status.app)
 app.add_typer(rebuild.app)

@@ -6,6 +6,7 @@
     │   ├── AccessDeniedError a broker denies a right to this application
     │   └── SinkTroubleError  a store that rows are sent to does not take them
     ├── ProduceError          events could not be delivered to a topic
+    ├── MissingExtraError     a package is not installed that an extra of this distribution brings
     ├── VersionError          Spark or Delta lacks what this code needs of it
     ├── TableError            a Delta table is missing, or not what the stream declares
     ├── PositionError         what a table was made from is not what lies there now
@@ -51,6 +52,10 @@ class SinkTroubleError(ServiceError):
 
 class ProduceError(LakehouseError):
     """Events could not be delivered to a topic."""
+
+
+class MissingExtraError(LakehouseError):
+    """A package is not installed that an extra of this distribution brings."""
 
 
 class VersionError(LakehouseError):

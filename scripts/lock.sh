@@ -2,6 +2,7 @@
 # Resolve requirements/*.in into hash-locked requirements/*.txt without index addresses, and the jars of
 # ivy.xml into jars.sha256: scripts/lock.sh VENV. Needs the network. uv is used for this alone; it is locked by
 # hash, too, so that what writes the hashes is known. To upgrade it, change its version in requirements/lock.in.
+# To change what is locked without newer versions of the rest: LOCK_UPGRADE= scripts/lock.sh VENV.
 set -euo pipefail
 
 venv=$1
@@ -10,8 +11,8 @@ tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 "$venv/bin/python" -m pip install --quiet --target "$tools" --require-hashes \
   --requirement requirements/lock.txt
-for name in lock build runtime dev; do
-  PYTHONPATH=$tools "$venv/bin/python" -m uv pip compile --quiet --universal --python-version 3.11 --upgrade \
+for name in lock build runtime sandbox dev; do
+  PYTHONPATH=$tools "$venv/bin/python" -m uv pip compile --quiet --universal --python-version 3.11 ${LOCK_UPGRADE---upgrade} \
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
     "requirements/$name.in" --output-file "requirements/$name.txt"
 done

@@ -56,10 +56,10 @@ def packages(lock: str) -> Iterator[tuple[Component, str]]:
 def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> Iterator[Component]:
     """Yield the jars of these configurations, all of which `lakehouse setup --s3` fetches."""
     lock = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
-    for digest, path, group in map(str.split, lock.splitlines()):
+    for digest, path, coordinates, _size in map(str.split, lock.splitlines()):
         if Path(path).parts[0] not in configurations:
             continue
-        name, version = _name_and_version(Path(path))
+        group, name, version = coordinates.split(":")
         yield _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest) | {"group": group}
 
 
@@ -99,10 +99,14 @@ def base_image() -> Iterator[Component]:
 
 def wheel() -> dict[str, Any]:
     """Return the bill of the wheel: what may be installed with it, and what this brings."""
-    extras = {name for names in _project().get("optional-dependencies", {}).values() for name in names}
-    lock = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
-    optional = [one | {"scope": "optional"} for one, _ in packages(lock) if one["name"] in extras]
-    return _bill("library", [*(component for component, _ in _python()), *optional, *runtime_jars()])
+    named = (name for names in _project()["optional-dependencies"].values() for name in names)
+    extras = {re.match(r"[\w.-]+", name)[0] for name in named}  # type: ignore[index]
+    lock = (ROOT / "requirements" / "sandbox.txt").read_text(encoding="utf-8")
+    optional = {
+        one["name"]: one | {"scope": "optional"} for one, _ in packages(lock) if one["name"] in extras
+    }
+    always = [component for component, _ in _python() if component["name"] not in optional]
+    return _bill("library", [*always, *optional.values(), *runtime_jars()])
 
 
 def image() -> dict[str, Any]:

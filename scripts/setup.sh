@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Make everything that the project runs with: scripts/setup.sh VENV. A second run changes nothing.
+# Make everything that the project runs with: scripts/setup.sh VENV [dev]. A second run changes nothing.
+# `dev` adds what tests and checks need.
 #
 # What takes root (a Java runtime, Python's venv module) is installed by apt where that is possible, and
-# else named in one line.
+# else named in one line. Packages are installed by uv: that on PATH, else the locked one, into the environment.
 set -euo pipefail
 
 venv=$1
+lock=sandbox
+[ "${2:-}" != dev ] || lock=dev
 python=${PYTHON:-python3}
 cd "$(dirname "$0")/.."
 
@@ -23,34 +26,43 @@ if ! command -v java >/dev/null || [ "$(java_version)" -lt 17 ]; then
   install_package openjdk-17-jre-headless "Java 17 or newer"
 fi
 
-# One stamp over everything that decides what is installed: nothing is done while it matches.
+# One line for each lock over everything that decides what is installed: nothing is done while it matches.
+# What tests need contains the rest.
+wanted() { # LOCK
+  echo "$1 $(cat requirements/build.txt "requirements/$1.txt" pyproject.toml | cksum)"
+}
 stamp=$venv/.installed
-wanted=$(cat requirements/build.txt requirements/dev.txt pyproject.toml | sha256sum)
-if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+there=$(cat "$stamp" 2>/dev/null || true)
+if [ ! -x "$venv/bin/python" ] || { [ "$there" != "$(wanted $lock)" ] && [ "$there" != "$(wanted dev)" ]; }; then
   if [ ! -x "$venv/bin/python" ]; then
-    "$python" -c 'import ensurepip' 2>/dev/null ||
-      install_package "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv" "Python's venv module"
     rm -rf "$venv"
-    "$python" -m venv "$venv"
+    if command -v uv >/dev/null; then
+      uv venv --quiet --python "$python" "$venv"
+    else
+      "$python" -c 'import ensurepip' 2>/dev/null ||
+        install_package "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv" "Python's venv module"
+      "$python" -m venv "$venv"
+    fi
   fi
-  echo "setup: installing the locked dependencies into $venv (a minute or two)"
-  pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location)
-  "${pip[@]}" --require-hashes -r requirements/build.txt
-  "${pip[@]}" --require-hashes --no-build-isolation -r requirements/dev.txt
-  PYTHONWARNINGS=ignore "${pip[@]}" --no-deps --no-build-isolation --editable . 2>/dev/null ||
+  uv=$(command -v uv || echo "$venv/bin/uv")
+  if [ ! -x "$uv" ]; then
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt ||
+      fail "uv, which installs the packages, could not be fetched; is the package registry reachable? Run this again when it is"
+  fi
+  echo "setup: installing $(grep -c '==' "requirements/$lock.txt") locked packages into $venv (about 700 MB on the first run, none after)"
+  install() {
+    "$uv" pip install --python "$venv/bin/python" --no-build-isolation "$@" 2>&1
+  }
+  # On a terminal uv draws what it fetches; elsewhere its lines do. The list of what is there is for nobody.
+  packages() {
+    if [ -t 1 ]; then install "$@"; else install "$@" | awk '!/^ [-+~] / { print; fflush() }'; fi
+  }
+  packages --require-hashes -r requirements/build.txt &&
+    packages --require-hashes -r "requirements/$lock.txt" ||
+    fail "the locked packages could not be installed into $venv; run this again, or delete $venv before"
+  install --quiet --no-deps --editable . ||
     fail "the project itself could not be installed into $venv: run $venv/bin/python -m pip install --no-deps -e ."
-  echo "$wanted" >"$stamp"
+  wanted "$lock" >"$stamp"
 fi
 
 "$venv/bin/python" -m lakehouse.spark.installing
-
-# What Spark's start loads, as one archive: for this Java and these jars.
-archive=$venv/share/lakehouse/classes.jsa
-made_for=$(java -version 2>&1 | cat - requirements/runtime.txt lakehouse/spark/jars.sha256 lakehouse/spark/scala/disk/* \
-  lakehouse/*.properties | sha256sum)
-if [ ! -f "$archive" ] || [ "$(cat "$archive.for" 2>/dev/null)" != "$made_for" ]; then
-  echo "setup: archiving the classes of Spark's start (about a minute)"
-  rm -f "$archive"
-  "$venv/bin/python" -m lakehouse.sandbox.class_archive >/dev/null 2>&1 && echo "$made_for" >"$archive.for" ||
-    echo "setup: no archive of classes was made; everything works without it, and starts some seconds later" >&2
-fi

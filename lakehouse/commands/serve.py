@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from lakehouse.errors import SettingsError
+from lakehouse.extras import needed
 from lakehouse.serving.tls import LOOK_S, Certificate
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import echo, log_to_standard_error
@@ -75,12 +76,13 @@ def serve(
     Rows come from Redis, and from the Delta tables if Redis does not have them. On any address but this
     machine's own, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
     """
-    import uvicorn
+    with needed("serve", "lakehouse serve"):
+        import uvicorn
 
-    from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
-    from lakehouse.serving.actions import Actions
-    from lakehouse.serving.app import make_app
-    from lakehouse.serving.connections import MOST_HEAD, DeadlineProtocol
+        from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
+        from lakehouse.serving.actions import Actions
+        from lakehouse.serving.app import make_app
+        from lakehouse.serving.connections import MOST_HEAD, DeadlineProtocol
     from lakehouse.serving.tokens import tokens_of
     from lakehouse.telemetry.server import serving
 

@@ -1,14 +1,16 @@
-"""An archive of the classes that a start of Spark loads, made once at set-up.
+"""An archive of the classes that a start of Spark loads, made once, after the first demo or before tests.
 
-    python -m lakehouse.sandbox.class_archive
+    python -m lakehouse.sandbox.class_archive MADE_FOR
 
 A JVM reads, checks and links some twenty thousand classes before Spark does anything useful. From an archive
 that it has made itself (class data sharing), it maps them into memory instead. A JVM of another version, or
-with other jars, ignores the archive.
+with other jars, ignores the archive. MADE_FOR is any text that stands for both (scripts/class_archive.sh).
 """
 
 from __future__ import annotations
 
+import fcntl
+import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,5 +67,18 @@ def _land(lake: Lake, settings: Settings) -> None:
             tables.append(frame, path)
 
 
+def make_archive_once(archive: Path, made_for: str) -> None:
+    """Make the archive, unless it has been made for the same; a second process waits for the first."""
+    note = archive.with_name(f"{archive.name}.for")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with archive.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if archive.exists() and note.exists() and note.read_text(encoding="utf-8").strip() == made_for:
+            return
+        archive.unlink(missing_ok=True)
+        make_archive(archive)
+        note.write_text(f"{made_for}\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    make_archive(class_archive())
+    make_archive_once(class_archive(), sys.argv[1])

@@ -23,7 +23,7 @@ from lakehouse.ops.event_table import recorded
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.demo_report import Done, summarise, what_next
+from lakehouse.sandbox.demo_report import Done, show_layer, summarise, what_next
 from lakehouse.sandbox.demo_serving import serve_until_stopped
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.services import local_services
@@ -88,7 +88,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
             if stop.requested:
                 console.print("stopped; the demo can be run again")
                 return
-            summarise(lake, settings, done, console)
+            summarise(lake, done, console)
         took_s = time.monotonic() - began
         if serve_at is not None:
             serve_until_stopped(settings, serve_at, console)
@@ -120,10 +120,10 @@ def _sent(progress: Progress, task: TaskID, state: object) -> None:
 
 def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, stop: Stop) -> None:
     expected = sum(summary.acknowledged for summary in done.produced.values())
-    with _progress(console) as progress:
-        for layer in LAYERS:
+    for layer in LAYERS:
+        began, before = time.monotonic(), len(done.batches)
+        with _progress(console) as progress:
             task = progress.add_task(f"{layer}: {_STEPS[layer]}", total=expected or None)
-            began, before = time.monotonic(), len(done.batches)
             run(
                 lake,
                 load(settings),
@@ -135,8 +135,11 @@ def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, st
             batches = done.batches[before:]
             rows = sum(batch.result.rows for batch in batches)
             progress.update(task, total=rows, completed=rows)
-            # No layer can pass on more than it got.
-            expected = sum(next(iter(batch.result.written.values()), 0) for batch in batches)
+        if stop.requested:
+            return
+        show_layer(layer, lake, settings, console)
+        # No layer can pass on more than it got.
+        expected = sum(next(iter(batch.result.written.values()), 0) for batch in batches)
 
 
 def _advance(progress: Progress, task: TaskID, done: Done, batch: BatchDone) -> None:

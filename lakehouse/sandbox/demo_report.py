@@ -1,4 +1,4 @@
-"""The demo's report: the books of every stream, one table of each, what was sent, and what to try next."""
+"""The demo's report: rows of each layer as it is done, the books of every stream, and what to try next."""
 
 from __future__ import annotations
 
@@ -105,6 +105,10 @@ _SHOWN = {
         """,
     ),
 }
+_LANDED = """
+    SELECT partition, offset, timestamp, cast(key AS STRING) AS key, cast(value AS STRING) AS value
+    FROM bronze.sales_events ORDER BY offset, partition LIMIT 3
+"""
 _BY_REASON = """
     SELECT reason.rule, count(*) AS rows, concat_ws(', ', sort_array(collect_set(stream))) AS streams,
            min(reason.message) AS example
@@ -113,10 +117,27 @@ _BY_REASON = """
 """
 
 
-def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> None:
-    """Print the result of a demo run; raises LakehouseError if the books do not balance."""
+def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Console) -> None:
+    """Print some rows of what a layer has written."""
     spark = lake.spark
     register(lake, load(settings))
+    if layer == "bronze":
+        console.print(Text("bronze.sales_events, the first records", "bold"), _sql(spark, _LANDED))
+    elif layer == "silver":
+        console.print(Text("dead letters by reason", "bold"), _sql(spark, _BY_REASON))
+    elif layer == "gold":
+        for shown in _SHOWN.values():
+            console.print(Text(shown.title, "bold"), _sql(spark, shown.rows))
+    else:
+        console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left", expand=False))
+        records = Group(*_kafka_lines(settings))
+        title = "Kafka, one record of each topic"
+        console.print(Panel(records, title=title, title_align="left", expand=False))
+
+
+def summarise(lake: Lake, done: Done, console: Console) -> None:
+    """Print the result of a demo run; raises LakehouseError if the books do not balance."""
+    spark = lake.spark
     console.print()
     table, checked = _books(spark, done)
     console.print(table)
@@ -130,13 +151,6 @@ def summarise(lake: Lake, settings: Settings, done: Done, console: Console) -> N
         f"{total / pipeline_s:,.0f} events/s (a cold Spark, start-up left out)",
         style="bold",
     )
-    console.print()
-    console.print(Text("dead letters by reason", "bold"), _sql(spark, _BY_REASON))
-    for shown in _SHOWN.values():
-        console.print(Text(shown.title, "bold"), _sql(spark, shown.rows))
-    console.print(Panel(Group(*_redis_lines(settings)), title="Redis", title_align="left", expand=False))
-    records = Group(*_kafka_lines(settings))
-    console.print(Panel(records, title="Kafka, one record of each topic", title_align="left", expand=False))
 
 
 def what_next(settings: Settings, console: Console) -> None:

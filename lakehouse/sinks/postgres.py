@@ -26,25 +26,22 @@ from pyspark.sql import DataFrame
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.settings import Settings
-from lakehouse.sinks import audit_postgres
 from lakehouse.sinks import postgres_sql as statements
 from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import outgoing
-from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
+from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres_client import (
     PostgresTroubleError,
     connect,
     prepare_table,
     reported,
-    require_postgres,
 )
 from lakehouse.sinks.postgres_sql import MOST_KEY_BYTES, Sql, line_of
 from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.to_postgres import LABEL, NAME
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
 
-NAME, LABEL = "postgres", "PostgreSQL"
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 5.0, 30.0
 _CHUNK_ROWS = 10_000
 
@@ -289,19 +286,3 @@ def _too_large(change: Change) -> TooLarge:
     digest = "" if value is None else hashlib.sha256(value.encode()).hexdigest()
     size = len(change.row_key.encode())
     return TooLarge(change.key, change.row_key, change.version, digest, size, MOST_KEY_BYTES)
-
-
-def _url(settings: Settings) -> str:
-    return settings.postgres_url.get_secret_value()
-
-
-KIND = SinkKind(
-    NAME,
-    LABEL,
-    Promise.EXACTLY_ONCE,
-    is_set=lambda settings: bool(_url(settings)),
-    require=lambda settings: require_postgres(_url(settings)),
-    make=ToPostgres,
-    audit=audit_postgres.compare,
-    own=line_of,
-)

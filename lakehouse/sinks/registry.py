@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.sinks import postgres, to_kafka, to_redis
+from lakehouse.sinks import to_kafka, to_postgres, to_redis
 from lakehouse.sinks.port import LeadKind, SinkKind
 from lakehouse.stream import MergedTable, Stream
 
 LEAD: LeadKind = to_kafka.KIND
 SINKS: tuple[SinkKind, ...] = (
     to_redis.KIND,
-    postgres.KIND,
+    to_postgres.KIND,
 )
 
 

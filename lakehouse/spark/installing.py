@@ -1,7 +1,7 @@
 """Puts beside the virtual environment what pip cannot install: runtime jars, and spark-submit's properties.
 
-Jars are resolved from ivy.xml by the Ivy that pyspark ships, into a cache of the user's. They are checked
-twice: by Ivy against the repository's checksums, and here against the SHA-256 of every jar in jars.sha256.
+Jars are fetched by the Ivy that pyspark ships (ivy.py), into a cache of the user's, and compared with the
+SHA-256 of every jar in jars.sha256.
 
     python -m lakehouse.spark.installing [spark] [kafka] [s3]
 
@@ -18,9 +18,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import resources
+from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pyspark
@@ -28,14 +27,15 @@ import pyspark
 from lakehouse.errors import ServiceError
 from lakehouse.files import sync
 from lakehouse.printable import indented
-from lakehouse.spark import java, properties
+from lakehouse.spark import ivy, java, properties
 from lakehouse.spark.jars import (
     COMPILED,
     CONFIGURATIONS,
     Configuration,
-    checksums,
+    LockedJar,
     compiled_jar,
     jars_directory,
+    locked_jars,
     require_jars,
     share_directory,
     sources,
@@ -71,55 +71,40 @@ def install(
 
 
 def lock_jars() -> None:
-    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml.
-
-    A line is a jar's checksum, its path and its Maven group, which bills of materials name it by.
-    """
-    found = _resolved(sys.stderr.write, CONFIGURATIONS)
-    names = sorted(path.relative_to(found).as_posix() for path in found.rglob("*.jar"))
-    groups = _groups()
-    text = "".join(f"{_digest(found / name)}  ./{name}  {groups[name]}\n" for name in names)
-    Path(__file__).with_name("jars.sha256").write_text(text, encoding="utf-8")
-    _replace(found, CONFIGURATIONS)
+    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml."""
+    with ivy.resolved() as (found, jars):
+        filled = [
+            replace(jar, sha256=_digest(found / jar.path), size=(found / jar.path).stat().st_size)
+            for jar in sorted(jars, key=lambda jar: jar.path)
+        ]
+        text = "".join(f"{jar}\n" for jar in filled)
+        Path(__file__).with_name("jars.sha256").write_text(text, encoding="utf-8")
+        _replace(found, CONFIGURATIONS)
 
 
 def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]) -> None:
-    expected, target = checksums(configurations), jars_directory()
-    if all((target / name).is_file() and _digest(target / name) == it for name, it in expected.items()):
+    expected, target = locked_jars(configurations), jars_directory()
+    if all(_is_whole(target, jar) for jar in expected):
         return
-    found = _resolved(say, configurations)
-    wrong = [
-        name for name, it in expected.items() if not (found / name).is_file() or _digest(found / name) != it
-    ]
-    if wrong:
-        shutil.rmtree(found)
-        raise ServiceError(
-            f"{wrong[0]} is not the jar that jars.sha256 lists; delete {_cache()} and run this again"
-        )
-    _replace(found, configurations)
+    megabytes = sum(jar.size for jar in expected) / 1e6
+    say(f"fetching the runtime jars: {len(expected)}, {megabytes:.0f} MB; none that the cache has")
+    with ivy.fetched(say, configurations) as found:
+        wrong = [jar.path for jar in expected if not _is_whole(found, jar)]
+        if wrong:
+            raise ServiceError(
+                f"{wrong[0]} is not the jar that jars.sha256 lists; delete {ivy.cache()} and run this again"
+            )
+        _replace(found, configurations)
 
 
-def _resolved(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Path:
-    """Resolve jars into a new directory beside that of the jars, and return it."""
-    found = java.find()
-    share_directory().mkdir(parents=True, exist_ok=True)
-    _cache().mkdir(parents=True, exist_ok=True)
-    say("resolving the runtime jars (about 100 MB on the first run, none after)")
-    target = Path(tempfile.mkdtemp(prefix="jars-", dir=share_directory()))
-    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
-    with resources.as_file(resources.files("lakehouse.spark").joinpath("ivy.xml")) as module:
-        where = ["-ivy", str(module), "-cache", str(_cache()), "-confs", *configurations]
-        into = ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
-        done = _run(found, "-jar", str(ivy), *where, *into)
-    if done.returncode:
-        shutil.rmtree(target)
-        lines = [line for line in done.stdout.split("\n") if "FAILED" in line or "ERROR" in line]
-        told = "\n".join(lines[:_FEW_LINES])
-        raise ServiceError(
-            "the runtime jars could not be resolved; is the Maven repository reachable? Run this again "
-            f"when it is.\n{told}"
-        )
-    return target
+def damaged_jars(configurations: Sequence[Configuration]) -> list[str]:
+    """Return the installed jars of these that are missing or not as locked, by their paths."""
+    return [jar.path for jar in locked_jars(configurations) if not _is_whole(jars_directory(), jar)]
+
+
+def _is_whole(directory: Path, jar: LockedJar) -> bool:
+    path = directory / jar.path
+    return path.is_file() and _digest(path) == jar.sha256
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -127,27 +112,6 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, env=os.environ | java.ENVIRONMENT, capture_output=True, text=True, check=False
     )
-
-
-def _groups() -> dict[str, str]:
-    """Return the Maven group that Ivy has reported of each jar, by its path in the jars' directory."""
-    found = {}
-    for report in _cache().glob("lakehouse-runtime-jars-*.xml"):
-        conf = report.stem.removeprefix("lakehouse-runtime-jars-")
-        for module in ElementTree.parse(report).iter("module"):  # noqa: S314 - Ivy's own file
-            for revision in module.iter("revision"):
-                for artifact in revision.iter("artifact"):
-                    name = f"{conf}/{artifact.attrib['name']}-{revision.attrib['name']}.jar"
-                    found[name] = module.attrib["organisation"]
-    return found
-
-
-def _cache() -> Path:
-    named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if named or caches:
-        return Path(named or f"{caches}/lakehouse") / "ivy"
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - which leaves it as it is for a user without a home
-    return (home / ".cache" / "lakehouse" if os.access(home, os.W_OK) else share_directory()) / "ivy"
 
 
 def _digest(path: Path) -> str:
@@ -163,7 +127,6 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
     for name in configurations:
         shutil.rmtree(jars_directory() / name, ignore_errors=True)
         (found / name).rename(jars_directory() / name)
-    found.rmdir()
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,27 @@ COMPILED: tuple[Configuration, ...] = ("disk", "s3")
 """Those with a jar that is made here, of the sources in lakehouse/spark/scala."""
 
 
+@dataclass(frozen=True)
+class LockedJar:
+    """A line of jars.sha256: path below the jars' directory, coordinates in Maven, SHA-256 and size in bytes.
+
+    Coordinates are group, name and revision.
+    """
+
+    path: str
+    coordinates: tuple[str, str, str]
+    sha256: str
+    size: int
+
+    @property
+    def configuration(self) -> str:
+        """The configuration of ivy.xml that it belongs to."""
+        return self.path.partition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.sha256}  ./{self.path}  {':'.join(self.coordinates)}  {self.size}"
+
+
 def share_directory() -> Path:
     """Return the directory for what pip cannot install, in the environment that this Python belongs to."""
     return Path(sys.prefix) / "share" / "lakehouse"
@@ -29,7 +51,7 @@ def jars_directory() -> Path:
 
 
 def class_archive() -> Path:
-    """Return the path of the archive of Spark's classes that `make setup` makes (`sandbox.class_archive`)."""
+    """Return the path of the archive of Spark's classes that `sandbox.class_archive` makes."""
     return share_directory() / "classes.jsa"
 
 
@@ -73,9 +95,16 @@ def _expected(configuration: Configuration) -> list[Path]:
     return [*listed, compiled_jar(configuration)] if configuration in COMPILED else listed
 
 
+def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> list[LockedJar]:
+    """Return the jars of these configurations that jars.sha256 lists, sorted by their paths."""
+    lock = resources.files("lakehouse.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
+    found = []
+    for sha256, path, coordinates, size in (line.split() for line in lock.split("\n") if line):
+        group, name, revision = coordinates.split(":")
+        found.append(LockedJar(path.removeprefix("./"), (group, name, revision), sha256, int(size)))
+    return sorted((jar for jar in found if jar.configuration in configurations), key=lambda jar: jar.path)
+
+
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
     """Return the SHA-256 that jars.sha256 has of each jar, by its path in the jars' directory, sorted."""
-    lock = resources.files("lakehouse.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
-    found = (line.split() for line in lock.split("\n") if line)
-    named = sorted((name.removeprefix("./"), digest) for digest, name, _group in found)
-    return {name: digest for name, digest in named if name.partition("/")[0] in configurations}
+    return {jar.path: jar.sha256 for jar in locked_jars(configurations)}

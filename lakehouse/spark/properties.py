@@ -31,7 +31,7 @@ def for_cluster() -> dict[str, str]:
 def for_laptop(*, archive: bool) -> dict[str, str]:
     """Return the properties of a driver that has its executors inside, on the machine of its user.
 
-    `archive`: the driver maps Spark's classes from the archive that `make setup` makes, if it is there.
+    `archive`: the driver maps Spark's classes from the archive of `sandbox.class_archive`, if it is there.
     Raises ServiceError if the jars are missing.
     """
     require_jars("spark")

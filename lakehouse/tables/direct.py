@@ -12,6 +12,7 @@ the process at its end.
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,6 +144,26 @@ def exists(lake: str, spec: TableSpec) -> bool:
     from deltalake import DeltaTable
 
     return DeltaTable.is_deltatable(location(lake, spec))
+
+
+def noted_format(lake: str, spec: TableSpec) -> int | None:
+    """Return the format in which a table was written, 0 if it notes none; null if there is no table.
+
+    Raises TableError if the table cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from lakehouse.tables.making import FORMAT_PROPERTY
+
+    try:
+        if not exists(lake, spec):
+            return None
+        table = DeltaTable(location(lake, spec))
+        noted = table.metadata().configuration.get(FORMAT_PROPERTY, "0")
+    except (DeltaError, OSError) as error:
+        raise _unreadable(lake, spec, error) from error
+    return int(noted) if noted.isdecimal() else sys.maxsize
 
 
 def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:

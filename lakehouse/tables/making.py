@@ -33,7 +33,7 @@ from lakehouse.tables.writing import retry_on_conflict
 FIXED_PREFIX = "lakehouse."
 FORMAT = 1
 """Under which rules tables are written; noted in each as `lakehouse.format` (docs/upgrades.md)."""
-_FORMAT = f"{FIXED_PREFIX}format"
+FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
@@ -97,7 +97,7 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     feed = {CHANGE_FEED: "true"} if spec.change_feed else {}
     return feed | {
         _STATS: ",".join(spec.stats),
-        _FORMAT: str(FORMAT),
+        FORMAT_PROPERTY: str(FORMAT),
         _ISOLATION: isolation,
         _COLUMNS: _declared(spec.schema),
     }
@@ -145,7 +145,7 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
 
 
 def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    found = properties(spark, path).get(_FORMAT, "0")
+    found = properties(spark, path).get(FORMAT_PROPERTY, "0")
     if not found.isdecimal() or int(found) > FORMAT:
         raise TableError(
             f"{spec.qualified_name} was written by a later version, in format {found}; this one writes "

@@ -318,7 +318,7 @@ def test_the_pages_read_in_a_browser(
 
 def chromium(tmp_path: Path, *arguments: str) -> str:
     name = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert name is not None, "make setup installs Chromium, which the pages are looked at with"
+    assert name is not None, "scripts/browser.sh installs Chromium, which the pages are looked at with"
     options = [
         "--headless=new",
         "--no-sandbox",

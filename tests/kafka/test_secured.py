@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from lakehouse.errors import AccessDeniedError, ServiceError
 from lakehouse.kafka.access import KafkaAccess
+from lakehouse.kafka.held_rights import Held, look_up
 from lakehouse.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.rights import Right, grant, set_passwords
@@ -30,6 +31,7 @@ from lakehouse.sinks.kafka import read_group
 from lakehouse.sinks.transactional import Reached, Record, Transactions
 from lakehouse.telemetry.broker import Broker
 from tests.kafka.revoking import revoke
+from tests.pipeline import await_
 
 GROUP = "lakehouse-export-a"
 PATIENCE_S = 10.0
@@ -210,6 +212,25 @@ def test_what_may_not_be_made_is_named_after_the_rest_was_made(secured: Secured)
 
     assert describe_topic(secured.user, mine) is not None
     assert describe_topic(secured.user, other) is None
+
+
+def test_the_doctor_lists_the_missing_rights_and_no_others(secured: Secured, topic: str) -> None:
+    withdraw(secured, topic)
+    rights = [
+        *(Right(one, "topic", topic, "") for one in ("Read", "Write", "DescribeConfigs")),
+        Right("Read", "group", "lakehouse-", "", is_prefix=True),
+        Right("Write", "transactional id", "lakehouse-", "", is_prefix=True),
+    ]
+    absent = Right("Describe", "topic", f"{topic}-absent", "")
+    grant(secured.admin, "lakehouse", [*rights, absent])
+    assert look_up(secured.user, [*rights, absent]) == Held((), (absent.name,))
+    for gone in (rights[1:], rights[:1], rights[2:4]):
+        for right in gone:
+            revoke(secured.admin, "lakehouse", right)
+        await_(lambda gone=gone: look_up(secured.user, rights) == Held(tuple(gone), ()), PATIENCE_S)  # type: ignore[misc]
+        grant(secured.admin, "lakehouse", gone)
+    for right in rights:
+        revoke(secured.admin, "lakehouse", right)
 
 
 def withdraw(secured: Secured, topic: str) -> None:

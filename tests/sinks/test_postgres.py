@@ -30,7 +30,7 @@ from lakehouse.ops import unsent_rows
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, postgres, registry
+from lakehouse.sinks import Change, postgres, registry, to_postgres
 from lakehouse.sinks.postgres_client import require_postgres
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import GoldTable
@@ -46,7 +46,7 @@ Row = tuple[Any, ...]
 
 def only_there(table: GoldTable) -> GoldTable:
     """A table that is exported to PostgreSQL alone."""
-    return replace(table, export=replace(table.export, topic=None, sinks=(postgres.NAME,)))
+    return replace(table, export=replace(table.export, topic=None, sinks=(to_postgres.NAME,)))
 
 
 TABLE = only_there(METRICS_1M)
@@ -98,7 +98,7 @@ class Gold:
         return done
 
     def written(self) -> list[int]:
-        return [one.result.written[postgres.NAME] for one in self.run()]
+        return [one.result.written[to_postgres.NAME] for one in self.run()]
 
     def forget(self) -> None:
         """Lose the note of how far the table was sent."""
@@ -121,7 +121,7 @@ class Gold:
 
     def audited(self) -> Check:
         (check,) = check_store(
-            self.lake, self.stream, TABLE, postgres.KIND, settings=self.settings, now=utc_now()
+            self.lake, self.stream, TABLE, to_postgres.KIND, settings=self.settings, now=utc_now()
         )
         return check
 
@@ -319,7 +319,7 @@ def test_a_server_that_is_away_catches_up_from_its_own_position(
     postgres_server.start()
     (filled,) = made.run()
 
-    assert (filled.batch, filled.result.written) == (None, {postgres.NAME: 2})
+    assert (filled.batch, filled.result.written) == (None, {to_postgres.NAME: 2})
     assert made.there() == {("auth", 0, 2, 2)}
     assert (made.audited().compared, made.audited().differences) == (1, 0)
 
@@ -331,7 +331,7 @@ def test_what_an_index_or_a_text_of_postgresql_cannot_hold_does_not_stop_the_oth
 
     found = {name for (name,) in made.ask("SELECT service_id FROM gold.metrics_1m")}
     assert found == {"a␀0b", "a␀␀b", "a␀␀0b", "x" * 2_400}
-    noted = unsent_rows.read(made.lake, "metrics_1m", postgres.NAME)
+    noted = unsent_rows.read(made.lake, "metrics_1m", to_postgres.NAME)
     assert noted is not None
     assert [row.limit_bytes for row in noted.collect()] == [2_500]
     audited = made.audited()

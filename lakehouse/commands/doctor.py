@@ -1,0 +1,59 @@
+"""`lakehouse doctor`: whether this machine, its settings and the services around it are fit for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from lakehouse.doctor import Finding, examine
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.streams import load, read_settings
+from lakehouse.terminal import Console, echo_json
+
+app = typer.Typer(add_completion=False)
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command()
+def doctor(
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object, for an issue or a script.")
+    ] = False,
+) -> None:
+    """Check this machine and what lakehouse needs around it, and say what to do about each fault.
+
+    Java, Python, packages and jars against the pinned versions; Kafka with each missing right; Redis and
+    PostgreSQL, if they are set; the lake, disks, clock and open files. Starts no JVM and changes nothing.
+    Exits with 1 if a check fails.
+    """
+    console, found = Console(soft_wrap=True), list[Finding]()
+    for finding in examine(_read):
+        found.append(finding)
+        if not json:
+            _show(finding, console)
+    failed, doubtful = (sum(one.state == state for one in found) for state in ("fail", "warn"))
+    if json:
+        echo_json({"failed": failed, "warnings": doubtful, "checks": [one.as_json() for one in found]})
+    else:
+        console.print(f"{len(found)} checks: {failed} failed, {doubtful} warnings")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _read() -> tuple[Settings, Sequence[Stream]]:
+    settings = read_settings()
+    return settings, load(settings)
+
+
+def _show(finding: Finding, console: Console) -> None:
+    console.print(
+        Text.assemble((f"{finding.state:<4}", _STYLES[finding.state]), f"  {finding.check}: {finding.found}")
+    )
+    if finding.todo:
+        console.print(Text(f"      -> {finding.todo}"))

