@@ -14,33 +14,38 @@ class KafkaSettings(BaseModel):
 
     kafka_bootstrap_servers: str = Field(
         default="",
-        description="host:port of the broker. Default: the running local broker, else 127.0.0.1:9092.",
+        description="host:port of the brokers. Default: the running local broker, else 127.0.0.1:9092.",
     )
     kafka_security_protocol: Protocol = Field(
-        default="PLAINTEXT", description="Whether connections are encrypted (SSL) and ask for a user (SASL)."
+        default="PLAINTEXT",
+        description="Whether connections to Kafka are encrypted (SSL) and authenticated (SASL).",
     )
-    kafka_sasl_mechanism: Mechanism = Field(default="", description="How the user is proven.")
-    kafka_sasl_username: str = Field(default="", description="The user; with OAUTHBEARER, the client's id.")
+    kafka_sasl_mechanism: Mechanism = Field(
+        default="", description="SASL mechanism by which the user is authenticated."
+    )
+    kafka_sasl_username: str = Field(
+        default="", description="The Kafka user; with OAUTHBEARER, the client's id."
+    )
     kafka_sasl_password: SecretStr = Field(
-        default=SecretStr(""), description="Its password; with OAUTHBEARER, the client's secret."
+        default=SecretStr(""), description="The Kafka user's password; with OAUTHBEARER, the client's secret."
     )
     kafka_oauth_token_url: str = Field(
         default="",
         pattern=r"^(https?://.+)?$",
-        description="The endpoint that gives tokens for OAUTHBEARER's client credentials.",
+        description="Token endpoint for OAUTHBEARER's client credentials.",
     )
-    kafka_oauth_scope: str = Field(default="", description="The scope to ask for there.")
+    kafka_oauth_scope: str = Field(default="", description="Scope of OAUTHBEARER's tokens.")
     kafka_ssl_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates that the broker's must lead to. Default: the system's.",
+        description="PEM certificates of the brokers' authorities. Default: the system's.",
     )
     kafka_ssl_certificate: SecretStr = Field(
-        default=SecretStr(""), description="This application's own certificate, in PEM, with its chain."
+        default=SecretStr(""), description="This application's certificate for Kafka, in PEM, with its chain."
     )
     kafka_ssl_key: SecretStr = Field(
-        default=SecretStr(""), description="The key to that certificate, in PEM and PKCS#8."
+        default=SecretStr(""), description="The private key of kafka_ssl_certificate, in PEM and PKCS#8."
     )
-    kafka_ssl_key_password: SecretStr = Field(default=SecretStr(""), description="The key's password.")
+    kafka_ssl_key_password: SecretStr = Field(default=SecretStr(""), description="Password of kafka_ssl_key.")
     kafka_client_properties: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
         description=f"Further properties of Kafka's clients, of these: {', '.join(CLIENT_PROPERTIES)}.",

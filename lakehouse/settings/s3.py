@@ -16,13 +16,15 @@ class S3Settings(BaseModel):
         description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
     )
     s3_region: str = Field(
-        default="", description="Its region. Default: AWS_REGION; us-east-1 with an endpoint."
+        default="", description="Region of the S3 store. Default: AWS_REGION; us-east-1 with an endpoint."
     )
     s3_access_key: str = Field(
-        default="", description="The key's id. Default: as AWS's own variables, files and roles say."
+        default="", description="Id of the S3 access key. Default: AWS's own variables, files and roles."
     )
-    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The key itself.")
-    s3_session_token: SecretStr = Field(default=SecretStr(""), description="The token of a temporary key.")
+    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The S3 secret key.")
+    s3_session_token: SecretStr = Field(
+        default=SecretStr(""), description="Session token of a temporary S3 key."
+    )
 
     @property
     def s3(self) -> S3Access:

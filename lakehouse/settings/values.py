@@ -108,37 +108,41 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
         validate_default=True,
-        description="Data, logs and pid files of the local services, and the lake by default.",
+        description="Directory of the local services' data, logs and pid files, and by default of the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory that the server alone writes, with its tokens. Default: HOME."
+        default=None, description="Directory that only the server writes, with its tokens. Default: HOME."
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
-        description="Root of the Delta tables, any Hadoop path or a directory. Default: HOME/lake.",
+        description="Root of the Delta tables: a directory, or any Hadoop path. Default: HOME/lake.",
     )
     lake_has_one_writer: bool = Field(
         default=False,
         description=(
-            "For a store of S3 without conditional writes: only one application ever writes there, which a "
-            "lock in the lake then makes sure of."
+            "Allows an S3 store without conditional writes. Only one application may then write; a lock "
+            "in the lake ensures that."
         ),
     )
     metastore: str = Field(
         default="",
         pattern=r"^(thrift://[^/@\s,]+:\d{1,5}(,thrift://[^/@\s,]+:\d{1,5})*)?$",
-        description="thrift://host:port of a Hive metastore where tables get names; several with commas.",
+        description=(
+            "thrift://host:port of the Hive metastore where tables get names; several, separated by commas."
+        ),
     )
     redis_url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
         default=SecretStr(""),
         description=(
-            "redis://, rediss:// (TLS), unix:// or redis+sentinel:// URL. Default: the running local Redis, "
-            "else redis://127.0.0.1:6379/0."
+            "URL of Redis: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Default: the "
+            "running local Redis, else redis://127.0.0.1:6379/0."
         ),
     )
     postgres_url: Annotated[SecretStr, AfterValidator(_of_postgres)] = Field(
         default=SecretStr(""),
-        description="postgresql:// URL, as libpq knows it, of a database that gets gold. Empty: none does.",
+        description=(
+            "postgresql:// URL, as libpq knows it, of a database to which gold is exported. Empty: none."
+        ),
     )
     kafka_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."
@@ -149,19 +153,19 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
         default=(),
         description=(
-            "The streams that there are, by name or as module:OBJECT, with commas. Default: those of "
+            "The streams to use, by name or as module:OBJECT, separated by commas. Default: those of "
             "lakehouse and of installed packages."
         ),
     )
     topics: dict[str, str] = Field(
         default_factory=dict,
-        description="Topics to use instead of the defaults, as {default: other}; JSON in the environment.",
+        description="Other names of topics, as {default: other}; JSON in the environment.",
     )
     start: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Where a topic is begun, as {default name: earliest, latest, or a time}; JSON in the "
-            "environment. Only the first start of a lake asks."
+            "Where to begin reading topics, as {default name: earliest, latest, or a time}; JSON in the "
+            "environment. Only the first start of a lake uses it."
         ),
     )
     unique_by: dict[str, str] = Field(
@@ -174,45 +178,44 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
     sequence_by: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "The field, or header:NAME, with a whole number that grows with each correction; as above."
+            "The field, or header:NAME, with a whole number that grows with each correction, as "
+            "{topic's default name: field}; JSON in the environment."
         ),
     )
-    topic_partitions: int = Field(
-        default=4, ge=1, description="Partitions of the topics that are created here."
-    )
+    topic_partitions: int = Field(default=4, ge=1, description="Partitions of topics that lakehouse creates.")
 
     allowed_lateness_s: int = Field(
         default=7 * 24 * 3600,
         ge=0,
         le=_CENTURY_S,
         description=(
-            "How far behind the greatest event time of its silver table a record may be and be accepted. One "
-            "watermark serves all producers: one lagging by more than this is late as a whole."
+            "How far a record's event time may be behind the greatest one of its silver table. One "
+            "watermark serves all producers: if a producer lags by more, all its records are late."
         ),
     )
     grace_s: int = Field(
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="How long past a window's end, in event time, its row stays provisional (not is_final).",
+        description="How long after a window's end, in event time, its row stays provisional (not is_final).",
     )
     idle_after_s: int = Field(
         default=300,
         ge=1,
         le=_CENTURY_S,
-        description="After so long without an event, the wall clock decides which windows are past.",
+        description="After this long without an event, the wall clock decides which windows are final.",
     )
     future_tolerance_s: int = Field(
         default=300,
         ge=0,
         le=_CENTURY_S,
-        description="How far an event time may be ahead of the record's landing before it is invalid.",
+        description="How far an event time may be ahead of the record's landing time.",
     )
     earliest_event_time: Annotated[datetime, BeforeValidator(_moment)] = Field(
         default=datetime(2000, 1, 1, tzinfo=UTC),
         ge=datetime(1900, 1, 1, tzinfo=UTC),
         le=datetime(2100, 1, 1, tzinfo=UTC),
-        description="The first event time that is valid, a date or time in ISO 8601; others are of no clock.",
+        description="The earliest valid event time, a date or time in ISO 8601; earlier records are refused.",
     )
     quantile_k: int = Field(
         default=1600,
@@ -225,19 +228,20 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         gt=0,
         max_digits=38,
         decimal_places=9,
-        description="The running total of a product's sales from which notifications are sent.",
+        description="The total of a product's sales from which notifications are sent.",
     )
     sales_notify: Literal["crossing", "every_update"] = Field(
         default="crossing",
         description=(
-            "When: once each time a total reaches the threshold, or on every update at or above it."
+            "When notifications are sent: each time a total reaches the threshold, or on every sale at "
+            "or above it."
         ),
     )
     call_gap_s: int = Field(
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="How far apart two neighbouring events of one call may be, in event time.",
+        description="The longest gap between neighbouring events of a call, in event time.",
     )
     call_grace_s: int = Field(
         default=180,
@@ -246,14 +250,14 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         description="How long after the gap, by the wall clock, a call waits for events before it closes.",
     )
     max_records_per_batch: int = Field(
-        default=1_000_000, ge=1, description="Kafka records that one bronze micro-batch takes at most."
+        default=1_000_000, ge=1, description="The most Kafka records in a bronze micro-batch."
     )
     max_bytes_per_batch: str = Field(
         default="256m",
         pattern=r"^[0-9]+[kmg]?$",
         description=(
-            "Size of a bronze micro-batch in memory, and of the files of a silver, gold or export one, at "
-            "most; about."
+            "Approximate size of a micro-batch: in bronze of its records in memory, in other layers of "
+            "its files."
         ),
     )
     redis_ttl_s: int = Field(
@@ -275,12 +279,13 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         description="Share of a topic's records that may be open dead letters before an expectation warns.",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Output of `lakehouse run`: lines of text, or of JSON."
+        default="text", description="Format of the lines of `lakehouse run`: text or JSON."
     )
     consumer_group: str = Field(
         default="lakehouse-bronze-{table}",
         description=(
-            "Kafka consumer group that shows how far bronze has come, {table} being the table; empty: none."
+            "Kafka consumer group that shows bronze's progress; {table} is replaced by the table. "
+            "Empty: none."
         ),
     )
     telemetry_port: int = Field(
@@ -289,12 +294,15 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         le=65535,
         description="Port at which `lakehouse run` serves /metrics and /health; 0: a free one, -1: none.",
     )
-    telemetry_host: str = Field(default="127.0.0.1", description="Address for that.")
+    telemetry_host: str = Field(
+        default="127.0.0.1",
+        description="Address of /metrics and /health, for every process that serves them.",
+    )
     lag_limit_s: int = Field(
         default=60,
         ge=1,
         le=_CENTURY_S,
-        description="How long a record may wait before a layer until the stream counts as behind.",
+        description="How long a record may wait for a layer before the stream counts as behind.",
     )
     gate_interval_s: int = Field(
         default=30,
@@ -312,7 +320,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ge=1,
         le=1024,
         description=(
-            "Size of the data files that maintenance makes of small ones; in gold, of 100,000 rows at most."
+            "Size of the data files that maintenance merges small ones into; in gold, 100,000 rows at most."
         ),
     )
     files_kept_h: int = Field(
@@ -324,59 +332,65 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ),
     )
     log_kept_h: int = Field(
-        default=48, ge=1, description="How long commits are kept in the tables' logs, in hours; as above."
+        default=48,
+        ge=1,
+        description=(
+            "How long commits are kept in the tables' logs, in hours. Commits that a layer has not read "
+            "are kept longer."
+        ),
     )
 
     kept_days: dict[str, Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description=(
-            "How many days tables keep their rows, as {table: days}; JSON in the environment. A table that "
-            "is not named keeps all of them. See docs/maintenance.md."
+            "How many days tables keep their rows, as {table: days}; JSON in the environment. Other "
+            "tables keep all rows. See docs/maintenance.md."
         ),
     )
 
     dead_letter_topic: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,200}$",
-        description="Topic to which dead letters are sent as well, as they came. Default: none.",
+        description="Additional topic for dead letters. Default: none.",
     )
     alerts: Annotated[Path, AfterValidator(absolute)] | None = Field(
         default=None,
-        description="TOML file of the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",
+        description="TOML file with the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",
     )
     alert_topic: str = Field(
         default="lakehouse-alerts",
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
-        description="Topic of `lakehouse alert`; its state is in the topic of this name plus -state.",
+        description="Topic of `lakehouse alert`. Its state is in the topic of this name plus -state.",
     )
     alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
         default=(),
-        description="Further URLs for alerts, https://[user:password@]host/…; JSON in the environment.",
+        description="URLs that also get alerts, https://[user:password@]host/…; JSON in the environment.",
     )
     alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
         default=SecretStr(""),
         description=(
-            "Key that signs webhook requests: whsec_ and 24 bytes or more in base64. Two during an exchange."
+            "Key that signs webhook requests: whsec_ and at least 24 bytes in base64. Two, separated by "
+            "a space, while you change it."
         ),
     )
     alert_webhook_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates that https webhooks' must lead to. Default: the system's.",
+        description="PEM certificates of the authorities for https webhooks. Default: the system's.",
     )
     alert_webhook_proxy: Annotated[SecretStr, AfterValidator(_proxy)] = Field(
         default=SecretStr(""),
-        description="http://[user:password@]host:port that webhooks are reached by. Default: https_proxy.",
+        description="Proxy for webhooks, http://[user:password@]host:port. Default: https_proxy.",
     )
 
     spark_master: str = Field(
-        default="local[*]", description="Where `lakehouse run` executes; spark-submit has --master."
+        default="local[*]", description="Spark master of `lakehouse run`; spark-submit has --master."
     )
     spark_secret_file: Path | None = Field(
-        default=None, description="File with the secret of a standalone cluster, which its processes share."
+        default=None, description="File with the secret that the processes of a standalone cluster share."
     )
     driver_memory: str = Field(default="3g", pattern=r"^[0-9]+[mg]$", description="Heap of the Spark driver.")
     shuffle_partitions: int = Field(
-        default=2, ge=1, description="Tasks of a shuffle; about the number of cores."
+        default=2, ge=1, description="Partitions of a shuffle; about the number of cores."
     )
 
     @classmethod
