@@ -64,6 +64,17 @@ def test_pages_have_something_to_run() -> None:
     assert sum(bool(runnable(page)) for page in PAGES) >= 15
 
 
+def test_a_page_that_the_code_names_is_there() -> None:
+    kinds = ("*.py", "*.yaml", "*.properties")
+    sources = [
+        path for kind in kinds for part in ("lakehouse", "deploy") for path in (ROOT / part).rglob(kind)
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    named = {name for text in texts for name in re.findall(r"docs/[a-z0-9-]+\.md", text)}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
 
