@@ -37,7 +37,7 @@ def _case(table: str, topic: str) -> Case:
                 view: [row, {**other, "headers": "array(named_struct('key', NULL, 'value', X'00'))"}]
             },
             "nothing has landed in the future": {view: [row, {**other, "ingested_at": at("12:00:01")}]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 

@@ -53,7 +53,7 @@ CASES = {
             "every call begins with an event in silver": {
                 "silver_call_metrics": [{**_PAIR, "event_time": at("11:58:00.000001")}]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 }

@@ -63,7 +63,7 @@ def _case(name: str, length_s: int, rows: tuple[Row, Row], next_end: str) -> Cas
             "deviations are null for one value and never negative": changed(variance="0D"),
             "last events lie in their windows": changed(last_event_time=first["window_end"]),
             "every window has an event in silver": {"silver_metrics_events": events[1:]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 

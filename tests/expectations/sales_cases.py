@@ -121,7 +121,7 @@ CASES = {
             "totals go down only by a tombstone or a return": {
                 _CHANGES: [*_UPDATES, *_update(_SOLD_AND_RETURNED, 10, total="2000")]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     ),
     "gold.sales_notifications": Case(
@@ -138,7 +138,7 @@ CASES = {
             "totals have reached the threshold": _notified(value="1999.999999999"),
             "every notification has its sale in silver": _notified(offset="3"),
             "every product has its row in product_sales": {_TOTALS: [_SOLD_AND_RETURNED]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     ),
 }

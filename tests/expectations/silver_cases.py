@@ -42,7 +42,7 @@ def _case(table: str, topic: str) -> Case:
             "required texts are not empty": changed({name: text("")}),
             "no event is further ahead than is tolerated": changed({"event_time": at("12:05:00.000001")}),
             "every row has its bronze row": {landed: [record(topic, 0), record("another", 1)]},
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
             **{expectation: changed(change) for expectation, change in wrong_values.items()},
         },
     )

@@ -44,7 +44,7 @@ CASES = {
                     {"user_id": text("u2"), "event_time": at("11:54:59.999999")},
                 ]
             },
-            "there are rows of lately": later(),
+            "the newest row is recent": later(),
         },
     )
 }

@@ -132,7 +132,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         make_context(),
     )
     assert report.rows == 3
-    assert [one.expectation for one in report.findings if not one.success] == ["there are rows of lately"]
+    assert [one.expectation for one in report.findings if not one.success] == ["the newest row is recent"]
 
 
 @pytest.fixture(scope="module")
