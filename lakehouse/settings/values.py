@@ -141,7 +141,10 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         description="postgresql:// URL, as libpq knows it, of a database that gets gold. Empty: none does.",
     )
     kafka_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port of the local broker, whose controller takes the next free one; 0 takes free ones.",
     )
     redis_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
@@ -237,7 +240,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="How far apart two neighbouring events of one call may be, in event time.",
+        description="How far apart neighbouring events of a call may be; events further apart are two calls.",
     )
     call_grace_s: int = Field(
         default=180,
