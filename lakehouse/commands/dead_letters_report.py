@@ -26,7 +26,7 @@ def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables."""
+    """Print counts and letters as two tables; a terminal gets the beginnings of ids, a pipe whole ones."""
     console = Console()
     if not counts:
         console.print("no dead letters")
@@ -36,7 +36,8 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
     )
     if letters:
         headings = ["id", "stream", "topic/partition/offset", "rules", "first seen", "attempts", "value"]
-        console.print(_table(headings, [_cells(row) for row in letters]))
+        id_characters = _ID_CHARACTERS if console.is_terminal else None
+        console.print(_table(headings, [_cells(row, id_characters) for row in letters]))
 
 
 def whole(letter: Row) -> dict[str, Any]:
@@ -106,12 +107,12 @@ def _say(console: Console, message: str) -> None:
     console.print(message, soft_wrap=True)
 
 
-def _cells(letter: Row) -> list[object]:
+def _cells(letter: Row, id_characters: int | None) -> list[object]:
     listed = _listed(letter)
     place = f"{listed['topic']}/{listed['partition']}/{listed['offset']}"
     rules = ", ".join(dict.fromkeys(listed["rules"]))
     shown = [listed[name] for name in ("first_seen", "attempts", "value")]
-    return [listed["id"][:_ID_CHARACTERS], listed["stream"], place, rules, *shown]
+    return [listed["id"][:id_characters], listed["stream"], place, rules, *shown]
 
 
 def _listed(letter: Row) -> dict[str, Any]:

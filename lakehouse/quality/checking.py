@@ -145,9 +145,17 @@ def _finding(result: Any) -> Finding:
     found = result.result
     unexpected = int(found.get("unexpected_count") or 0)
     examples = tuple(map(read_example, found.get("partial_unexpected_list") or ()))
-    of_table = "" if "observed_value" in found else f" of {found['element_count']:,}"
-    observed = f"{unexpected:,}{of_table} rows"
-    return Finding(name, severity, bool(result.success), observed, unexpected, examples)
+    return Finding(name, severity, bool(result.success), _observed(found, unexpected), unexpected, examples)
+
+
+def _observed(found: Mapping[str, Any], unexpected: int) -> str:
+    """Return what an expectation says of itself, else how many rows break it or were found."""
+    said = found.get("observed_value")
+    if isinstance(said, str):
+        return said
+    if said is None:
+        return f"{unexpected:,} of {found['element_count']:,} rows"
+    return f"{unexpected:,} row{'s' * (unexpected != 1)}"
 
 
 def _error_of(info: Any) -> str | None:

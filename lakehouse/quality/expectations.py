@@ -107,6 +107,21 @@ class ExpectNoRows(UnexpectedRowsExpectation):
         return {"success": not metrics[_FOUND], "result": found}
 
 
+class ExpectFresh(ExpectNoRows):
+    """The newest time of a column is recent; that time is what is observed."""
+
+    newest: str
+
+    def _validate(
+        self, metrics: dict[str, Any], runtime_configuration: Any = None, execution_engine: Any = None
+    ) -> Any:
+        found = super()._validate(metrics, runtime_configuration, execution_engine)
+        (newest,) = _plain(_batch(execution_engine).agg(F.max(self.newest).alias("newest")))
+        at = newest["newest"]
+        found["result"]["observed_value"] = "no row has a time" if at is None else f"newest: {at}"
+        return found
+
+
 def _batch(engine: SparkDFExecutionEngine) -> DataFrame:
     frame: DataFrame = engine.get_compute_domain({}, domain_type=MetricDomainTypes.TABLE)[0]
     return frame
@@ -120,9 +135,13 @@ def _counts(rows: int, unexpected: int) -> dict[str, Any]:
 
 def _examples(rows: DataFrame) -> list[str]:
     """Return the first rows as JSON."""
+    return [json.dumps(one, ensure_ascii=False) for one in _plain(rows)]
+
+
+def _plain(rows: DataFrame) -> list[dict[str, Any]]:
+    """Return the first rows as values for JSON, by column."""
     found = QueryResult(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
-    examples = (dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found))
-    return [json.dumps(one, ensure_ascii=False) for one in examples]
+    return [dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found)]
 
 
 def read_example(text: str) -> dict[str, Any]:
@@ -184,10 +203,18 @@ def no_rows(
     )
 
 
-def fresh(column: str) -> ExpectNoRows:
-    """Expect a recent row, by a column with a UTC time; an empty table is not fresh either."""
+def fresh(column: str) -> ExpectFresh:
+    """Expect that a column's newest time, in UTC, is at most `LAKEHOUSE_EXPECT_FRESH_S` old.
+
+    An empty table is not fresh either.
+    """
     query = (
         f"SELECT max({column}) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
         f"HAVING coalesce(max({column}) < (SELECT fresh_since FROM limits), true)"
     )
-    return no_rows("the newest row is recent", query, severity="warn")
+    return ExpectFresh(
+        unexpected_rows_query=query,
+        newest=column,
+        description="the newest row is recent",
+        severity=_LEVELS["warn"],
+    )

@@ -13,7 +13,7 @@ from lakehouse.files import write_whole
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import accepts_connections, require_broker
 from lakehouse.kafka.rights import set_passwords
-from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port
+from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port, free_port_after
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.spark import java
 from lakehouse.spark.jars import jars_directory, require_jars
@@ -87,12 +87,15 @@ class KafkaServer(Service):
     Beside it, kafka-console.log has the JVM's own output and the errors, so its end says why a start failed.
     A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one has TLS,
     users by SCRAM-SHA-512 at its port and by certificate at a second one, and denies what is not granted.
+    With a configured port, the controller's and the second one are the next free ones after it, other than
+    `port_of_redis`.
     """
 
     name: ClassVar[str] = "kafka"
 
     brief: bool = False
     secure: bool = False
+    port_of_redis: int = 0
 
     @property
     def security(self) -> Path:
@@ -122,14 +125,15 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller gets a new port at each start: nothing outside the JVM connects to it.
+        The controller's port is chosen anew at each start: nothing outside the JVM connects to it.
         """
-        controller = f"{LOOPBACK}:{free_port(other_than=port)}"
+        controller_port = self._further_port(port)
+        controller = f"{LOOPBACK}:{controller_port}"
         settings = {
             **_SETTINGS,
             "log.dirs": str(self.data),
             "controller.quorum.voters": f"1@{controller}",
-            **(self._secured(port, controller) if self.secure else _open(port, controller)),
+            **(self._secured(port, controller_port) if self.secure else _open(port, controller)),
         }
         lines = [f"{key}={_escape(value)}\n" for key, value in settings.items()]
         write_whole(self._properties, "".join(lines))
@@ -205,15 +209,21 @@ class KafkaServer(Service):
     def _second_port(self) -> int:
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
-    def _secured(self, port: int, controller: str) -> dict[str, str]:
+    def _further_port(self, *taken: int) -> int:
+        """Return another free port than those; if one is configured, the next after it."""
+        if not self.configured_port:
+            return free_port(other_than=taken)
+        return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
+
+    def _secured(self, port: int, controller_port: int) -> dict[str, str]:
         from lakehouse.sandbox.certificates import make_security  # noqa: PLC0415 - a tenth of a second
 
         make_security(self.security, (ADMIN, PIPELINE, PRODUCER))
-        second = free_port(other_than=port)
+        second = self._further_port(port, controller_port)
         write_whole(self.directory / "second-port", str(second))
         listeners = f"SASL_SSL://{LOOPBACK}:{port},SSL://{LOOPBACK}:{second}"
         return {
-            "listeners": f"{listeners},CONTROLLER://{controller}",
+            "listeners": f"{listeners},CONTROLLER://{LOOPBACK}:{controller_port}",
             "advertised.listeners": listeners,
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",

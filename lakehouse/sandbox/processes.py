@@ -28,7 +28,7 @@ from lakehouse.files import OTHERS, OWNER_ONLY, write_whole
 from lakehouse.spark import java
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 LOOPBACK = "127.0.0.1"
 _CLOCK_TOLERANCE_S = 2.0  # creation times are computed from the boot time, which NTP moves a little
@@ -38,6 +38,7 @@ _TAIL_BYTES = 16_384
 # Below the range that the kernel takes for outgoing connections (32768 and up): a client's connection
 # cannot take a service's port while the service is down.
 _PORTS = range(20_000, 30_000)
+_NEAR, _LAST_PORT = 20, 65_535
 _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 
 
@@ -177,7 +178,7 @@ def choose_port(service: Service) -> int:
         last = int(service.port_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         last = 0
-    return last if 0 < last <= 65_535 and is_free(last) else free_port()  # noqa: PLR2004
+    return last if 0 < last <= _LAST_PORT and is_free(last) else free_port()
 
 
 def is_free(port: int) -> bool:
@@ -193,13 +194,25 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(*, other_than: int = 0) -> int:
+def free_port(*, other_than: Collection[int] = ()) -> int:
     """Return a random port on which nothing listens."""
     for port in random.sample(_PORTS, 100):
-        if port != other_than and is_free(port):
+        if port not in other_than and is_free(port):
             return port
     raise ServiceError(
         f"no free port among a hundred tried between {_PORTS.start} and {_PORTS.stop} of {LOOPBACK}"
+    )
+
+
+def free_port_after(port: int, *, other_than: Collection[int]) -> int:
+    """Return the first port after one on which nothing listens; raises ServiceError after twenty."""
+    last = min(port + _NEAR, _LAST_PORT)
+    for one in range(port + 1, last + 1):
+        if one not in other_than and is_free(one):
+            return one
+    raise ServiceError(
+        f"no port from {port + 1} to {last} of {LOOPBACK} is free for Kafka's controller: set "
+        "LAKEHOUSE_KAFKA_PORT to a port with free ones after it, or to 0 for free ones"
     )
 
 

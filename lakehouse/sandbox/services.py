@@ -146,7 +146,12 @@ def administrator(settings: Settings) -> KafkaAccess | None:
 
 
 def _kafka(settings: Settings, *, brief: bool = False, secure: bool = False) -> KafkaServer:
-    kafka = KafkaServer(home=settings.home, configured_port=settings.kafka_port, brief=brief)
+    kafka = KafkaServer(
+        home=settings.home,
+        configured_port=settings.kafka_port,
+        brief=brief,
+        port_of_redis=settings.redis_port,
+    )
     return replace(kafka, secure=secure or kafka.is_secured)
 
 

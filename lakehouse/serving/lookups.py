@@ -124,7 +124,8 @@ class Lookups:
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
         """Return the last windows of a series up to its newest one, newest first; `keys` identify it.
 
-        Windows without events are missing.
+        Windows without events are missing. Redis alone cannot tell such a window from one that has expired,
+        so a series with gaps that reaches back beyond its time to live comes from gold.
         """
         assert table.window_s is not None  # noqa: S101 - a series has windows
         column, step = table.keys[-1], table.window_s * 1000

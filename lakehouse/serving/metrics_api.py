@@ -38,7 +38,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/latest")
     async def latest(request: Request, service: Service, metric: Metric) -> Response:
-        """Return the newest window of a service's metric."""
+        """Return the newest window of a service's metric; its times are ISO 8601, UTC."""
         answer = await lookups.latest(table, {"service_id": service, "metric_name": metric})
         data = _statistics(json.loads(answer.rows[0].message))
         return answered(request, answer.origin, {"service": service, "metric": metric, "data": data})
@@ -47,7 +47,10 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
     async def timeseries(
         request: Request, service: Service, metric: Metric, minutes: Minutes = 10
     ) -> Response:
-        """Return the minutes up to the newest one that have events, newest first."""
+        """Return the minutes up to the newest one that have events, newest first.
+
+        `timestamp` is the window's start in epoch milliseconds.
+        """
         keys = {"service_id": service, "metric_name": metric}
         answer = await lookups.series(table, keys, minutes)
         data = [_point(json.loads(one.message)) for one in answer.rows]
@@ -56,7 +59,10 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric, page: Page) -> Response:
-        """Return the newest window of the metric of every service, by the services' names."""
+        """Return the newest window of the metric of every service, by the services' names.
+
+        Times are ISO 8601, UTC.
+        """
         pages = f"services of {metric}"
         (after,) = page.after(pages, [str]) or (None,)
         answer = await lookups.members(table, {"metric_name": metric}, after, page.limit)

@@ -145,7 +145,10 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ),
     )
     kafka_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of the local broker; 0 takes a free one."
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port of the local broker, whose controller takes the next free one; 0 takes free ones.",
     )
     redis_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
@@ -241,7 +244,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="The longest gap between neighbouring events of a call, in event time.",
+        description="The longest gap between neighbouring events of a call; events further apart are two calls.",
     )
     call_grace_s: int = Field(
         default=180,

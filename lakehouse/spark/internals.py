@@ -19,9 +19,11 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_active_spark_context
 
+from lakehouse.spark.jvm_output import filtered
 from lakehouse.spark.members import (
     CLASS,
     HANDLER,
@@ -286,7 +288,9 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
     So Spark gets its jars only afterwards.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
-    SparkContext._ensure_initialized(conf=conf)
+    with filtered() as standard_error:
+        gateway: Any = launch_gateway(conf, {"stderr": standard_error})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
     if user is not None:
         jvm: Any = SparkContext._jvm
         users = getattr(jvm, USER)

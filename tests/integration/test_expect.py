@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,9 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     good = invoke(*tables)
     assert good.exit_code == 0, good.output
     assert "all hold" in good.output
+    windows = spark.read.format("delta").load(f"{lake.lake}/gold/user_transactions_5m").collect()
+    newest_end = max(row.window_end for row in windows).astimezone(UTC)
+    assert f"newest: {newest_end:%Y-%m-%dT%H:%M:%S}Z " in good.output
 
     row = damage(spark, lake, "gold.user_transactions_5m")
     bad = invoke(*tables)
@@ -218,9 +221,9 @@ def test_the_command_says_what_holds_what_does_not_and_how_it_went_before(
     lately = invoke("gold.user_transactions_5m", "--since", "2999-01-01T00:00:00Z", "--format", "json")
     (report,) = json.loads(lately.stdout)
     assert (lately.exit_code, report["rows"], report["success"]) == (0, 0, True)
-    assert {one["expectation"] for one in report["findings"] if not one["success"]} == {
-        "the newest row is recent"
-    }
+    assert [(one["expectation"], one["observed"]) for one in report["findings"] if not one["success"]] == [
+        ("the newest row is recent", "no row has a time")
+    ]
 
     trend = invoke("gold.product_sales", "user_transactions_5m", "--history")
     assert trend.exit_code == 0

@@ -104,10 +104,10 @@ def test_every_client_is_let_in_by_a_token(
     with serving(issuer) as address:
 
         class WithTokens(broker.KafkaServer):
-            def _secured(self, port: int, controller: str) -> dict[str, str]:
+            def _secured(self, port: int, controller_port: int) -> dict[str, str]:
                 listener = "listener.name.sasl_ssl.oauthbearer.sasl"
                 return {
-                    **super()._secured(port, controller),
+                    **super()._secured(port, controller_port),
                     "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
                     f"{listener}.jaas.config": f"{_LOGIN}.OAuthBearerLoginModule required;",
                     f"{listener}.server.callback.handler.class": _VALIDATOR,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
@@ -142,6 +143,13 @@ def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> Non
         find_letter(letters, "9")
     with pytest.raises(QueryError, match="several dead letters have an id that begins with ''; give more"):
         find_letter(letters, "")
+
+
+def test_a_list_in_a_pipe_has_whole_ids(letters: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    long_id = "0123456789abcdef" * 4
+    newest = newest_letters(letters.withColumn("id", F.lit(long_id)), 1, report.VALUE_BYTES)
+    report.print_list(count_letters(letters), newest)
+    assert f" {long_id} " in capsys.readouterr().out
 
 
 def test_a_list_cuts_values_and_escapes_what_does_not_print(

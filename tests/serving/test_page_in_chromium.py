@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -28,6 +29,42 @@ AXE = Path(__file__).with_name("axe")
 TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}
 HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
 LETTER = f"#/letters/{1:064x}"
+TEXTS_BEYOND_THEIR_PLACE = """import('/page/pipeline.js').then(({pipeline}) => {
+    const wide = 'WIDE-'.repeat(20), at = '2026-05-04T12:00:00Z', number = 123456789;
+    const drawn = pipeline('of-a-test', () => {});
+    document.querySelector('main').append(drawn.node);
+    drawn.update({
+        name: wide, freshnessS: number, openLetters: number, gate: null, runs: [],
+        partitions: [{topic: wide, end: 1, records: number, seconds: number}],
+        layers: ['silver', 'gold', 'export'].map((layer) => ({layer, records: number, seconds: number})),
+        tables: ['bronze', 'silver', 'gold'].flatMap((layer) => [1, 2].map((one) =>
+            ({name: `${layer}.${one}`, version: number, committedAt: at, rows: 1}))),
+        eventTimes: [{watermark: at}], queries: [{layer: 'export', doneAt: at}],
+    }, '2026-11-27T12:00:00Z');
+    const box = (one) => one.getBoundingClientRect();
+    const all = (selector, node = drawn.node) => [...node.querySelectorAll(selector)];
+    const nodes = all('.node').map((node) => [node, box(node.querySelector('rect'))]);
+    const inNodes = nodes.flatMap(([node, {right}]) =>
+        all('text', node).filter((one) => box(one).right > right));
+    const onEdges = all('.edge text').filter((one) => one.textContent && nodes.some(
+        ([, node]) => box(one).right > node.left && box(one).left < node.right &&
+            box(one).bottom > node.top && box(one).top < node.bottom));
+    const tips = drawn.node.querySelector('.topic title')?.textContent;
+    drawn.close();
+    drawn.node.remove();
+    return [...inNodes, ...onEdges].map((one) => one.textContent).concat(tips === wide ? [] : ['no tooltip']);
+})"""
+NOTE_TEXTS_OF_CHARTS = """(() => {
+    const {clearRect, fillText} = CanvasRenderingContext2D.prototype;
+    CanvasRenderingContext2D.prototype.clearRect = function (...where) {
+        this.canvas.texts = [];
+        return clearRect.call(this, ...where);
+    };
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+        this.canvas.texts.push(text);
+        return fillText.call(this, text, ...where);
+    };
+})()"""
 VIEWS = {
     "overview": ("#/", "h1"),
     "letters": ("#/letters?status=", "td .badge"),
@@ -57,7 +94,8 @@ def filled(lake: ServedLake) -> ServedLake:
     lake.write(TABLES["product_sales"], [product("tea", "12345678901234567890.123456789", 3)])
     lake.write(TABLES["product_sales"], [product("cup", "1500.5"), product("pot", "2000")])
     lake.write(TABLES["sales_notifications"], [notification("pot", "2000")])
-    lake.write(TABLES["call_records"], [call("ada", "bob", analytics='{"x": 1}', metrics="m")])
+    calls = [call("ada", "bob", analytics='{"x": 1}', metrics="m"), call("eve", "bob", analytics="17")]
+    lake.write(TABLES["call_records"], calls)
     windows = [transactions("ada", NOON_MS + number * 5 * MINUTE_MS, f"{number}.25") for number in range(9)]
     lake.write(TABLES["user_transactions_5m"], windows)
     letters = [letter(number, "late", HOSTILE, value=HOSTILE.encode()) for number in range(60)]
@@ -91,9 +129,35 @@ def result(expectation: str, *, success: bool) -> Row:
 def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
     filled: ServedLake, page: Page, tmp_path: Path
 ) -> None:
+    filled.write(TABLES["metrics_1m"], [minute("auth", "memory_mb", start_ms=NOON_MS + 29 * MINUTE_MS)])
     with serving(filled, tmp_path / "log") as (_, url):
         page.go(f"{url}/")
-        page.wait("document.querySelector('main').innerText.includes('Overview')")
+        page.wait("document.querySelectorAll('.pipeline text.line').length > 0")
+        page.wait("document.querySelector('.notice')?.innerText.includes('no Kafka broker at')")
+        assert page.run("document.body.innerText.split('no Kafka broker at').length - 1") == 1
+        for width in (1300, 1000, 390):
+            page.resize(width, 1000)
+            page.wait(f"innerWidth === {width} && document.querySelector('.pipeline text.line').textContent")
+            assert page.run(TEXTS_BEYOND_THEIR_PLACE) == []
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+
+        page.run(NOTE_TEXTS_OF_CHARTS)
+        page.go(f"{url}/#/gold/metrics_1m?within=300")
+        page.wait("document.querySelectorAll('.uplot').length === 2")
+        titles = page.run("[...document.querySelectorAll('figcaption')].map((one) => one.innerText)")
+        assert [title.split(":")[0] for title in titles] == ["cpu", "memory_mb"]
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert "More columns" in page.text(".rows .hint")
+        page.run("document.querySelector('.rows .scrolls').scrollTo(10_000, 0)")
+        page.wait("!document.querySelector('.rows .hint').checkVisibility()")
+        page.resize(1300, 1000)
+        page.go(f"{url}/#/gold/metrics_1m?within=300&metric_name=cpu")
+        page.wait("document.querySelectorAll('.uplot').length === 1")
+        drawn = page.wait("document.querySelector('.uplot canvas').texts")
+        minutes = [text for text in drawn if re.fullmatch(r"\d\d:\d\d", text)]
+        assert len(minutes) >= 4
+        assert sorted(set(minutes)) == minutes
+
         page.click("header nav a", "Gold")
         page.click(".tabs a", "product_sales")
         assert shown(page, "total") == ["12345678901234567890.123456789", "2000", "1500.5"]
@@ -101,6 +165,9 @@ def test_the_page_shows_gold_follows_it_and_complains_of_nothing(
 
         filled.write(TABLES["product_sales"], [product("jug", "3000.25")])
         page.wait("[...document.querySelectorAll('td data')].some((one) => one.value === '3000.25')")
+
+        page.click(".tabs a", "call_records")
+        page.wait("[...document.querySelectorAll('.rows td')].some((one) => one.innerText === '{\"x\":1}')")
 
         page.click("header nav a", "Dead letters")
         page.click(".sides a", HOSTILE)

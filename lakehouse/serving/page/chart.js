@@ -4,6 +4,10 @@ import { el } from "./dom.js";
 import { clock, count, words } from "./format.js";
 
 const HEIGHT = 300;
+const LOW = 190; // one of several
+const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
+/** How far apart the times on an axis may be, in seconds: their labels differ. */
+const STEPS = [1, 5, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY];
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
 const DASHES = [[], [6, 4], [2, 3]];
 
@@ -29,8 +33,8 @@ export function bands(name, points, windowSeconds) {
   return chart(`${name}: percentiles and average`, points, windowSeconds, [at, ...columns], options);
 }
 
-/** `measure` of several series, `{name, points}`, over the same time. */
-export function lines(compared, measure, windowSeconds) {
+/** `measure` of several series, `{name, points}`, over the same time; `isLow`: one of several charts. */
+export function lines(title, compared, measure, windowSeconds, isLow = false) {
   const all = compared.flatMap((one) => one.points);
   const times = whole([...new Set(all.map((one) => one.at))].sort((one, other) => one - other), windowSeconds);
   const columns = compared.map(({ points }) => {
@@ -43,11 +47,23 @@ export function lines(compared, measure, windowSeconds) {
     dash: DASHES[Math.floor(index / 3) % DASHES.length],
     width: 2,
   }));
-  return chart(`${words(measure)} of ${compared.length} series`, all, windowSeconds, [times, ...columns], { series });
+  return chart(title, all, windowSeconds, [times, ...columns], { series, height: isLow ? LOW : HEIGHT });
+}
+
+/** Several charts as one; their place is `node`. */
+export function together(charts, node) {
+  return {
+    kind: charts.map((one) => one.kind).join("\n\n"),
+    node,
+    charts,
+    begin: () => charts.forEach((one) => one.begin()),
+    take: (other) => charts.forEach((one, index) => one.take(other.charts[index])),
+    close: () => charts.forEach((one) => one.close()),
+  };
 }
 
 /** A chart; `take` gives it new data of the same kind, and keeps the zoom. */
-function chart(title, points, windowSeconds, data, { series, bands: filled = [] }) {
+function chart(title, points, windowSeconds, data, { series, bands: filled = [], height = HEIGHT }) {
   const place = el("div", { class: "chart", role: "img", "aria-label": summary(title, points) });
   const note = el("span", { class: "provisional-note" });
   const node = el("figure", {}, el("figcaption", {}, title, " ", note), place);
@@ -62,7 +78,7 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [] 
   tell(data, points);
   const sized = new ResizeObserver(() => {
     if (plot !== null && place.clientWidth > 0 && place.clientWidth !== plot.width) {
-      plot.setSize({ width: place.clientWidth, height: HEIGHT });
+      plot.setSize({ width: place.clientWidth, height });
     }
   });
   return {
@@ -70,7 +86,7 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [] 
     node,
     source: { data, points },
     begin() {
-      plot = new window.uPlot(options(place, series, filled, shown, windowSeconds), data, place);
+      plot = new window.uPlot(options(place, series, filled, shown, windowSeconds, height), data, place);
       plot.root.setAttribute("aria-hidden", "true");
       sized.observe(place);
     },
@@ -89,15 +105,15 @@ function chart(title, points, windowSeconds, data, { series, bands: filled = [] 
   };
 }
 
-function options(place, series, filled, shown, windowSeconds) {
+function options(place, series, filled, shown, windowSeconds, height) {
   const [muted, line, shade] = ["--muted", "--line", "--shade"].map(colour);
   const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
   return {
     width: Math.max(200, place.clientWidth),
-    height: HEIGHT,
+    height,
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     scales: { x: { time: true } },
-    axes: [{ ...axis, values: (_plot, times) => times.map(axisTime) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
+    axes: [{ ...axis, incrs: STEPS.filter((one) => one >= Math.min(windowSeconds, DAY)), space: 58, values: (_plot, times) => times.map((...one) => axisTime(windowSeconds, ...one)) }, { ...axis, size: 64, values: (_plot, values) => values.map(count) }],
     series: [
       { label: "UTC", value: (_plot, at) => (at === null ? "–" : clock(at * 1000)) },
       ...series.map((one) => ({ value: (_plot, value) => (value === null ? "–" : count(value)), ...one })),
@@ -108,11 +124,12 @@ function options(place, series, filled, shown, windowSeconds) {
   };
 }
 
-/** "05:10", preceded by the day at the beginning of a day or of the axis. */
-function axisTime(at, index, times) {
+/** "05:10", with the seconds for windows of seconds, and over the day at the beginning of a day or of the axis. */
+function axisTime(windowSeconds, at, index, times) {
   const [day, time] = clock(at * 1000).split(" ");
   const isNewDay = index === 0 || clock(times[index - 1] * 1000).slice(0, 10) !== day;
-  return isNewDay ? `${time.slice(0, 5)}\n${day}` : time.slice(0, 5);
+  const told = windowSeconds < MINUTE ? time : time.slice(0, 5);
+  return isNewDay ? `${told}\n${day}` : told;
 }
 
 function shaded(plot, provisional, windowSeconds, colourOf) {

@@ -97,7 +97,7 @@ function drawnSuite(name, results) {
   const rows = ordered.map((one) => [
     badge(one.success ? "holds" : one.severity, one.success ? "well" : one.severity === "error" || one.severity === "critical" ? "blocked" : "behind"),
     one.expectation,
-    one.error ?? (one.success ? "" : `${count(one.unexpected)} rows`),
+    one.error ?? (one.success ? "" : one.observed || `${count(one.unexpected)} rows`),
     one.success ? "" : el("code", {}, (one.examples ?? []).slice(0, KEYS).map(key).join("; ")),
   ]);
   const first = results[0];

@@ -1,5 +1,7 @@
 // Nodes from plain values. Text stays text: data never becomes markup.
 
+import { cut } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Make an element; `options` are attributes, and `on` (listeners), `style` (CSS properties), `key` (focus). */
@@ -25,11 +27,14 @@ export function swap(parent, ...children) {
   }
 }
 
-/** Replace a node's content only if it has changed: for nodes without listeners, updated every second. */
+const told = new WeakMap();
+
+/** Replace a node's content only if it is told another: for nodes without listeners, updated every second. */
 export function renew(parent, ...children) {
   const next = nodes(children);
-  const now = [...parent.childNodes];
-  if (now.length !== next.length || now.some((one, index) => !one.isEqualNode(next[index]))) {
+  const before = told.get(parent) ?? [];
+  if (before.length !== next.length || before.some((one, index) => !one.isEqualNode(next[index]))) {
+    told.set(parent, next.map((one) => one.cloneNode(true)));
     swap(parent, ...next);
   }
 }
@@ -54,6 +59,29 @@ export function say(node, text) {
   }
 }
 
+/** Set the text of a node of SVG, cut in the middle where it is wider than its place; a tooltip has all of it. */
+export function fit(node, text, width) {
+  if (told.get(node) === text) {
+    return;
+  }
+  told.set(node, text);
+  node.textContent = text;
+  for (let most = text.length - 1; most > 2 && node.getComputedTextLength() > width; most -= 1) {
+    node.textContent = cut(text, most);
+  }
+  if (node.textContent !== text) {
+    node.append(svg("title", {}, text));
+  }
+}
+
+const wide = new ResizeObserver((entries) => entries.forEach(({ target }) => hint(target.closest(".scrolls"))));
+
+/** Say of a table whether columns are hidden at its right. */
+function hint(scrolls) {
+  const hidden = scrolls.scrollWidth - scrolls.clientWidth - scrolls.scrollLeft;
+  scrolls.parentNode.classList.toggle("cut", hidden > 1);
+}
+
 /** A table with headings; `numeric` names the right-aligned columns. */
 export function table(caption, headings, rows, { numeric = [], empty = "Nothing." } = {}) {
   if (rows.length === 0) {
@@ -72,7 +100,14 @@ export function table(caption, headings, rows, { numeric = [], empty = "Nothing.
     el("thead", {}, el("tr", {}, ...head)),
     el("tbody", {}, ...body),
   );
-  return el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": caption, key: `t:${caption}` }, inner);
+  const scrolls = el(
+    "div",
+    { class: "scrolls", tabindex: "0", role: "region", "aria-label": caption, key: `t:${caption}`, on: { scroll: () => hint(scrolls) } },
+    inner,
+  );
+  wide.observe(scrolls);
+  wide.observe(inner);
+  return el("div", { class: "table" }, el("p", { class: "hint" }, "More columns: scroll to the right →"), scrolls);
 }
 
 /** A labelled field of a form. */

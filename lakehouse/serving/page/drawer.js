@@ -80,17 +80,23 @@ function partitions(state) {
     count(one.partition),
     count(one.position),
     count(one.end),
-    one.reason ?? count(one.records),
+    count(one.records),
     seconds(one.seconds),
   ]);
   const headings = ["topic", "partition", "position", "end", "records", "oldest"];
-  return table("Lag of each partition", headings, rows, { numeric: headings.slice(1) });
+  return [...reasons(state.partitions), table("Lag of each partition", headings, rows, { numeric: headings.slice(1) })];
+}
+
+/** Why numbers are not known, each reason once. */
+function reasons(lags) {
+  const known = new Set(lags.map((one) => one.reason).filter(Boolean));
+  return [...known].map((one) => el("p", { class: "trouble" }, one));
 }
 
 function backlog(state, layer) {
   const lags = state.layers.filter((one) => one.layer === layer);
-  const rows = lags.map((one) => [one.query, one.source, one.reason ?? count(one.records), count(one.commits), seconds(one.seconds)]);
-  return table("Rows that wait", ["query", "reads", "rows", "commits", "oldest"], rows, { numeric: ["rows", "commits", "oldest"] });
+  const rows = lags.map((one) => [one.query, one.source, count(one.records), count(one.commits), seconds(one.seconds)]);
+  return [...reasons(lags), table("Rows that wait", ["query", "reads", "rows", "commits", "oldest"], rows, { numeric: ["rows", "commits", "oldest"] })];
 }
 
 function tables(state, layer) {
@@ -146,6 +152,6 @@ function events(happenings) {
   if (typeof happenings === "string") {
     return el("p", { class: "muted" }, happenings);
   }
-  const rows = happenings.map((one) => [moment(one.at), words(one.kind), one.message]);
+  const rows = happenings.map((one) => [moment(one.at), words(one.kind), el("span", { class: "message" }, one.message)]);
   return table("Starts, errors, restarts", ["at", "what", "message"], rows, { empty: "Nothing is noted." });
 }

@@ -1,11 +1,12 @@
 // Pictures of a table's rows: percentile bands of one series, several series compared, or bars.
 
-import { bands, lines } from "./chart.js";
+import { bands, lines, together } from "./chart.js";
 import { el } from "./dom.js";
 import { camel, exact, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;
+const MOST_CHARTS = 12;
 const MOST_BARS = 30;
 const MOST_TIMES = 5; // the threshold: greater totals would hide the others
 
@@ -23,11 +24,32 @@ export function drawn(table, rows, wanted) {
   if (series.length === 1 && numeric.includes("p50") && numeric.includes("p99")) {
     return bands(series[0].name, points(table, series[0].rows), table.windowSeconds);
   }
-  const shown = series.slice(0, MOST_SERIES).map((one) => ({ ...one, points: points(table, one.rows) }));
-  const chart = lines(shown, measure, table.windowSeconds);
-  const choose = el("p", { class: "muted" }, `${words(measure)} of ${shown.length} of ${series.length} series. One alone shows its percentiles: `, ...shown.map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name)));
-  const isBands = numeric.includes("p50");
-  return { ...chart, node: el("div", {}, chart.node, isBands && series.length > 1 ? choose : null) };
+  const apart = unitsOf(table, series);
+  const charts = [...apart].slice(0, MOST_CHARTS).map(([unit, found]) => {
+    const shown = found.slice(0, MOST_SERIES).map((one) => ({ ...one, points: points(table, one.rows) }));
+    const some = shown.length < found.length ? `${shown.length} of ${found.length}` : `${found.length}`;
+    const title = `${unit === "" ? "" : `${unit}: `}${words(measure)} of ${some} series`;
+    const chart = lines(title, shown, measure, table.windowSeconds, apart.size > 1);
+    const links = shown.map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name));
+    const choose = el("details", { class: "muted" }, el("summary", {}, "One alone, with its percentiles"), ...links);
+    return { ...chart, node: el("div", {}, chart.node, numeric.includes("p50") && shown.length > 1 ? choose : null) };
+  });
+  const left = apart.size - charts.length;
+  const more = left > 0 ? el("p", { class: "muted" }, `${left} more charts: choose one above`) : null;
+  return together(charts, el("div", {}, el("div", { class: charts.length > 1 ? "charts" : null }, ...charts.map((one) => one.node)), more));
+}
+
+/** Series with the same axis: those of a metric, which is the last column of a longer key, because metrics have units of their own. */
+function unitsOf(table, series) {
+  const columns = groupOf(table);
+  const last = columns.at(-1);
+  const units = new Map();
+  for (const one of series) {
+    const unit = columns.length > 1 ? String(one.rows[0].key[last]) : "";
+    const name = columns.length > 1 ? columns.slice(0, -1).map((column) => one.rows[0].key[column]).join(" · ") : one.name;
+    units.set(unit, [...(units.get(unit) ?? []), { ...one, name }]);
+  }
+  return new Map([...units].sort(([one], [other]) => (one < other ? -1 : 1)));
 }
 
 function still(node) {

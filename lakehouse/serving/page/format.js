@@ -52,6 +52,17 @@ export function seconds(value) {
   return told.map(([number, unit]) => `${number} ${unit}`).join(" ");
 }
 
+/** The same in its greatest unit alone, where there is little room. */
+export function briefly(value) {
+  return seconds(value).replace(/^(\d+ (?:d|h|min)) .*$/, "$1");
+}
+
+/** A number of at most six characters: "123K" from a hundred thousand on. */
+export function compact(value) {
+  const isLong = typeof value === "number" && Math.abs(value) >= 100_000;
+  return isLong ? value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 }) : count(value);
+}
+
 export function bytes(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;

@@ -34,7 +34,7 @@ export function open(root, parameters) {
       await calm();
       swap(form, filterForm(wanted, streams, counted.counts));
       swap(counts, el("h2", {}, "By rule"), countTable(counted.counts, wanted));
-      swap(list, el("h2", {}, "Letters"), actions(wanted, filters, counted.counts, again), listTable(found.letters), pages(found));
+      swap(list, el("h2", {}, "Letters"), actions(wanted, filters, counted.counts, again), listTable(found.letters, wanted), pages(found));
     } catch (problem) {
       swap(list, el("p", { class: "trouble", role: "alert" }, problem.message));
     }
@@ -125,12 +125,15 @@ function countTable(counts, wanted) {
     .filter((one) => wanted.status === "" || one.status === wanted.status)
     .map((one) => {
       const link = address({ ...wanted, stream: one.stream, rule: one.rule });
-      return [one.stream, el("a", { href: link, key: link }, one.rule), one.status, count(one.count)];
+      const status = wanted.status === "" ? [one.status] : [];
+      return [one.stream, el("a", { href: link, key: link }, one.rule), ...status, count(one.count)];
     });
-  return table("Letters by rule", ["stream", "rule", "status", "letters"], rows, { numeric: ["letters"], empty: "None." });
+  const headings = ["stream", "rule", ...(wanted.status === "" ? ["status"] : []), "letters"];
+  return table("Letters by rule", headings, rows, { numeric: ["letters"], empty: "None." });
 }
 
-function listTable(letters) {
+function listTable(letters, wanted) {
+  const isMixed = wanted.status === "";
   const rows = letters.map((one) => {
     const link = `#/letters/${one.id}`;
     return [
@@ -139,11 +142,11 @@ function listTable(letters) {
       one.stream,
       el("span", { class: "whole" }, `${one.topic} ${one.partition} @ ${one.offset}`),
       one.reasons.map((reason) => `${reason.rule}${reason.column ? ` (${reason.column})` : ""}`).join(", "),
-      badge(one.status),
+      ...(isMixed ? [badge(one.status)] : []),
       count(one.attempts),
     ];
   });
-  const headings = ["id", "first seen", "stream", "record", "rules", "status", "attempts"];
+  const headings = ["id", "first seen", "stream", "record", "rules", ...(isMixed ? ["status"] : []), "attempts"];
   return table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
 }
 

@@ -62,7 +62,7 @@ function happenings(found) {
   if (found === null) {
     return el("p", { class: "muted" }, "This server does not report events.");
   }
-  const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", one.message, one.actor]);
+  const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", el("span", { class: "message" }, one.message), one.actor]);
   return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "Nothing is noted." });
 }
 

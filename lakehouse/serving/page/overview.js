@@ -15,20 +15,26 @@ export function open(root) {
   const streams = el("div", { class: "streams" });
   root.append(el("h1", {}, "Overview"), alerts, said, streams);
   const cards = new Map();
+  let answer = null;
   const update = () => {
     renew(said, ...troubles());
+    answer === null || renew(alerts, firing(answer));
     for (const state of live.status?.streams ?? []) {
       if (!cards.has(state.name)) {
         cards.set(state.name, card(state.name));
         streams.append(cards.get(state.name).node);
       }
-      cards.get(state.name).update(state, live.status.at);
+      cards.get(state.name).update(state, live.status);
     }
   };
   const off = on("status", update);
   update();
-  tellAlerts(alerts);
-  const timer = setInterval(() => document.hidden || tellAlerts(alerts), ALERTS_EVERY_MS);
+  const again = async () => {
+    answer = await askAlerts();
+    renew(alerts, firing(answer));
+  };
+  again();
+  const timer = setInterval(() => document.hidden || again(), ALERTS_EVERY_MS);
   return {
     close() {
       off();
@@ -62,11 +68,12 @@ function card(name) {
   const node = el("section", { class: "card", "aria-labelledby": title.id, "data-stream": name }, head, facts, drawn.node);
   return {
     node,
-    update(state, now) {
+    update(state, status) {
       const { health } = state;
+      const now = status.at;
       say(word, health.word);
       word.className = `badge ${health.word}`;
-      say(reason, health.reason);
+      say(reason, briefReason(health.reason, [status.lakeReason, status.brokerReason]));
       say(since, health.since === null ? "" : `since ${clock(health.since)} UTC`);
       renew(facts, ...told(state, now));
       drawn.update(state, now);
@@ -79,6 +86,16 @@ function card(name) {
   };
 }
 
+/** A stream's reason without a sentence that stands above all streams. */
+function briefReason(reason, above) {
+  const known = above.find((one) => one && reason.endsWith(one));
+  if (known === undefined) {
+    return reason;
+  }
+  const what = reason.slice(0, -known.length).replace(/:\s*$/, "");
+  return what === "" ? "see above" : `${what} cannot be read: see above`;
+}
+
 function told(state, now) {
   const letters = query("#/letters", { stream: state.name });
   const open = state.openLetters;
@@ -86,37 +103,42 @@ function told(state, now) {
     state.freshnessS === null ? null : el("span", {}, `newest event ${seconds(state.freshnessS)} old`),
     open === null ? null : el("a", { href: letters, key: letters }, `${count(open)} open dead ${open === 1 ? "letter" : "letters"}`),
     state.gate === null ? null : el("span", {}, state.gate.isOpen ? "gate open" : "gate closed"),
-    ...running(state.runs, now),
+    ...running(state.runs, state.health.reason, now),
   ];
 }
 
-function running(runs, now) {
+function running(runs, reason, now) {
   if (runs === undefined) {
     return [];
   }
   if (runs.length === 0) {
-    return [el("span", { class: "stopped" }, "no process runs it")];
+    return reason.includes("no process") ? [] : [el("span", { class: "stopped" }, "no process runs it")];
   }
   return runs.map((run) =>
     el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),
   );
 }
 
-async function tellAlerts(root) {
-  let found;
+/** The last answer on alerts: `{found}` or `{problem}`. */
+async function askAlerts() {
   try {
-    found = await askIfThere("/api/v1/alerts");
+    return { found: await askIfThere("/api/v1/alerts") };
   } catch (problem) {
-    renew(root, el("p", { class: "muted" }, `Which alerts fire is not known: ${problem.message}`));
-    return;
+    return { problem };
+  }
+}
+
+function firing({ found, problem }) {
+  const plain = (text) => el("p", { class: "muted" }, text);
+  if (problem !== undefined) {
+    const isAbove = problem.message === live.status?.brokerReason;
+    return plain(`Which alerts fire is not known${isAbove ? " without Kafka." : `: ${problem.message}`}`);
   }
   if (found === null) {
-    renew(root, el("p", { class: "muted" }, "This server does not report alerts."));
-    return;
+    return plain("This server does not report alerts.");
   }
-  const firing = found.alerts.filter((one) => one.state === "firing");
-  const items = firing.map(alertItem);
-  renew(root, items.length === 0 ? el("p", { class: "muted" }, "No alert fires.") : el("ul", { "aria-label": "Alerts that fire" }, ...items));
+  const items = found.alerts.filter((one) => one.state === "firing").map(alertItem);
+  return items.length === 0 ? plain("No alert fires.") : el("ul", { "aria-label": "Alerts that fire" }, ...items);
 }
 
 function alertItem(alert) {

@@ -1,10 +1,11 @@
 // A stream's path from its topics to Kafka and Redis, drawn once and then updated.
 
-import { el, say, svg } from "./dom.js";
-import { ago, clock, count, cut, rate, seconds } from "./format.js";
+import { el, fit, say, svg } from "./dom.js";
+import { briefly, clock, compact, count, rate } from "./format.js";
 import { perSecond } from "./live.js";
 
 const LINES = 4;
+const PADDING = 12;
 const NODES = [
   { id: "topic", title: "Topic" },
   { id: "bronze", title: "Bronze" },
@@ -25,9 +26,9 @@ const EDGES = [
 const WIDE = {
   width: 1120,
   height: 226,
-  node: [152, 102],
-  at: { topic: [0, 2], bronze: [242, 2], silver: [484, 2], letters: [484, 122], gold: [726, 2], kafka: [968, 2], redis: [968, 122] },
-  label: { bronze: [197, 40], silver: [439, 40], gold: [681, 40], export: [923, 40] },
+  node: [160, 102],
+  at: { topic: [0, 2], bronze: [240, 2], silver: [480, 2], letters: [480, 122], gold: [720, 2], kafka: [960, 2], redis: [960, 122] },
+  label: { bronze: [200, 40], silver: [440, 40], gold: [680, 40], export: [920, 40] },
 };
 const TALL = {
   width: 340,
@@ -94,7 +95,7 @@ function drawn(name, plan, open) {
   const [width, height] = plan.node;
   const nodes = NODES.map(({ id, title }) => {
     const [x, y] = plan.at[id];
-    texts[id] = Array.from({ length: LINES }, (_none, line) => svg("text", { x: 12, y: 42 + line * 17, class: "line" }));
+    texts[id] = Array.from({ length: LINES }, (_none, line) => svg("text", { x: PADDING, y: 42 + line * 17, class: "line" }));
     const choose = () => open(id);
     return svg(
       "g",
@@ -114,7 +115,7 @@ function drawn(name, plan, open) {
         },
       },
       svg("rect", { width: width - 2, height, rx: 8 }),
-      svg("text", { x: 12, y: 22, class: "title" }, title),
+      svg("text", { x: PADDING, y: 22, class: "title" }, title),
       ...texts[id],
     );
   });
@@ -147,7 +148,7 @@ function drawn(name, plan, open) {
     ...Object.values(edges).map((one) => one.group),
     ...nodes,
   );
-  return { node, texts, edges };
+  return { node, texts, edges, room: width - 2 * PADDING };
 }
 
 function way(plan, from, to) {
@@ -169,18 +170,18 @@ function way(plan, from, to) {
   return `M${right} ${middle}H${x}V${toY - 1}`;
 }
 
-function fill({ texts, edges }, stream, now) {
+function fill({ texts, edges, room }, stream, now) {
   for (const [id, lines] of Object.entries(told(stream, now))) {
     const kept = lines.filter((one) => one !== null);
-    texts[id].forEach((text, index) => say(text, cut(kept[index] ?? "", 22)));
+    texts[id].forEach((text, index) => fit(text, kept[index] ?? "", room));
   }
   const waiting = backlogs(stream);
   const slowest = bottleneck(stream);
   for (const [id, backlog] of Object.entries(waiting)) {
     const { records, waits, mark, group } = edges[id];
     const isKnown = backlog !== null && backlog.records !== null;
-    say(records, isKnown ? `${count(backlog.records)} wait` : "?");
-    say(waits, isKnown ? seconds(backlog.seconds) : "");
+    say(records, isKnown ? `${compact(backlog.records)} wait` : "?");
+    say(waits, isKnown ? briefly(backlog.seconds) : "");
     say(mark, id === slowest ? "bottleneck" : "");
     group.classList.toggle("waiting", isKnown && backlog.records > 0);
     group.classList.toggle("slowest", id === slowest);
@@ -196,7 +197,7 @@ function told(stream, now) {
     bronze: layer(stream, "bronze", now),
     silver: [
       rowRate(stream, "silver"),
-      stream.freshnessS === null ? null : `newest ${seconds(stream.freshnessS)} old`,
+      stream.freshnessS === null ? null : `newest ${briefly(stream.freshnessS)} old`,
       newest === undefined ? null : `mark ${clock(newest).slice(5, 19)}`,
       version(stream, "silver"),
     ],
@@ -209,7 +210,7 @@ function told(stream, now) {
 
 function layer(stream, name, now) {
   const written = tablesOf(stream, name).map((one) => one.committedAt).filter(Boolean).sort().at(-1);
-  return [rowRate(stream, name), written === undefined ? null : `written ${ago(written, now)}`, version(stream, name)];
+  return [rowRate(stream, name), written === undefined ? null : `written ${briefly((new Date(now) - new Date(written)) / 1000)} ago`, version(stream, name)];
 }
 
 /** Rows a second as its process reports, else by the growth of the count. */
@@ -224,7 +225,7 @@ function rowRate(stream, name) {
 
 function exported(stream, now) {
   const done = stream.queries.filter((one) => one.layer === "export" && one.doneAt !== null).map((one) => one.doneAt);
-  return done.length === 0 ? ["nothing sent yet"] : [`sent ${ago(done.sort().at(-1), now)}`];
+  return done.length === 0 ? ["nothing sent yet"] : [`sent ${briefly((new Date(now) - new Date(done.sort().at(-1))) / 1000)} ago`];
 }
 
 function partitions(stream) {

@@ -31,7 +31,7 @@ export function rowsTable(described, rows) {
   const others = described.fields.filter((name) => !described.key.some((one) => camel(one) === name) && name !== "isFinal");
   const says = rows.some((row) => row.isFinal !== null);
   const shown = rows.slice(0, MOST);
-  const numeric = others.filter((name) => !isTimeField(name) && shown.some((row) => isNumber(row.data[name])));
+  const numeric = others.filter((name) => !isTimeField(name) && areNumbers(shown.map((row) => row.data[name])));
   const cells = shown.map((row) => [
     ...described.key.map((column) => (isTimeField(camel(column)) ? moment(row.key[column]) : text(row.key[column]))),
     ...others.map((name) => value(name, row.data[name], numeric.includes(name))),
@@ -45,6 +45,12 @@ export function rowsTable(described, rows) {
 /** Whether a value is a number, including one that a double cannot hold. */
 export function isNumber(found) {
   return typeof found === "number" || (typeof found === "string" && /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(found));
+}
+
+/** Whether a column has numbers alone; a payload may be any JSON. */
+function areNumbers(values) {
+  const known = values.filter((one) => one !== null && one !== undefined);
+  return known.length > 0 && known.every(isNumber);
 }
 
 function value(name, found, numeric) {

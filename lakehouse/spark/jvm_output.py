@@ -1,0 +1,54 @@
+"""What Spark's JVM writes to standard error, without two warnings that each start brings."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_HARMLESS = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    # Java 24 and later: Spark opens a package that they no longer have.
+    b"WARNING: package sun.security.action not in java.base",
+)
+"""Options that Spark gives every JVM cause these lines, and no option prevents them."""
+_STANDARD_ERROR = 2
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def filtered() -> Iterator[int]:
+    """Give the block a file descriptor for the standard error of a process that it starts.
+
+    What the process writes goes to this one's standard error line by line, as long as both live. If the block
+    fails, because the process ended, its last lines come before the exception.
+    """
+    read_end, write_end = os.pipe()
+    relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)
+    relay.start()
+    try:
+        yield write_end
+    except BaseException:
+        os.close(write_end)
+        relay.join(_PATIENCE_S)
+        raise
+    os.close(write_end)
+
+
+def _relay(read_end: int) -> None:
+    """Copy lines until the last writer is gone."""
+    rest = b""
+    while piece := os.read(read_end, 1 << 16):
+        *lines, rest = (rest + piece).split(b"\n")
+        _write(b"".join(line + b"\n" for line in lines if line not in _HARMLESS))
+    _write(rest)
+    os.close(read_end)
+
+
+def _write(text: bytes) -> None:
+    while text:
+        try:
+            text = text[os.write(_STANDARD_ERROR, text) :]
+        except OSError:  # nobody reads it any more; the process must not wait for that
+            return
