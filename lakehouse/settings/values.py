@@ -244,7 +244,7 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="The longest gap between neighbouring events of a call; events further apart are two calls.",
+        description="The longest gap between events of a call; events further apart are two calls.",
     )
     call_grace_s: int = Field(
         default=180,
