@@ -12,11 +12,14 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.errors import QueryError
 from lakehouse.layers import silver
 from lakehouse.layers.step import Step
 from lakehouse.records.dead_letters import Selection
+from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import try_replay
+from lakehouse.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
@@ -37,7 +40,7 @@ def sale(product: str, at: datetime, value: int = 1) -> Raw:
     return Raw(json.dumps(record).encode(), product.encode())
 
 
-def spent(at: str, amount: int = 1) -> Raw:
+def spent(at: str, amount: int | str = 1) -> Raw:
     stamp = int(pipeline.utc(at).timestamp() * 1000)
     return Raw(json.dumps({"userId": "u", "amount": amount, "timestamp": stamp}).encode())
 
@@ -155,3 +158,41 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     assert (now_two.would_pass, now_two.would_fail) == (3, 3), "what has come, or is now, whichever is more"
     checks = [*check_books(lake, stream, stream.sources[0]), *check_gold(lake, stream, stream.gold[0])]
     assert [(check.subject, check.differences) for check in checks if check.differences] == []
+
+
+def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    def minutes(amount: int | str, *numbers: int) -> list[Raw]:
+        return [spent(f"2026-11-27T10:0{number}:00", amount) for number in numbers]
+
+    land(spark, lake_settings, 0, minutes("1", 0, 1, 2, 3))
+    land(spark, lake_settings, 4, minutes(1, 0, 1, 3, 3, 5))
+    take_all(spark, lake_settings)
+    lake, stream = Lake(spark, lake_settings.lake), under(lake_settings, TRANSACTIONS)
+    topic = lake_settings.topic(SOURCE.topic)
+
+    def by_record(letter: int, offset: int) -> Resolved:
+        record = OffsetRange(topic, 0, offset, offset)
+        return resolve_by_record(lake, [stream], Selection(offset=letter), record, LANDED)
+
+    done = resolve_by_columns(lake, [stream], Selection(), ("user_id", "event_time"), LANDED)
+    assert done == Resolved(asked=4, resent=2, unmatched=1, ambiguous=1)
+    with pytest.raises(QueryError, match="has taken the place of another letter"):
+        by_record(2, 4)
+    with pytest.raises(QueryError, match=r"silver\.transactions has no row of .*/0/17"):
+        by_record(2, 17)
+    with pytest.raises(QueryError, match="no open letter is selected"):
+        by_record(0, 8)
+    assert by_record(3, 7) == Resolved(asked=1, resent=1)
+
+    rows = pipeline.rows_of(lake_settings, DEAD_LETTERS)
+    told = {row["offset"]: (row["status"], row["reasons"][-1]["message"]) for row in rows}
+    assert {offset: told[offset] for offset in (0, 1, 3)} == {
+        offset: ("resent", f"sent again as {topic}/0/{by}") for offset, by in ((0, 4), (1, 5), (3, 7))
+    }
+    assert told[2][0] == "open"
+    (books,) = check_books(lake, stream, stream.sources[0])
+    assert books.differences == 0
+    assert "1 open, 0 discarded, 3 resent" in " ".join(books.notes)
+    assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)
