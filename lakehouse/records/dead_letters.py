@@ -3,8 +3,9 @@
 Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
 key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-sent again, so that another record stands in its place (resent; the last reason names that record). One that repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or
-deletion (`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
+sent again, so that another record stands in its place (resent; the last reason names that record). One that
+repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or deletion
+(`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from lakehouse.layers import silver
 from lakehouse.layers.step import Step
 from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
+from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import try_replay
 from lakehouse.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
@@ -25,8 +26,8 @@ from lakehouse.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.batches import take_next
-from tests.pipeline import DEAD_LETTERS, Raw
-from tests.streams import SALES, TRANSACTIONS, under
+from tests.pipeline import DEAD_LETTERS, STREAM, Raw
+from tests.streams import METRICS_1M, SALES, TRANSACTIONS, under
 
 SALES_SOURCE, SOURCE = SALES.sources[0], TRANSACTIONS.sources[0]
 SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"
@@ -196,3 +197,35 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
     assert books.differences == 0
     assert "1 open, 0 discarded, 3 resent" in " ".join(books.notes)
     assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)
+
+
+def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one_that_is_lowered(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    ten = pipeline.utc("2026-03-20T10:00:00")
+    lake, count = Lake(spark, lake_settings.lake), 0
+
+    def measured(at: str) -> Raw:
+        stamp = int(pipeline.utc(f"2026-03-20T10:{at}").timestamp() * 1000)
+        return Raw(json.dumps({"serviceId": "s", "metricName": "m", "value": 1, "timestamp": stamp}).encode())
+
+    def final_under(grace_s: int, *times: str) -> dict[int, bool]:
+        """The minutes past ten of the windows, and whether they are final; an audit agrees."""
+        nonlocal count
+        settings = lake_settings.model_copy(update={"grace_s": grace_s})
+        stream = under(settings, STREAM)
+        pipeline.land(spark, settings, [list(map(measured, times))], landed_at=LANDED, first_offset=count)
+        (before,) = check_gold(lake, stream, stream.gold[0]) if count else (None,)
+        count += len(times)
+        pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=ten)
+        (after,) = check_gold(lake, stream, stream.gold[0])
+        assert (before.differences if before else 0, after.differences) == (0, 0)
+        rows = pipeline.rows_of(settings, f"gold.{METRICS_1M.name}")
+        return {(row["window_start"] - pipeline.micros(ten)) // 60_000_000: row["is_final"] for row in rows}
+
+    assert final_under(60, "00:30", "05:00") == {0: True, 5: False}
+    assert final_under(600, "07:00", "02:00") == {0: True, 2: True, 5: False, 7: False}
+    assert final_under(30, "08:00") == {0: True, 2: True, 5: True, 7: False, 8: False}
+    assert final_under(600, "08:10") == {0: True, 2: True, 5: True, 7: False, 8: False}
+    table = under(lake_settings.model_copy(update={"grace_s": 90}), STREAM).gold[0]
+    assert rebuild_gold(lake, table, WindowSpan()) == [GoldRebuilt(table.name, 5, 0, 0)]
