@@ -15,7 +15,7 @@ from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
-from lakehouse.progress.finality import SETTING, grace_of
+from lakehouse.progress.finality import made_with
 from lakehouse.progress.reading import Filled, Reading
 from lakehouse.stream import EventClock, GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
@@ -35,17 +35,12 @@ def spec(table: MergedTable) -> TableSpec:
         change_feed=True,
         is_merged=True,
         pinned_settings=table.pinned_settings,
-        made_with=_made_with(table),
+        made_with=made_with(table),
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
         cluster_by=None if table.time_columns is None else table.time_columns[0],
         comment=table.comment,
     )
-
-
-def _made_with(table: MergedTable) -> dict[str, str]:
-    clock = table.clock if isinstance(table, GoldTable) else None
-    return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse import tables
 from lakehouse.progress.positions import Transactions
-from lakehouse.stream import EventClock, EventTimeProgress
+from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable
 from lakehouse.tables import Move, from_micros, shifted
 from lakehouse.tables.delta_internals import Snapshot
 from lakehouse.tables.specs import EPOCH
@@ -67,6 +67,12 @@ class Finality:
 def grace_of(clock: EventClock) -> timedelta:
     """Return how far event time, or the wall clock, has to be past a row's time until the row is final."""
     return clock.when_idle.after
+
+
+def made_with(table: MergedTable) -> dict[str, str]:
+    """Return the grace of a table whose rows become final by event time, as its properties say it."""
+    clock = table.clock if isinstance(table, GoldTable) else None
+    return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
