@@ -50,6 +50,7 @@ class Kind(StrEnum):
     EXPECT = "expect"
     REPLAY = "replay"
     DISCARD = "discard"
+    RESOLVE = "resolve"
     REBUILD = "rebuild"
     MAINTENANCE = "maintenance"
     COPY = "copy"

@@ -580,3 +580,18 @@ def test_a_secret_that_cannot_be_used_is_refused_without_its_text(
 
     assert said in str(refusal.value)
     assert "p/w" not in str(refusal.value)
+
+
+def test_only_tables_whose_rows_become_final_emit_final_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_EMIT", '{"metrics_1m": "final"}')
+    assert read_settings().emit == {"metrics_1m": "final"}
+    for given, refusal in {
+        '{"metrics_1h": "final"}': "emit: there is no gold table metrics_1h; known: call_records",
+        '{"product_sales": "final"}': "emit: rows of gold.product_sales never become final",
+    }.items():
+        monkeypatch.setenv("LAKEHOUSE_EMIT", given)
+        with pytest.raises(SettingsError, match=refusal):
+            read_settings()
+    monkeypatch.setenv("LAKEHOUSE_EMIT", '{"metrics_1m": "once"}')
+    with pytest.raises(SettingsError, match="LAKEHOUSE_EMIT"):
+        read_settings()

@@ -1,8 +1,8 @@
 """The books: every row of bronze is in exactly one of silver and the dead letters that are not replayed.
 
-A replayed dead letter is also in silver. Letters closed from the beginning, such as duplicates, are counted
-by themselves. Rows that an unfinished micro-batch of silver has written only have
-to come from bronze. Records that retention has taken from bronze are left out of all of them.
+A replayed dead letter is also in silver; a resent one is not, but the record in its place is. Letters closed
+from the beginning, such as duplicates, are counted by themselves. Rows that an unfinished micro-batch of
+silver has written only have to come from bronze. Records that retention has taken from bronze are left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from lakehouse.audit.report import Check, Compared
 from lakehouse.layers.identities import letters_up_to
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
-from lakehouse.records.dead_letters import OPEN, REPLAYED, STATUSES
+from lakehouse.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
 from lakehouse.records.identity import CLOSED
 from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
 
 _STATUSES = STATUSES
+_MORE = (RESENT, *CLOSED)
 _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
@@ -53,7 +54,7 @@ def check_books(lake: Lake, stream: Stream, source: Source) -> list[Check]:
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
             "open, {discarded:,} discarded{closed}; {in_flight:,} of an unfinished micro-batch"
-        ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in CLOSED if totals[one]))
+        ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
         subject = Compared(stream.name, "books", f"bronze.{source.table} = {query} + dead letters")
         return [subject.compared(totals["bronze"], [wrong, strange], [note, *taken.notes()])]
     finally:

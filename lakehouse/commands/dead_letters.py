@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -29,9 +30,11 @@ from lakehouse.records.dead_letters import (
     find_letter,
     newest_letters,
 )
+from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.replay import discard as discard_letters
 from lakehouse.repair.replay import replay as replay_letters
 from lakehouse.repair.replay import try_replay
+from lakehouse.repair.resolve import resolve_by_columns, resolve_by_record
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
 from lakehouse.tables import open_lake
@@ -52,7 +55,8 @@ Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begi
 All = Annotated[bool, typer.Option("--all", help="Every open letter; without it a filter is required.")]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Records that silver has refused: list, show, replay, discard, export."
+    no_args_is_help=True,
+    help="Records that silver has refused: list, show, replay, discard, resolve, export.",
 )
 
 
@@ -62,6 +66,7 @@ class LetterStatus(StrEnum):
     OPEN = "open"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
+    RESENT = "resent"
     DUPLICATE = "duplicate"
     SUPERSEDED = "superseded"
     DELETION = "deletion"
@@ -211,6 +216,48 @@ def discard(
 
 
 @app.command()
+@grouped
+def resolve(
+    *,
+    filters: _Filters,
+    all_: All = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC/PARTITION/OFFSET", help="The record that was sent in the letter's place."
+        ),
+    ] = None,
+    same: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column in which the letter's record and the one in its place agree; may be given again."
+        ),
+    ] = None,
+) -> None:
+    """Close open letters whose records were sent again and are in silver: their status is `resent` then.
+
+    With --by, one letter is closed by one record. With --same, each letter is closed by the only row of
+    silver that agrees with its record in all these columns; one that agrees with several, or shares its row
+    with another letter, stays open.
+    """
+    if (by is None) == (not same):
+        raise SettingsError("what has taken the letters' place? Give --by TOPIC/PARTITION/OFFSET, or --same")
+    record = None if by is None else _record(by)
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
+    name, now = "lakehouse dead-letters resolve", datetime.now(UTC)
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        if record is None:
+            done = resolve_by_columns(lake, streams, selection, same or [], now)
+        else:
+            done = resolve_by_record(lake, streams, selection, record, now)
+        _note(Kind.RESOLVE, f"{done.resent:,} resent", streams, selection, asdict(done))
+        report.print_resolved(done, Console())
+
+
+@app.command()
 def export(
     *,
     stream: StreamOption = None,
@@ -233,6 +280,13 @@ def export(
         for one in streams:
             count = send_waiting(lake, one, settings, Permitted(notice=console.print), datetime.now(UTC))
             console.print(f"{one.name}: {count:,} letters sent to {settings.dead_letter_topic}")
+
+
+def _record(place: str) -> OffsetRange:
+    found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})", place, re.ASCII)
+    if found is None:
+        raise SettingsError(f"--by {place}: expected TOPIC/PARTITION/OFFSET of a record in silver")
+    return OffsetRange(found[1], int(found[2]), int(found[3]), int(found[3]))
 
 
 def _note(

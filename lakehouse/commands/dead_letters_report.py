@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lakehouse.messages.readable import readable
 from lakehouse.repair.replay import Discarded, Replayed, Tried
+from lakehouse.repair.resolve import Resolved
 from lakehouse.terminal import Console
 
 VALUE_BYTES = 400
@@ -97,6 +98,15 @@ def print_discarded(done: Discarded, console: Console) -> None:
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
     if done.there_already:
         _say(console, f"{done.there_already:,} were already in silver and are now replayed")
+
+
+def print_resolved(done: Resolved, console: Console) -> None:
+    """Print what a resolve did, and why the rest stays open."""
+    _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
+    if done.unmatched:
+        _say(console, f"{done.unmatched:,} agree with no row of silver and stay open")
+    if done.ambiguous:
+        _say(console, f"{done.ambiguous:,} agree with several rows, or share one with others, and stay open")
 
 
 def _by_rule(counts: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
+from lakehouse.progress.finality import made_with
 from lakehouse.progress.reading import Filled, Reading
 from lakehouse.stream import EventClock, GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
@@ -34,6 +35,7 @@ def spec(table: MergedTable) -> TableSpec:
         change_feed=True,
         is_merged=True,
         pinned_settings=table.pinned_settings,
+        made_with=made_with(table),
         shape={"keys": ",".join(table.keys)}
         | ({} if table.window_s is None else {"window_s": str(table.window_s)}),
         cluster_by=None if table.time_columns is None else table.time_columns[0],

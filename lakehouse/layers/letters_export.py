@@ -1,7 +1,7 @@
 """Dead letters to a topic: what silver refuses, once each, and what became of it.
 
 A step of its stream, after silver: letters are sent while the stream runs. A letter is told when it is new,
-and when it has been replayed or discarded. A replay that was refused again is not told.
+and when it is open no longer. A replay that was refused again is not told.
 """
 
 from __future__ import annotations

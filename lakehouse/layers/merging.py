@@ -23,6 +23,7 @@ from lakehouse.layers.step import Batch, BatchResult
 from lakehouse.messages.layout import Equals
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
+from lakehouse.progress.finality import Finality, finality_at
 from lakehouse.spark import internals
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, execute_for, executing_for, gathered, size_of
@@ -80,14 +81,15 @@ class _Folded:
 class _Input:
     """What is merged: partials of a micro-batch, facts about them, and how far time has come.
 
-    `beside` is what each side table has to note, by name; null for one that has it. `left` are the keys of
-    rows of silver that have left it, or were other ones before; null for none.
+    `moves` is what the table has to note, `beside` each side table, by name; null for one that has it. `left`
+    are the keys of rows of silver that have left it, or were other ones before; null for none.
     """
 
     partials: DataFrame
     facts: _Facts
     progress: EventTimeProgress
     batch: Batch
+    moves: tuple[Move, ...]
     beside: dict[str, tuple[Move, ...] | None]
     left: DataFrame | None = None
 
@@ -139,6 +141,7 @@ class Merge:
         self._merged = (
             HighWaterMark(self._path, table.clock.column) if isinstance(table.clock, EventClock) else None
         )
+        self._finality: Finality | None = None
         self.next_due: datetime | None = None
         self.merged_at: datetime | None = None
 
@@ -157,13 +160,16 @@ class Merge:
             if not facts.rows:
                 tables.note(spark, self._path, batch.moves)
                 return BatchResult(0)
-            progress = self._front(spark, facts, now)
-            given = _Input(moved.partials, facts, progress, batch, beside, moved.left)
+            progress, finality = self._progress(spark, facts, now)
+            moves = (*batch.moves, *finality)
+            given = _Input(moved.partials, facts, progress, batch, moves, beside, moved.left)
             written = tables.retry_on_conflict(lambda: self._merge(given))
         finally:
             moved.close()
-        if self._merged is not None:
-            self._merged.advance(progress.now)
+        if self._merged is not None and facts.reached is not None:
+            self._merged.advance(facts.reached)
+        if self._finality is not None:
+            self._finality = self._finality.after(finality)
         self.merged_at = now
         return BatchResult(facts.rows, written)
 
@@ -172,7 +178,7 @@ class Merge:
         partials, facts, progress = given.partials, given.facts, given.progress
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
-        commit.expect(given.batch.moves)  # else the fold has these rows already, and a side table gets them
+        commit.expect(given.moves)  # else the fold has these rows already, and a side table gets them
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
@@ -228,11 +234,22 @@ class Merge:
         times = {name: from_micros(micros) for name, micros in values.items() if rows}
         return _Facts(rows, count, hours=lie, **times)
 
-    def _front(self, spark: SparkSession, facts: _Facts, now: datetime) -> EventTimeProgress:
-        if self._merged is None or facts.reached is None:
-            return EventTimeProgress(None, now)
-        before = self._merged.value(spark)
-        return EventTimeProgress(before, facts.reached if before is None else max(before, facts.reached))
+    def _progress(
+        self, spark: SparkSession, facts: _Facts, now: datetime
+    ) -> tuple[EventTimeProgress, tuple[Move, ...]]:
+        """Return how far time comes with the micro-batch, and what its commit notes of final rows."""
+        clock = self._table.clock
+        if self._merged is None or facts.reached is None or not isinstance(clock, EventClock):
+            return EventTimeProgress(None, now), ()
+        before, finality = self._merged.value(spark), self._finality_of(spark, clock)
+        front = facts.reached if before is None else max(before, facts.reached)
+        return finality.progress(before, front, clock), finality.moves(before, clock)
+
+    def _finality_of(self, spark: SparkSession, clock: EventClock) -> Finality:
+        if self._finality is None:
+            snapshot = tables.snapshot(spark, self._path)
+            self._finality = finality_at(spark, f"gold.{self._table.name}", snapshot, clock)
+        return self._finality
 
     def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
         """Return a condition that holds for rows the micro-batch may change, null for all of them.
@@ -271,7 +288,8 @@ class Merge:
         front = None if self._merged is None else self._merged.value(spark)
         if front is None or not isinstance(by_events, EventClock):
             return (waits,)
-        first, _ = by_events.due_span(EventTimeProgress(front, front))
+        reached = self._finality_of(spark, by_events).progress(front, front, by_events)
+        first, _ = by_events.due_span(reached)
         return waits, Between(by_events.due_column, first, None)
 
     def _until_due(self, now: datetime, clock: WallClock) -> Between:
@@ -280,12 +298,14 @@ class Merge:
     def _latest_due(self, now: datetime, clock: WallClock) -> datetime:
         return shifted(now, -clock.after)
 
-    def _may_need_recompute(self, facts: _Facts, progress: EventTimeProgress) -> bool:
+    def _may_need_recompute(self, spark: SparkSession, facts: _Facts, progress: EventTimeProgress) -> bool:
         """Tell, without reading the table, whether there may be rows that partials alone cannot keep up."""
         if self._table.needs_recompute is None:
             return False
         if self._table.state is None or facts.first is None:
             return True
+        if self._merged is not None:  # the front itself: the grace says nothing about what is cleared
+            progress = EventTimeProgress(self._merged.value(spark), progress.now)
         unsettled_from = self._table.state.unsettled_from(progress)
         return unsettled_from is None or facts.first <= unsettled_from
 
@@ -293,7 +313,8 @@ class Merge:
         """Return the keys of rows that have to be recomputed from silver, null where there are none."""
         keys, found = list(self._table.keys), [] if given.left is None else [given.left]
         needs = self._table.needs_recompute
-        if needs is not None and self._may_need_recompute(given.facts, given.progress):
+        spark = partials.sparkSession
+        if needs is not None and self._may_need_recompute(spark, given.facts, given.progress):
             found.append(needs(partials, current).select(*keys))
         return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
 
@@ -346,7 +367,7 @@ class Merge:
         table = self._table
         beside = {side.name: self._write_side(side, folded, given) for side in table.sides}
         count, due = self._count_and_least_due(folded.rows)
-        rows, moves = _standing(table, folded.rows), given.batch.moves
+        rows, moves = _standing(table, folded.rows), given.moves
         written = tables.upsert(rows, commit, near, table.keys, moves, count=count)
         if written.version is None:
             commit.finish(moves)

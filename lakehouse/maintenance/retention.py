@@ -30,7 +30,7 @@ from lakehouse.maintenance.fold_state import out_of_reach
 from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
 from lakehouse.ops.retained import TakenRows
-from lakehouse.records.dead_letters import DISCARDED, REPLAYED
+from lakehouse.records.dead_letters import DISCARDED, REPLAYED, RESENT
 from lakehouse.records.identity import DUPLICATE, SUPERSEDED
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
@@ -113,7 +113,7 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
             & within(retained.taken_of(lake, "bronze", source.table).gone)
             for source in of
         )
-        settled = F.col("status").isin(REPLAYED, DISCARDED, DUPLICATE, SUPERSEDED)
+        settled = F.col("status").isin(REPLAYED, DISCARDED, RESENT, DUPLICATE, SUPERSEDED)
         old = F.col("first_seen") < F.lit(_midnight(now - timedelta(days=days)))
         return Cut(settled & old & reduce(Column.__or__, gone, F.lit(False)), None)
 

@@ -2,9 +2,10 @@
 
 Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
 key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
-writes nothing. `status` is open until the record is accepted into silver (replayed) or given up (discarded).
-One that repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or
-deletion (`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
+writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
+sent again, so that another record stands in its place (resent; the last reason names that record). One that
+repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or deletion
+(`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SCHEMA = described(
     (
         "status",
         "string",
-        "open, replayed (accepted into silver since), discarded, duplicate, superseded or deletion.",
+        "open, replayed (accepted into silver since), discarded, resent, duplicate, superseded or deletion.",
     ),
     ("attempts", "integer", "How many times the record was judged."),
     ("first_seen", "timestamp", "When the record was refused first, UTC."),
@@ -52,8 +53,8 @@ SCHEMA = described(
     ("sequence", "long", "Its sequence; of a deletion, the greatest that its id had had by then."),
 )
 
-OPEN, REPLAYED, DISCARDED = "open", "replayed", "discarded"
-STATUSES = (OPEN, REPLAYED, DISCARDED, *CLOSED)
+OPEN, REPLAYED, DISCARDED, RESENT = "open", "replayed", "discarded", "resent"
+STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 _IDS = ("unique_id", "sequence")
 

@@ -29,6 +29,7 @@ from lakehouse.records.dead_letters import (
     DISCARDED,
     OPEN,
     REPLAYED,
+    RESENT,
     attempted,
     status_by,
     to_dead_letters,
@@ -191,7 +192,7 @@ class _SourceRebuild:
             F.col("reasons").alias("_said"),
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
-        finished = F.col("_standing").isNotNull() | (F.col("_status") != DISCARDED) | is_lost
+        finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
         judged = judge(landed, self._source, None)
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
@@ -277,7 +278,7 @@ def differing_by_id(lake: Lake, stream: Stream, source: Source, now: datetime) -
     should = F.when(F.size("reasons") == 0, F.lit("in silver")).otherwise(status_by(F.col("reasons")))
     found = F.when(F.col("_standing").isNotNull(), F.lit("in silver")).otherwise(F.col("_status"))
     by_id = should.isin(*identity.CLOSED) | F.col("_status").isin(*identity.CLOSED)
-    is_wrong = by_id & (F.size("reasons") <= 1) & ~found.eqNullSafe(should) & (found != DISCARDED)
+    is_wrong = by_id & (F.size("reasons") <= 1) & ~found.eqNullSafe(should) & ~found.isin(DISCARDED, RESENT)
     says = F.concat(F.lit("it is "), found, F.lit(", and by its id it is "), should)
     return known.where(is_wrong).select(*_KEYS, says.alias("what"))
 

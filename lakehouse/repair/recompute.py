@@ -18,8 +18,9 @@ from pyspark.sql.types import DataType, DoubleType, MapType
 from lakehouse import tables
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
+from lakehouse.progress.finality import Finality, finality_at, grace_of
 from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
-from lakehouse.tables import Lake, Position
+from lakehouse.tables import Lake, Position, shifted
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
@@ -33,7 +34,8 @@ class GoldCut:
     """A gold table, its side tables, and the rows of silver that they stand for.
 
     `found` are each table's rows by name, `versions` its version, `merged` the rows of silver. Rows whose
-    first time (UTC) is before `since` are not in `found`; null: all are.
+    first time (UTC) is before `since` are not in `found`; null: all are. `finality` is of a table with an
+    EventClock.
     """
 
     table: GoldTable
@@ -41,6 +43,7 @@ class GoldCut:
     versions: Mapping[str, int]
     merged: Mapping[str, DataFrame]
     since: Mapping[str, datetime | None]
+    finality: Finality | None
 
 
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
@@ -64,7 +67,9 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
         since[one.name] = retained.whole_from(lake, one, table)
         standing = tables.read_version(spark, lake.path("gold", one.name), versions[one.name])
         found[one.name] = _filter_since(tables.as_declared(standing, one.schema), one, since[one.name])
-    return GoldCut(table, found, versions, merged, since)
+    clock = table.clock
+    finality = finality_at(spark, query, snapshot, clock) if isinstance(clock, EventClock) else None
+    return GoldCut(table, found, versions, merged, since, finality)
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
@@ -72,7 +77,7 @@ def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
-    folded = table.fold(partials, nothing, _front(partials, table))
+    folded = table.fold(partials, nothing, _front(partials, cut))
     rows = {table.name: folded.select(*table.schema.names)}
     rows |= {side.name: side.rows(folded) for side in table.sides}
     return {
@@ -137,13 +142,16 @@ def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantil
     return ranked.select(*keys, F.array_join(wrong, ", ").alias("what")).where(F.size(wrong) > 0)
 
 
-def _front(partials: DataFrame, table: GoldTable) -> EventTimeProgress:
-    if not isinstance(table.clock, EventClock):
+def _front(partials: DataFrame, cut: GoldCut) -> EventTimeProgress:
+    clock = cut.table.clock
+    if not isinstance(clock, EventClock) or cut.finality is None:
         return EventTimeProgress(None, NEVER)
-    reached = partials.agg(F.unix_micros(F.max(table.clock.column)).alias("micros")).first()
-    return EventTimeProgress(
-        None, NEVER if not reached or reached.micros is None else tables.from_micros(reached.micros)
-    )
+    found = partials.agg(F.unix_micros(F.max(clock.column)).alias("micros")).first()
+    if not found or found.micros is None:
+        return EventTimeProgress(None, NEVER)
+    front = tables.from_micros(found.micros)
+    reached = cut.finality.reached(front)
+    return EventTimeProgress(None, NEVER if reached is None else shifted(reached, grace_of(clock)))
 
 
 def _wall_clock(table: MergedTable) -> WallClock | None:

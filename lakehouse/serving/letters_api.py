@@ -30,7 +30,7 @@ Rule = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
 ]
 Status = Annotated[
-    Literal["open", "replayed", "discarded", "duplicate", "superseded", "deletion"] | None,
+    Literal["open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion"] | None,
     Query(description="Only of this status."),
 ]
 Since = Annotated[str | None, Query(max_length=64, description="First seen then or later: a time.")]

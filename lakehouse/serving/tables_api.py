@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
 
 from lakehouse.messages.layout import Row
+from lakehouse.progress.finality import made_with
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
 from lakehouse.serving.gold import RowSelection, is_time, sorted_by
@@ -199,7 +200,7 @@ def _described_table(table: MergedTable) -> dict[str, Any]:
         "time": None if table.time_columns is None else table.time_columns[0],
         "windowSeconds": table.window_s,
         "fields": list(table.export.value.values),
-        "settings": dict(table.pinned_settings),
+        "settings": {**table.pinned_settings, **made_with(table)},
         "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
     }
 

@@ -351,6 +351,13 @@ class Settings(KafkaSettings, S3Settings, BaseSettings):
         ),
     )
 
+    emit: dict[str, Literal["changes", "final"]] = Field(
+        default_factory=dict,
+        description=(
+            "Which states of a gold table's rows are exported, as {table: changes or final}; JSON in the "
+            "environment. A table that is not named sends what it declares."
+        ),
+    )
     dead_letter_topic: str = Field(
         default="",
         pattern=r"^[a-zA-Z0-9._-]{0,200}$",

@@ -12,6 +12,7 @@ from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Source, Stream
 from lakehouse.streams.clashes import check_names
+from lakehouse.streams.emitting import check_emit, emitting
 from lakehouse.streams.finding import OWN, by_address, found
 from lakehouse.streams.kept_days import check_kept_days
 from lakehouse.streams.start import check_start
@@ -38,7 +39,7 @@ def _under(settings: Settings, stream: Stream) -> Stream:
         for source in stream.sources
     )
     try:
-        return replace(stream, sources=tuple(sources))
+        return emitting(replace(stream, sources=tuple(sources)), settings.emit)
     except ValueError as error:
         raise SettingsError(f"unique_by, sequence_by: {error}") from error
 
@@ -103,6 +104,7 @@ def read_settings() -> Settings:
             )
     check_start(settings.start)
     check_kept_days(settings.kept_days, streams)
+    check_emit(settings.emit, streams)
     reach(settings, settings.lake)
     return settings
 

@@ -2,8 +2,8 @@
 
 A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
 epoch. A row is_final when event time has passed its window's end by the grace or, if no event comes any more,
-when the wall clock has. A final row stays final. It can still be updated, as long as silver accepts records
-for it.
+when the wall clock has. A final row stays final, under another grace too (`lakehouse.progress.finality`). It
+can still be updated, as long as silver accepts records for it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class StatisticsWindows:
     @property
     def pinned_settings(self) -> Mapping[str, str]:
         """The settings that the rows depend on."""
-        return {"quantile_k": str(self.quantile_k), "grace_s": str(self.grace_s)}
+        return {"quantile_k": str(self.quantile_k)}
 
     def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the state of each window over a micro-batch's clean rows, one row per key."""

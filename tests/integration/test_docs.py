@@ -40,6 +40,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
         "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(dict(settings.topics)),
+        "TRANSACTIONS_TOPIC": settings.topic("transactions-topic"),
         "LAKEHOUSE_DRIVER_MEMORY": "1g",
     }
 

@@ -195,7 +195,7 @@ def exact(rows: list[pipeline.Row]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("layer", "setting", "value"),
-    [("gold", "quantile_k", 100), ("gold", "grace_s", 5)],
+    [("gold", "quantile_k", 100)],
 )
 def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     spark: SparkSession, settings: Settings, layer: LayerName, setting: str, value: int

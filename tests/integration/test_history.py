@@ -12,18 +12,22 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.errors import QueryError
 from lakehouse.layers import silver
 from lakehouse.layers.step import Step
 from lakehouse.records.dead_letters import Selection
+from lakehouse.records.offsets import OffsetRange
+from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.repair.replay import try_replay
+from lakehouse.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.batches import take_next
-from tests.pipeline import DEAD_LETTERS, Raw
-from tests.streams import SALES, TRANSACTIONS, under
+from tests.pipeline import DEAD_LETTERS, STREAM, Raw
+from tests.streams import METRICS_1M, SALES, TRANSACTIONS, under
 
 SALES_SOURCE, SOURCE = SALES.sources[0], TRANSACTIONS.sources[0]
 SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"
@@ -37,7 +41,7 @@ def sale(product: str, at: datetime, value: int = 1) -> Raw:
     return Raw(json.dumps(record).encode(), product.encode())
 
 
-def spent(at: str, amount: int = 1) -> Raw:
+def spent(at: str, amount: int | str = 1) -> Raw:
     stamp = int(pipeline.utc(at).timestamp() * 1000)
     return Raw(json.dumps({"userId": "u", "amount": amount, "timestamp": stamp}).encode())
 
@@ -155,3 +159,73 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     assert (now_two.would_pass, now_two.would_fail) == (3, 3), "what has come, or is now, whichever is more"
     checks = [*check_books(lake, stream, stream.sources[0]), *check_gold(lake, stream, stream.gold[0])]
     assert [(check.subject, check.differences) for check in checks if check.differences] == []
+
+
+def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    def minutes(amount: int | str, *numbers: int) -> list[Raw]:
+        return [spent(f"2026-11-27T10:0{number}:00", amount) for number in numbers]
+
+    land(spark, lake_settings, 0, minutes("1", 0, 1, 2, 3))
+    land(spark, lake_settings, 4, minutes(1, 0, 1, 3, 3, 5))
+    take_all(spark, lake_settings)
+    lake, stream = Lake(spark, lake_settings.lake), under(lake_settings, TRANSACTIONS)
+    topic = lake_settings.topic(SOURCE.topic)
+
+    def by_record(letter: int, offset: int) -> Resolved:
+        record = OffsetRange(topic, 0, offset, offset)
+        return resolve_by_record(lake, [stream], Selection(offset=letter), record, LANDED)
+
+    done = resolve_by_columns(lake, [stream], Selection(), ("user_id", "event_time"), LANDED)
+    assert done == Resolved(asked=4, resent=2, unmatched=1, ambiguous=1)
+    with pytest.raises(QueryError, match="has taken the place of another letter"):
+        by_record(2, 4)
+    with pytest.raises(QueryError, match=r"silver\.transactions has no row of .*/0/17"):
+        by_record(2, 17)
+    with pytest.raises(QueryError, match="no open letter is selected"):
+        by_record(0, 8)
+    assert by_record(3, 7) == Resolved(asked=1, resent=1)
+
+    rows = pipeline.rows_of(lake_settings, DEAD_LETTERS)
+    told = {row["offset"]: (row["status"], row["reasons"][-1]["message"]) for row in rows}
+    assert {offset: told[offset] for offset in (0, 1, 3)} == {
+        offset: ("resent", f"sent again as {topic}/0/{by}") for offset, by in ((0, 4), (1, 5), (3, 7))
+    }
+    assert told[2][0] == "open"
+    (books,) = check_books(lake, stream, stream.sources[0])
+    assert books.differences == 0
+    assert "1 open, 0 discarded, 3 resent" in " ".join(books.notes)
+    assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)
+
+
+def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one_that_is_lowered(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    ten = pipeline.utc("2026-03-20T10:00:00")
+    lake, count = Lake(spark, lake_settings.lake), 0
+
+    def measured(at: str) -> Raw:
+        stamp = int(pipeline.utc(f"2026-03-20T10:{at}").timestamp() * 1000)
+        return Raw(json.dumps({"serviceId": "s", "metricName": "m", "value": 1, "timestamp": stamp}).encode())
+
+    def final_under(grace_s: int, *times: str) -> dict[int, bool]:
+        """The minutes past ten of the windows, and whether they are final; an audit agrees."""
+        nonlocal count
+        settings = lake_settings.model_copy(update={"grace_s": grace_s})
+        stream = under(settings, STREAM)
+        pipeline.land(spark, settings, [list(map(measured, times))], landed_at=LANDED, first_offset=count)
+        (before,) = check_gold(lake, stream, stream.gold[0]) if count else (None,)
+        count += len(times)
+        pipeline.run_layers(spark, settings, "silver", "gold", stream=stream, now=ten)
+        (after,) = check_gold(lake, stream, stream.gold[0])
+        assert (before.differences if before else 0, after.differences) == (0, 0)
+        rows = pipeline.rows_of(settings, f"gold.{METRICS_1M.name}")
+        return {(row["window_start"] - pipeline.micros(ten)) // 60_000_000: row["is_final"] for row in rows}
+
+    assert final_under(60, "00:30", "05:00") == {0: True, 5: False}
+    assert final_under(600, "07:00", "02:00") == {0: True, 2: True, 5: False, 7: False}
+    assert final_under(30, "08:00") == {0: True, 2: True, 5: True, 7: False, 8: False}
+    assert final_under(600, "08:10") == {0: True, 2: True, 5: True, 7: False, 8: False}
+    table = under(lake_settings.model_copy(update={"grace_s": 90}), STREAM).gold[0]
+    assert rebuild_gold(lake, table, WindowSpan()) == [GoldRebuilt(table.name, 5, 0, 0)]

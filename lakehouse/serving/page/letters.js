@@ -7,7 +7,7 @@ import { count, cut, moment } from "./format.js";
 import { on } from "./live.js";
 
 const SPANS = [["", "any time"], ["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
-const STATUSES = [["open", "open"], ["replayed", "replayed"], ["discarded", "discarded"], ["duplicate", "duplicate"], ["superseded", "superseded"], ["deletion", "deletion"], ["", "any"]];
+const STATUSES = [["open", "open"], ["replayed", "replayed"], ["discarded", "discarded"], ["resent", "resent"], ["duplicate", "duplicate"], ["superseded", "superseded"], ["deletion", "deletion"], ["", "any"]];
 const TABLE = "silver.dead_letters";
 const PAUSE_MS = 1000;
 
