@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,8 +24,9 @@ from lakehouse.errors import TableError
 from lakehouse.layers.fingerprints import Fingerprints, Packed, repeated, spans
 from lakehouse.progress import parts
 from lakehouse.records import identity
+from lakehouse.records.dead_letters import OPEN, attempted, resent_as, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS
-from lakehouse.records.identity import DELETION, OF_ID, SUPERSEDED, fingerprint, is_compared
+from lakehouse.records.identity import CONFLICTING, DELETION, OF_ID, SUPERSEDED, fingerprint, is_compared
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.local_frames import local_frame
@@ -69,6 +71,7 @@ class Identities:
         self._job = job
         self._most = most
         self._known = Fingerprints()
+        self._waiting = Fingerprints()  # ids of open letters, without their day
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints of earlier days are not kept
         self._has_deletions = False
@@ -92,18 +95,37 @@ class Identities:
         finally:
             chosen.unpersist()
 
-    def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids of records that are in silver now, or deleted; `version` is silver's new one."""
-        deletes = F.array_contains("reasons.rule", DELETION)
-        new = settled.rows.where((F.size("reasons") == 0) | deletes)
+    def note(self, settled: Settled, version: int, now: datetime) -> None:
+        """Remember the ids of records that are accepted, deleted or refused; `version` is silver's new one.
+
+        Open letters of ids that have just been accepted are closed: their records were sent again. If the
+        process is killed before that, they stay open (`lakehouse dead-letters resolve`).
+        """
         packed = fingerprint(self._source, F.col(OF_ID)).alias("packed")
-        self._known.add(_numbers(new.where(F.col(OF_ID).isNotNull()).select(packed)))
-        if self._source.sequence_by is not None and not self._has_deletions:
-            self._has_deletions = not new.where(deletes).isEmpty()
+        bare = F.xxhash64(OF_ID).bitwiseAND(F.lit(~0xFFFF)).alias("bare")
+        status = F.when(F.size("reasons") > 0, status_by(F.col("reasons"))).alias("status")
+        known = settled.rows.where(F.col(OF_ID).isNotNull()).select(packed, bare, status).toArrow()
+        statuses = np.array(known.column("status").to_pylist(), dtype=object)
+        of_day, of_id = (known.column(name).to_numpy().astype(np.int64) for name in ("packed", "bare"))
+        accepted = statuses == None  # noqa: E711 - each element is compared
+        self._known.add(of_day[accepted | (statuses == DELETION)])
+        self._has_deletions |= DELETION in statuses
+        if self._waiting.found(of_id[accepted]).any():
+            self._close_resent(settled.rows.where(F.size("reasons") == 0), now)
+        self._waiting.add(of_id[statuses == OPEN])
         if self._version == version - 1:
             self._version = version
         if len(self._known) > self._most * _MORE:
             self._version = None
+
+    def _close_resent(self, accepted: DataFrame, now: datetime) -> None:
+        place = F.concat_ws("/", *(F.col(name).cast("string") for name in _KEYS))
+        rows = accepted.select(F.col(OF_ID).alias("unique_id"), place.alias("place"))
+        is_open = (F.col("t.status") == OPEN) & (F.col("t.job") == self._job)
+        conflicts = F.array_contains("t.reasons.rule", CONFLICTING)
+        values = attempted(resent_as(F.col("s.place")), now)
+        where = is_open & ~conflicts
+        tables.update_matched(rows, self._dead, ("unique_id",), where, values, within=F.lit(True))
 
     def _are_suspect(self, packed: Packed) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         suspect = self._known.found(packed) | repeated(packed)
@@ -165,7 +187,7 @@ class Identities:
         if added:
             self._known.add(_numbers(self._packed(tables.read_files(spark, self._clean, added))))
         if any(entry.rewrites for entry in entries):
-            self._look_for_deletions(spark)
+            self._look_at_letters(spark)
         self._version = version
 
     def _fill(self, spark: SparkSession, version: int) -> None:
@@ -175,7 +197,7 @@ class Identities:
             rows = self._newest(rows, self._most / count)
         self._known = Fingerprints(_numbers(self._packed(rows)))
         self._version = version
-        self._look_for_deletions(spark)
+        self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
         """Keep the rows of the newest days, about this share of all."""
@@ -184,14 +206,15 @@ class Identities:
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
         return rows.where(day >= self._since_day)
 
-    def _look_for_deletions(self, spark: SparkSession) -> None:
-        if self._source.sequence_by is None:
-            return
-        gone = deletions(spark, self._dead, self._job)
+    def _look_at_letters(self, spark: SparkSession) -> None:
+        letters = tables.read(spark, self._dead).where(F.col("job") == self._job)
+        letters = letters.where(F.col("unique_id").isNotNull())
         packed = F.xxhash64("unique_id").bitwiseAND(F.lit(~0xFFFF)).alias("packed")
-        found = _numbers(gone.select(packed))
-        self._has_deletions = len(found) > 0
-        self._known.add(found)
+        self._waiting = Fingerprints(_numbers(letters.where(F.col("status") == OPEN).select(packed)))
+        if self._source.sequence_by is not None:
+            found = _numbers(letters.where(F.col("status") == DELETION).select(packed))
+            self._has_deletions = len(found) > 0
+            self._known.add(found)
 
     def _packed(self, rows: DataFrame) -> DataFrame:
         id_ = F.col(self._source.id_column or "").cast("string")

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
+from lakehouse.layers import recomputing
+from lakehouse.layers.recomputing import Moved
 from lakehouse.layers.step import Batch, BatchResult
 from lakehouse.messages.layout import Equals
 from lakehouse.ops import retained
-from lakehouse.progress import cuts
 from lakehouse.progress.finality import Finality, finality_at
 from lakehouse.spark import internals
 from lakehouse.spark.columns import Columns
@@ -46,11 +47,9 @@ from lakehouse.tables import (
     leases,
     shifted,
 )
-from lakehouse.tables.commits import CHANGE_TYPE
 from lakehouse.tables.pruning import MOST_SPANS, Between, Near, merged
 
 _HOUR = timedelta(hours=1)
-_FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
 
 @dataclass(frozen=True)
@@ -94,36 +93,6 @@ class _Input:
     left: DataFrame | None = None
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """A micro-batch's partials, those that its facts are of, and the keys of rows that have left silver.
-
-    All of them are persisted; `left` is null if no row has.
-    """
-
-    partials: DataFrame
-    touched: DataFrame
-    left: DataFrame | None = None
-
-    @classmethod
-    def of(cls, table: GoldTable, rows: DataFrame) -> _Moved:
-        """Return them for clean rows, or for changes of them."""
-        if CHANGE_TYPE not in rows.columns:
-            partials = table.preaggregate(rows).persist()
-            return cls(partials, partials)
-        is_gone = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
-        bare = rows.drop(*_FEED)
-        partials = table.preaggregate(bare.where(~is_gone)).persist()
-        left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
-        return cls(partials, table.preaggregate(bare).persist(), left)
-
-    def close(self) -> None:
-        """Let go of them."""
-        for frame in (self.partials, self.touched, self.left):
-            if frame is not None:
-                frame.unpersist()
-
-
 class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
@@ -154,7 +123,7 @@ class Merge:
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
         execute_for(spark, few=few)
         beside = dict(zip((side.name for side in table.sides), batch.beside, strict=False))
-        moved = _Moved.of(table, gathered(rows, few=few))
+        moved = Moved.of(table, gathered(rows, few=few))
         try:
             facts = self._facts(moved.touched)
             if not facts.rows:
@@ -190,9 +159,15 @@ class Merge:
             emptied: DataFrame | None = None
             if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
-                standing = current.join(to_recompute, list(self._table.keys), "left_semi")
-                partials, current = self._made_anew(partials, current, to_recompute, given)
-                emptied = None if given.left is None else self._emptied(standing, partials)
+                keys, has_left = list(self._table.keys), given.left is not None
+                anew = recomputing.made_anew(
+                    self._lake, self._table, given.batch, to_recompute, in_windows=has_left
+                )
+                partials = partials.join(to_recompute, keys, "left_anti").unionByName(anew)
+                if has_left:
+                    standing = current.join(to_recompute, keys, "left_semi")
+                    emptied = recomputing.emptied(self._table, standing, partials)
+                current = current.join(to_recompute, keys, "left_anti")
             folded = self._table.fold(partials, current, progress)
             if emptied is not None:
                 folded = folded.unionByName(emptied, allowMissingColumns=True)
@@ -317,45 +292,6 @@ class Merge:
         if needs is not None and self._may_need_recompute(spark, given.facts, given.progress):
             found.append(needs(partials, current).select(*keys))
         return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
-
-    def _made_anew(
-        self, partials: DataFrame, current: DataFrame, to_recompute: DataFrame, given: _Input
-    ) -> tuple[DataFrame, DataFrame]:
-        """Return partials and current rows, with those of the keys to recompute replaced by what silver has.
-
-        Silver's rows are read up to the micro-batch and not beyond; later ones can be added later.
-        """
-        keys, spark, ends = list(self._table.keys), partials.sparkSession, given.batch.ends
-        paths = {name: self._lake.path("silver", name) for name in self._table.reads}
-        history = self._table.combine(
-            {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}
-        )
-        if given.left is not None:
-            history = history.where(self._of_windows(to_recompute))
-        # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
-        anew = self._table.preaggregate(history).join(F.broadcast(to_recompute), keys, "left_semi")
-        others = partials.join(to_recompute, keys, "left_anti")
-        if "recomputed" in partials.columns:
-            anew = anew.withColumn("recomputed", F.lit(True))
-        return others.unionByName(anew), current.join(to_recompute, keys, "left_anti")
-
-    def _of_windows(self, keyed: DataFrame) -> Column:
-        """Select the rows of silver that lie in the windows of some keys; all, if there are no windows."""
-        if self._table.window_s is None or "window_start" not in self._table.keys:
-            return F.lit(True)
-        starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
-        length = timedelta(seconds=self._table.window_s)
-        begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
-        spans = merged((start, shifted(start, length)) for start in begun)
-        if len(spans) > MOST_SPANS:
-            spans = [(spans[0][0], spans[-1][1])]
-        return Near(tuple((Between("event_time", *span),) for span in spans)).condition()
-
-    def _emptied(self, standing: DataFrame, partials: DataFrame) -> DataFrame:
-        """Return, marked as deleted, the rows of recomputed keys of which silver has nothing any more."""
-        keys = list(self._table.keys)
-        gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
-        return gone.select(*self._table.schema.names).withColumn(DELETED, F.lit(True))
 
     def _write(
         self,

@@ -248,7 +248,7 @@ class _Cleaning(TableStep):
             attempt.has_letters = True
         version = cast("int", identities.put(settled, commit, self._moves(attempt.batch)))
         if self._identities is not None:
-            self._identities.note(settled, version)
+            self._identities.note(settled, version, now)
         self._advance(reached)
         result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused + removed})
         clean = InMemory(filter_clean(settled.rows), rows - refused, version)

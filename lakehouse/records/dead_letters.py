@@ -54,6 +54,8 @@ SCHEMA = described(
 )
 
 OPEN, REPLAYED, DISCARDED, RESENT = "open", "replayed", "discarded", "resent"
+SENT_AGAIN_AS = "sent again as "
+"""How the message of a resent letter's last reason begins; the record's place follows."""
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 _IDS = ("unique_id", "sequence")
@@ -129,6 +131,19 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
     """Return the number of letters by rule; one with two rules counts under both."""
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
+
+
+def resent_as(place: Column) -> dict[str, Column]:
+    """Return the values to set on letters (the target `t`) whose records were sent again.
+
+    `place` is the topic/partition/offset of the record that is in silver.
+    """
+    said = F.struct(
+        F.lit(RESENT).alias("rule"),
+        F.lit(None).cast("string").alias("column"),
+        F.concat(F.lit(SENT_AGAIN_AS), place).alias("message"),
+    )
+    return {"status": F.lit(RESENT), "reasons": F.array_append("t.reasons", said)}
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:

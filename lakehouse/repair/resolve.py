@@ -22,15 +22,21 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import QueryError
 from lakehouse.layers import silver
-from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN, RESENT, Selection, attempted
+from lakehouse.records.dead_letters import (
+    DEAD_LETTERS,
+    OPEN,
+    RESENT,
+    SENT_AGAIN_AS,
+    Selection,
+    attempted,
+    resent_as,
+)
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, judge
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, leases
 
 _KEYS = list(COORDINATES)
-_RULE = "resent"
-_SAYS = "sent again as "
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
     """Keep the rows of silver whose records stand for no letter yet, and have no open one themselves."""
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
-    said = F.when(F.col("status") == RESENT, F.substring(last, len(_SAYS) + 1, 1_000))
+    said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
     place = F.coalesce(said, F.when(F.col("status") == OPEN, _place()))
     taken = letters.select(place.alias("_place"))
     return rows.withColumn("_place", _place()).join(taken, "_place", "left_anti").drop("_place")
@@ -176,11 +182,7 @@ def _times(pairs: DataFrame, column: str) -> DataFrame:
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
     """Close letters, each by the place of a record; return how many were open."""
-    message = F.concat(F.lit(_SAYS), F.col("s.place"))
-    said = F.struct(
-        F.lit(_RULE).alias("rule"), F.lit(None).cast("string").alias("column"), message.alias("message")
-    )
-    values = {"status": F.lit(RESENT), "reasons": F.array_append("t.reasons", said)}
+    values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN
     return tables.update_matched(pairs, path, ("id",), is_open, attempted(values, now), within=within(ranges))

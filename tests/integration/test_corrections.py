@@ -151,6 +151,14 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
     assert replayed.passed == 1
     assert run_and_look(spark, settings, stream)[f"ann:{old}"] == (112, 2)
 
+    # 13, 14: a record that was late is sent again with a time that is not
+    send(paid("f", 1, "bob", 3, old))
+    run_and_look(spark, settings, stream)
+    assert letters(settings)[13] == ("open", ["late"])
+    send(paid("f", 1, "bob", 3, today))
+    assert run_and_look(spark, settings, stream)[f"bob:{today}"] == (3, 1)
+    assert letters(settings)[13] == ("resent", ["late", "resent"])
+
 
 def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
     settings = make_settings(unique_by={"metrics-events": "environment"})

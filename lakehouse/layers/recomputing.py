@@ -1,0 +1,92 @@
+"""Gold's rows that are recomputed from silver within a micro-batch, instead of being added to.
+
+Partials alone cannot keep up a row whose records come out of order (`GoldTable.needs_recompute`), nor one of
+whose records one has left silver, because another corrects or deletes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.layers.step import Batch
+from lakehouse.progress import cuts
+from lakehouse.stream import GoldTable
+from lakehouse.tables import DELETED, Lake, from_micros, shifted
+from lakehouse.tables.commits import CHANGE_TYPE
+from lakehouse.tables.pruning import MOST_SPANS, Between, Near, merged
+
+_FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A micro-batch's partials, those that its facts are of, and the keys of rows that have left silver.
+
+    All of them are persisted; `left` is null if no row has.
+    """
+
+    partials: DataFrame
+    touched: DataFrame
+    left: DataFrame | None = None
+
+    @classmethod
+    def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
+        """Return them for clean rows, or for changes of them."""
+        if CHANGE_TYPE not in rows.columns:
+            partials = table.preaggregate(rows).persist()
+            return cls(partials, partials)
+        is_gone = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
+        bare = rows.drop(*_FEED)
+        partials = table.preaggregate(bare.where(~is_gone)).persist()
+        left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
+        return cls(partials, table.preaggregate(bare).persist(), left)
+
+    def close(self) -> None:
+        """Let go of them."""
+        for frame in (self.partials, self.touched, self.left):
+            if frame is not None:
+                frame.unpersist()
+
+
+def made_anew(
+    lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
+) -> DataFrame:
+    """Return the partials of these keys over all rows of silver up to the micro-batch.
+
+    Later rows can be added later. With `in_windows` only rows of the keys' windows are read, if they have
+    windows.
+    """
+    keys, spark, ends = list(table.keys), to_recompute.sparkSession, batch.ends
+    paths = {name: lake.path("silver", name) for name in table.reads}
+    history = table.combine(
+        {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}
+    )
+    if in_windows:
+        history = history.where(_of_windows(table, to_recompute))
+    # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
+    anew = table.preaggregate(history).join(F.broadcast(to_recompute), keys, "left_semi")
+    return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
+
+
+def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
+    """Return, marked as deleted, the standing rows of recomputed keys that silver no longer has."""
+    keys = list(table.keys)
+    gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
+    return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
+
+
+def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
+    """Select the rows of silver that lie in the windows of some keys; all, if there are no windows."""
+    if table.window_s is None or "window_start" not in table.keys:
+        return F.lit(True)
+    starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
+    length = timedelta(seconds=table.window_s)
+    begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
+    spans = merged((start, shifted(start, length)) for start in begun)
+    if len(spans) > MOST_SPANS:
+        spans = [(spans[0][0], spans[-1][1])]
+    return Near(tuple((Between("event_time", *span),) for span in spans)).condition()
