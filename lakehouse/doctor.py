@@ -91,7 +91,7 @@ def _python() -> Iterator[Finding]:
     if here < _PYTHON_LEAST:
         yield Finding("Python", "fail", text, "install Python 3.11 or newer")
     elif here not in _PYTHON_TESTED:
-        yield Finding("Python", "warn", f"{text}, which nobody has tried", "Python 3.11 is tested most")
+        yield Finding("Python", "warn", f"{text}, which is untried", "Python 3.11 is tested most")
     else:
         yield Finding("Python", "ok", text)
 
@@ -112,7 +112,7 @@ def _java() -> Iterator[Finding]:
     if major < _JAVA_LEAST:
         yield Finding("Java", "fail", text, advice)
     elif major not in _JAVA_TESTED:
-        yield Finding("Java", "warn", f"{text}, which nobody has tried", f"Java {_JAVA_LEAST} is tested most")
+        yield Finding("Java", "warn", f"{text}, which is untried", f"Java {_JAVA_LEAST} is tested most")
     else:
         yield Finding("Java", "ok", text)
 

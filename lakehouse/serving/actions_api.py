@@ -101,7 +101,7 @@ def router(actions: Actions) -> APIRouter:
 
 
 def _unknown(id_: str) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; a new start forgets them")
+    return Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; they are kept until the server restarts")
 
 
 def _said(action: Action) -> dict[str, Any]:

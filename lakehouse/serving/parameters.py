@@ -72,9 +72,7 @@ def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]
     except (ValueError, TypeError, RecursionError):
         name, values = None, []
     if name != table or list(map(type, values)) != list(types):
-        detail = (
-            f"it is none that this server has made for {table} since it started; leave it out to begin again"
-        )
+        detail = f"this server has not made it for {table} since it started; leave it out to begin again"
         found = [{"parameter": "cursor", "detail": detail}]
         raise Problem(HTTPStatus.BAD_REQUEST, f"cursor: {detail}", errors=found)
     return tuple(values)

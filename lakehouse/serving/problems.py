@@ -69,7 +69,7 @@ async def _of_parameters(_request: Request, error: RequestValidationError) -> Re
 
 async def _of_routing(request: Request, error: HTTPException) -> Response:
     details = {
-        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}; /docs shows what there is",
+        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}; /docs lists the endpoints",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not for {request.url.path}",
     }
     detail = details.get(HTTPStatus(error.status_code), str(error.detail))
