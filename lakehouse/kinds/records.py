@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
@@ -22,7 +23,8 @@ class Records:
     `also` are further fields, kept in silver. `event_time` is the field with the event time, and the two
     after it are as in a Contract. `rules` are what a clean record must not break. `table` is the name of its
     bronze and silver tables; null: the stream's. `unique_by` and `sequence_by` are as in a Source; fields
-    that they name are added to the others.
+    that they name are added to the others. `format` is how the records are
+    written.
     """
 
     topic: str
@@ -34,6 +36,7 @@ class Records:
     table: str | None = None
     unique_by: str | None = None
     sequence_by: str | None = None
+    format: RecordFormat = "json"
 
 
 def source_of(
@@ -72,6 +75,7 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
             raise ValueError(f"field {name}: as an id or a sequence it must be required, and a {type_.value}")
     contract = replace(source.contract, fields=(*source.contract.fields, *more))
     return replace(source, contract=contract, unique_by=unique_by, sequence_by=sequence_by)
+    format: RecordFormat = "json"
 
 
 def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
