@@ -27,6 +27,7 @@ test: dev ## Run the tests; services are started and stopped by them (make soak 
 	@scripts/prometheus.sh
 	@scripts/redis.sh
 	@scripts/postgres.sh
+	@scripts/apicurio.sh $(VENV)
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
@@ -35,6 +36,7 @@ soak: dev ## Run what is random, long or heavy in processes; SEED=N draws the ca
 	@scripts/prometheus.sh
 	@scripts/redis.sh
 	@scripts/postgres.sh
+	@scripts/apicurio.sh $(VENV)
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@echo "soak: seed $(SEED)"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \

@@ -1,27 +1,38 @@
-"""What judging a record costs, by the form of its contract: flat or nested, with numbers or text as times.
+"""What judging a record costs, by the form of its contract, such as flat or nested, and by its format.
 
     python -m benchmarks.judging
+    python -m benchmarks.judging --only "flat, milliseconds"        four formats of the same records
 
 Each contract has a string, a word, a whole number, a boolean and an event time. The same records, which keep
-it, are judged by turns with those of the other contracts, and the result is thrown away. The median of the
-rounds is printed, without the first two, in which Spark's code is compiled.
+it, are judged by turns with those of the other contracts and formats, and the result is thrown away. Those
+that are not JSON have a schema that the lake keeps; its id is looked for in the records each time. The median
+of the rounds is printed, without the first two, in which Spark's code is compiled.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any, cast
 
+import pyarrow as pa
 import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from rich.table import Table
 
 from benchmarks.bench import console
 from benchmarks.measuring import Usage, application, used_by
+from lakehouse.formats.contracts import schema_of_contract
+from lakehouse.formats.decode import decoded
+from lakehouse.formats.encoding import encoder
+from lakehouse.formats.schemas import DIRECTORY
+from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
 from lakehouse.settings import load_settings
@@ -40,6 +51,12 @@ _FORMS = {
     "nested, milliseconds": (_NESTED, f"{_NESTED_TEXT}{_MILLIS}}}}}"),
     "nested, ISO 8601": (_NESTED, f"{_NESTED_TEXT}{_ISO}}}}}"),
 }
+_IN_FORMATS: dict[str, RecordFormat] = {
+    "flat, milliseconds, JSON Schema": "json-schema",
+    "flat, milliseconds, Avro": "avro",
+    "flat, milliseconds, Protobuf": "protobuf",
+}
+_SCHEMA_ID = 1
 
 app = typer.Typer(add_completion=False)
 
@@ -48,21 +65,35 @@ app = typer.Typer(add_completion=False)
 def judging(
     *,
     records: Annotated[int, typer.Option(min=1, help="Records of each contract.")] = 400_000,
+    only: Annotated[str, typer.Option(help="Judge those alone whose name begins so.")] = "",
     rounds: Annotated[int, typer.Option(min=_WARM_UP + 1, help="How often each is judged.")] = 7,
 ) -> None:
     """Print events per second and CPU time by the form of the contract."""
-    used: dict[str, list[Usage]] = {name: [] for name in _FORMS}
     with TemporaryDirectory() as directory, start_session(load_settings(), "judging", brief=False) as spark:
         rows = {
             name: _stored(spark, Path(directory, str(number)), text, records)
             for number, (name, (_, text)) in enumerate(_FORMS.items())
         }
+        lakes, sources = (
+            dict.fromkeys(rows, directory),
+            {n: _source(*paths) for n, (paths, _) in _FORMS.items()},
+        )
+        for name, format_ in _IN_FORMATS.items():
+            lakes[name] = f"{directory}/{format_}"
+            sources[name] = replace(_source(*_FLAT), format=format_)
+            rows[name] = _encoded(rows["flat, milliseconds"], sources[name], lakes[name])
+
+        def judged(name: str) -> DataFrame:
+            return judge(decoded(rows[name], sources[name], lakes[name]), sources[name], None)
+
+        rows = {name: frame for name, frame in rows.items() if name.startswith(only)}
+        used: dict[str, list[Usage]] = {name: [] for name in rows}
         for _ in range(rounds):
-            for name, (paths, _) in _FORMS.items():
+            for name in rows:
                 with used_by(*application()) as usage:
-                    judge(rows[name], _source(*paths), None).write.format("noop").mode("overwrite").save()
+                    judged(name).write.format("noop").mode("overwrite").save()
                 used[name].append(usage)
-        refused = {name: judge(rows[name], _source(*_FORMS[name][0]), None) for name in _FORMS}
+        refused = {name: judged(name) for name in rows}
         assert not any(frame.where(F.size("reasons") > 0).count() for frame in refused.values())  # noqa: S101
     table = Table(title=f"{records:,} records judged, median of {rounds - _WARM_UP} rounds")
     for name in ("contract", "events/s", "CPU-s per million"):
@@ -104,6 +135,22 @@ def _stored(spark: SparkSession, path: Path, text: str, records: int) -> DataFra
     ]
     spark.range(records).select(*columns).write.parquet(str(path))
     return spark.read.parquet(str(path))
+
+
+def _encoded(rows: DataFrame, source: Source, lake: str) -> DataFrame:
+    """Write the records in the source's format, with the schema that the lake keeps, and return them."""
+    schema = schema_of_contract(source, source.format)
+    kept = Path(lake, DIRECTORY, f"{_SCHEMA_ID}.json")
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps(vars(schema)), encoding="utf-8")
+
+    def encode(values: pa.Array) -> pa.Array:
+        encoded = encoder(source, _SCHEMA_ID, schema)
+        return pa.array([encoded(value) for value in values.to_pylist()], pa.binary())
+
+    written = rows.withColumn("value", cast("Any", arrow_udf)(encode, "binary")("value"))
+    written.write.parquet(f"{lake}/records")
+    return rows.sparkSession.read.parquet(f"{lake}/records")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     ├── SettingsError         a setting is unknown, malformed or contradicts another
     ├── ServiceError          a broker or another store could not be started, reached or stopped
     │   ├── AccessDeniedError a broker denies a right to this application
+    │   ├── RegistryError     a schema registry does not answer, or refuses
     │   └── SinkTroubleError  a store that rows are sent to does not take them
     ├── ProduceError          events could not be delivered to a topic
     ├── MissingExtraError     a package is not installed that an extra of this distribution brings
@@ -44,6 +45,10 @@ class ServiceError(LakehouseError):
 
 class AccessDeniedError(ServiceError):
     """A broker denies a right to this application: it names the user, the operation and the resource."""
+
+
+class RegistryError(ServiceError):
+    """A schema registry does not answer, or refuses what it is asked; a missing schema is no such error."""
 
 
 class SinkTroubleError(ServiceError):

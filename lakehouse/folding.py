@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
@@ -184,7 +185,7 @@ class Folding:
             return self._gold[name]
         if table == DEAD_LETTERS:
             (source, *_) = self.stream.sources
-            none = filter_dead(judge(self._empty(bronze.SCHEMA), source, None))
+            none = filter_dead(judge(decoded(self._empty(bronze.SCHEMA), source, None), source, None))
             return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), self._dead or [none])
         return reduce(DataFrame.unionByName, self._clean[name])
 
@@ -231,7 +232,7 @@ class Folding:
         reached = self._accepted.get(source.table)
         watermark = watermark_of(reached, source.allowed_lateness_s)
         frame = self._gathered(local_frame(self.spark, rows, bronze.SCHEMA))
-        judged = judge(frame, source, watermark).localCheckpoint()
+        judged = judge(decoded(frame, source, None), source, watermark).localCheckpoint()
         if source.unique_by is not None:
             self._raw.setdefault(source.table, []).append(judged.select(*COORDINATES, "raw"))
             judged = self._settled(source, judged)

@@ -26,6 +26,7 @@ from lakehouse.contract import Contract as Contract
 from lakehouse.contract import Field as Field
 from lakehouse.contract import FieldType as FieldType
 from lakehouse.contract import TimeUnit as TimeUnit
+from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
 
 OWN_SUITES = "expectations"
@@ -58,6 +59,8 @@ class Source:
     sequence_by  a field, or `header:NAME`, with a whole number: of all records with one id silver keeps the
                  one with the greatest, and a Kafka record without a value deletes the id that is its key;
                  null: a record does not replace another
+    format       how its records are written
+    registry     has the schemas of those that are not JSON (`lakehouse.formats`)
     """
 
     topic: str
@@ -69,6 +72,8 @@ class Source:
     earliest_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     unique_by: str | None = None
     sequence_by: str | None = None
+    format: RecordFormat = "json"
+    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may change
 
     def __post_init__(self) -> None:
         """Refuse, with ValueError, a sequence without an id, and names of fields that there are not."""
@@ -85,6 +90,11 @@ class Source:
     def sequence_column(self) -> str | None:
         """The column of silver with what orders the records of an id; null if nothing does."""
         return self._column_of(self.sequence_by, SEQUENCE)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether fields come in types of their own; else all are text."""
+        return self.format in {"avro", "protobuf"}
 
     def _column_of(self, name: str | None, of_header: str) -> str | None:
         if name is None or header_of(name):

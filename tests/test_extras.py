@@ -31,6 +31,7 @@ called("serve", app, "serve")
 called("expect", app, "expect")
 called("postgres", lambda: KIND.require(read_settings()))
 called("sandbox", app, "services", "up")
+called("formats", app, "produce", "metrics", "--events", "1", "--format", "avro")
 for one in pkgutil.walk_packages(lakehouse.__path__, "lakehouse."):
     try:
         if not one.name.endswith("__main__"):
@@ -39,6 +40,7 @@ for one in pkgutil.walk_packages(lakehouse.__path__, "lakehouse."):
         print(one.name)
 """
 OWN = (
+    "lakehouse.formats.",
     "lakehouse.serving.",
     "lakehouse.quality.",
     "lakehouse.sinks.postgres",
@@ -63,7 +65,7 @@ def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missi
     )
     assert done.returncode == 0, done.stderr
     lines = done.stderr.strip().split("\n")
-    for number, extra in enumerate(("serve", "expect", "postgres", "sandbox")):
+    for number, extra in enumerate(("serve", "expect", "postgres", "sandbox", "formats")):
         said, ended = lines[2 * number : 2 * number + 2]
         assert f"pip install 'lakehouse[{extra}]'" in said
         assert ended == f"{extra} exit code 1"

@@ -11,7 +11,7 @@ import math
 import secrets
 import signal
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +21,10 @@ from lakehouse.commands.options import EnvelopeOption, grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.kafka.probe import require_broker
+from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.topics import create_topics
 from lakehouse.record_lines import Line, opened, read_lines
+from lakehouse.sandbox.encoded import encoded, sources_by_topic
 from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.producing import SendingProgress, Summary, produce
 from lakehouse.sandbox.samples import Sample
@@ -82,6 +84,12 @@ Tombstones = Annotated[
     typer.Option(min=0, max=1, help="Share of events that are tombstones: their product starts from zero."),
 ]
 HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
+Format = Annotated[
+    RecordFormat | None,
+    typer.Option(
+        help="How records are written; their schema is registered. Default: as LAKEHOUSE_FORMATS says."
+    ),
+]
 
 _ANY = "STREAM"
 
@@ -123,6 +131,7 @@ class _Run:
     duplicates: Duplicates = 0.0
     span: Span = 600.0
     seed: Seed = None
+    format: Format = None
 
 
 @app.command()
@@ -188,7 +197,8 @@ def file(
         raise SettingsError(f"{file} has no records")
     samples, topics = _samples(records, topic, settings)
     require_broker(settings.kafka)
-    read = {settings.topic(source.topic) for stream in load_streams(settings) for source in stream.sources}
+    read = sources_by_topic(settings, load_streams(settings))
+    samples = list(encoded(iter(samples), topics, read))
     create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
     _deliver(
         f"{len(samples):,} records to {' and '.join(topics)}",
@@ -236,6 +246,8 @@ def _send(stream: str, run: _Run, **shape: float) -> None:
     plan = _plan(run.events, run.rate, run.seconds)
     settings = read_settings()
     (chosen,) = choose([stream], settings)
+    if run.format is not None:
+        chosen = replace(chosen, sources=tuple(replace(one, format=run.format) for one in chosen.sources))
     load = Load(
         chosen,
         plan.events,

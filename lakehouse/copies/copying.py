@@ -22,6 +22,7 @@ from lakehouse.copies import marker as markers
 from lakehouse.copies.choosing import Chosen, choose, newest
 from lakehouse.copies.marker import Copied, Marker
 from lakehouse.errors import TableError
+from lakehouse.formats.schemas import DIRECTORY as SCHEMAS
 from lakehouse.paths import location
 from lakehouse.progress import sent
 from lakehouse.spark import storage
@@ -143,8 +144,15 @@ class Copying:
         return made
 
     def _notes(self) -> dict[str, str]:
-        """Return the exports' notes, by where they are copied to: no version is chosen from before them."""
-        found, spark = {}, self.lake.spark
+        """Return the exports' notes, by where they are copied to: no version is chosen from before them.
+
+        And the schemas of records, which a copy needs as its original does.
+        """
+        found, spark = dict[str, str](), self.lake.spark
+        for file in storage.names(spark, f"{self.lake.root}/{SCHEMAS}"):
+            if file.endswith(".json") and not file.startswith("."):
+                text = storage.read_text(spark, f"{self.lake.root}/{SCHEMAS}/{file}")
+                found[f"{self.to.root}/{SCHEMAS}/{file}"] = text
         for name in storage.names(spark, f"{self.lake.root}/gold"):
             source, target = (sent.directory_of(one.path("gold", name)) for one in (self.lake, self.to))
             for file in storage.names(spark, source):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
@@ -22,7 +23,7 @@ class Records:
     `also` are further fields, kept in silver. `event_time` is the field with the event time, and the two
     after it are as in a Contract. `rules` are what a clean record must not break. `table` is the name of its
     bronze and silver tables; null: the stream's. `unique_by` and `sequence_by` are as in a Source; fields
-    that they name are added to the others.
+    that they name are added to the others. `format` is how the records are written.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class Records:
     table: str | None = None
     unique_by: str | None = None
     sequence_by: str | None = None
+    format: RecordFormat = "json"
 
 
 def source_of(
@@ -49,7 +51,7 @@ def source_of(
     time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
     contract = Contract((*fields, *given.also), *time)
     table = given.table or column_of(stream)
-    source = Source(given.topic, table, contract, lambda: (*rules(), *given.rules()))
+    source = Source(given.topic, table, contract, lambda: (*rules(), *given.rules()), format=given.format)
     return identified(source, given.unique_by, given.sequence_by)
 
 

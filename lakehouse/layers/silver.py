@@ -28,6 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, identities
 from lakehouse.layers.identities import Identities, Settled, letters_of
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
@@ -190,7 +191,7 @@ class _Cleaning(TableStep):
         execute_for(spark, few=are_few(size_bytes=size))
         undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
-        judged = judge(undecided, source, watermark).persist()
+        judged = judge(decoded(undecided, source, self._lake.root), source, watermark).persist()
         try:
             if self._identities is None:
                 yield self._append(judged, batch, now)

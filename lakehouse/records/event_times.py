@@ -28,7 +28,7 @@ _MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
 _MAX_EPOCH_MS = _END_S * 1000 - 1
 KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
 """Timestamps of Kafka's that are times, in epoch milliseconds, NO_TIMESTAMP aside."""
-_PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NAMES: dict[TimeUnit, str] = {
     "s": "seconds",
     "ms": "milliseconds",
@@ -49,6 +49,17 @@ def is_kafka_time(ms: Column) -> Column:
 def is_proven(number: Column, source: Source) -> Column:
     """Tell whether a number from Spark's typed parser is a time; null if there is none."""
     return number.between(*_span(source))
+
+
+def span_us(source: Source) -> tuple[int, int]:
+    """Return the first and the last time that is accepted, in microseconds."""
+    first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
+    return max(first, _MIN_EPOCH_MS * 1000), _END_S * 1_000_000 - 1
+
+
+def accepted(time: Column, source: Source) -> Column:
+    """Return a time that is accepted; null for another."""
+    return F.when(F.unix_micros(time).between(*span_us(source)), time)
 
 
 def of_number(number: Column, unit: TimeUnit) -> Column:
@@ -77,14 +88,14 @@ def of_record(source: Source) -> Column:
     """Return the time of a record, as it is in there or Kafka's; null if it has none that is accepted."""
     contract = source.contract
     is_number, from_number = _from_number(source)
-    first_us, _ = _span_us(source)
+    first_us, _ = span_us(source)
     of_kafka = is_kafka_time(F.unix_millis("_timestamp")) & (F.unix_micros("_timestamp") >= first_us)
     if len(contract.event_time_path) > 1:
         of_kafka = of_kafka & misplaced(contract.event_time_path, "event_time").isNull()
     return (
         F.when(is_absent(), F.when(of_kafka, F.col("_timestamp")))
         .when(is_number, from_number)
-        .when(F.unix_micros(WRITTEN).between(*_span_us(source)), F.col(WRITTEN))
+        .when(F.unix_micros(WRITTEN).between(*span_us(source)), F.col(WRITTEN))
     )
 
 
@@ -109,16 +120,10 @@ def reason_of(source: Source) -> Column:
     )
 
 
-def _span_us(source: Source) -> tuple[int, int]:
-    """Return the first and the last time that is accepted, in microseconds."""
-    first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
-    return max(first, _MIN_EPOCH_MS * 1000), _END_S * 1_000_000 - 1
-
-
 def _span(source: Source) -> tuple[int, int]:
     """Return the first and the last number that is accepted."""
-    per_second = _PER_SECOND[source.contract.event_time_unit]
-    first_us, _ = _span_us(source)
+    per_second = PER_SECOND[source.contract.event_time_unit]
+    first_us, _ = span_us(source)
     return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
 
 
@@ -128,7 +133,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
     stamp = fields.variant_at(source.contract.event_time_path)
     if unit == "s":  # a fraction is what a double could hold of it
         number = F.try_variant_get(stamp, "$", "decimal(38,6)")
-        first, last = (F.lit(Decimal(us).scaleb(-6)) for us in _span_us(source))
+        first, last = (F.lit(Decimal(us).scaleb(-6)) for us in span_us(source))
         return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
     number = F.try_variant_get(stamp, "$", "bigint")
     return (kind == "BIGINT") & number.between(*_span(source)), of_number(number, unit)
@@ -159,7 +164,7 @@ def _forms(contract: Contract) -> str:
 
 
 def _bounds(source: Source) -> str:
-    first = _EPOCH + _span_us(source)[0] * _MICROSECOND
+    first = _EPOCH + span_us(source)[0] * _MICROSECOND
     return f"from {first.isoformat().replace('+00:00', 'Z')} to the year 9998"
 
 
@@ -167,7 +172,7 @@ def _hint(contract: Contract) -> Column:
     """Name the unit in which a number would be a time from 2000 to 2100; empty for none."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
-    for unit, per_second in _PER_SECOND.items():
+    for unit, per_second in PER_SECOND.items():
         if unit != contract.event_time_unit:
             first, end = (bound * per_second for bound in _LIKELY_S)
             likely = F.when(number.between(first, end), F.lit(_NAMES[unit])).otherwise(likely)

@@ -97,7 +97,7 @@ def _under(name: str, literal: str) -> str:
     return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
-def _of_scale(number: Column, scale: int | None) -> Column:
+def of_scale(number: Column, scale: int | None) -> Column:
     """Return a number, or its text, as a decimal, rounded once: half up, to the scale."""
     if scale is None:
         return number.try_cast(DECIMAL)
@@ -117,7 +117,7 @@ def _decimal(literal: Column, scale: int | None) -> Column:
     places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
     zero = F.lit(0).cast(DECIMAL)  # with any exponent
     fits = places <= DECIMAL.scale if scale is None else shift.isNotNull()
-    return F.when(significant == "", zero).when(fits, _of_scale(literal, scale))
+    return F.when(significant == "", zero).when(fits, of_scale(literal, scale))
 
 
 def last_payload(text: Column, value: Column, field: Field) -> Column:
@@ -161,7 +161,7 @@ def proven(typed: Column, field: Field) -> Column:
         return F.coalesce(F.col(payload_column(field.column)), typed)
     if field.type is FieldType.DECIMAL:
         exact = F.col(exact_column(field.column))
-        return exact if field.scale is None else _of_scale(exact, field.scale)
+        return exact if field.scale is None else of_scale(exact, field.scale)
     return typed
 
 
@@ -190,7 +190,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
         is_it = is_it & (F.size(F.split(text, re.escape(f'"{name}"'))) == 2)  # noqa: PLR2004 - it is there once
     fits = is_number(kind) if field.scale is not None else is_number(kind) & plain.rlike(f"^{_FITS}$")
     return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _decimal(literal, field.scale))).when(
-        fits, _of_scale(plain, field.scale)
+        fits, of_scale(plain, field.scale)
     )
 
 

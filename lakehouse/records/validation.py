@@ -23,6 +23,8 @@ the input, row for row.
 | missing_id, bad_sequence | a record without the header that has its id, or its sequence as a whole number |
 | deletion | none: a Kafka record without a value that deletes an id (`lakehouse.records.identity`) |
 
+Records that are not JSON have some more rules: `lakehouse.formats.decode` lists them.
+
 A record without a timestamp has Kafka's. If that is no such instant either, or -1, which means none in Kafka,
 the record breaks bad_timestamp.
 
@@ -44,7 +46,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
 from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.records import event_times, fields, identity
+from lakehouse.records import decoding, event_times, fields, identity
 from lakehouse.records.fields import reason, type_column
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
@@ -112,7 +114,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
     record; it may be a column of them. `raw` (key, value, headers, kafka_timestamp) is null for clean rows.
     "Now" is the record's own landing time, so that judging again gives the same verdict. Of a source with
     `unique_by` every row has its `raw`, and the columns of `lakehouse.records.identity`, by which records are
-    then compared.
+    then compared. Records that are not JSON come decoded (`lakehouse.formats.decode`).
     """
     if not isinstance(watermark, Column):
         watermark = by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
@@ -139,10 +141,13 @@ def _verdict(source: Source) -> _Verdict:
         *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
         *identity.reasons_of(source),
     )
+    of_field = decoding.reason_of if source.is_typed else fields.reason_of
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
+    unread = F.when(F.col("_value").isNull(), _without_value(source, in_time))
+    if source.format != "json":
+        unread = unread.when(F.col(decoding.REFUSED).isNotNull(), F.col(decoding.REFUSED))
     reasons = F.array_compact(
-        F.when(F.col("_value").isNull(), _without_value(source, in_time))
-        .when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
+        unread.when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
         .when(~F.col("_json"), F.array(reason("not_json", None, F.lit("the value is not one JSON text"))))
         .when(
             F.col("_record").isNull(),
@@ -150,7 +155,7 @@ def _verdict(source: Source) -> _Verdict:
         )
         .otherwise(
             F.array(
-                *(fields.reason_of(field) for field in contract.fields),
+                *(of_field(field) for field in contract.fields),
                 event_times.reason_of(source),
                 *in_time,
             )
@@ -191,7 +196,8 @@ def filter_dead(judged: DataFrame) -> DataFrame:
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
-    Without `_typed`, for a contract that the typed parser cannot prove, nothing is.
+    Without `_typed`, for a contract that the typed parser cannot prove, nothing is. Decoded records have
+    both from their format.
 
     One cheap parse proves the usual record. If a text's first closing brace is its last byte, the parser
     cannot leave a tail unread, nor if its last field is a payload of which the whole text is made
@@ -199,11 +205,14 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     unless it reads like another JSON value. Everything else is examined again, thoroughly, by `_parsed` and
     `_fields`, which alone decide what is wrong.
     """
-    contract = source.contract
-    if not fields.are_provable(contract):
-        yield {"_proven": F.lit(False), "_rest": F.col("_value")}
+    contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
+    if source.is_typed:
+        yield {"_rest": body}
         return
-    text = F.col("_value").cast("string")
+    if not fields.are_provable(contract):
+        yield {"_proven": F.lit(False), "_rest": body}
+        return
+    text = body.cast("string")
     payloads = [field for field in contract.fields if field.type is FieldType.JSON]
     schema = StructType(
         [StructField(field.path[-1], fields.PARSED_TYPES[field.type]) for field in contract.fields]
@@ -230,7 +239,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
         ends = (F.col(fields.payload_column(field.column)).isNotNull() for field in payloads)
         proven = proven & reduce(Column.__or__, ends, _is_flat(text))
     yield {"_proven": F.coalesce(proven, F.lit(False))}
-    yield {"_rest": F.when(~F.col("_proven"), F.col("_value"))}
+    yield {"_rest": F.when(~F.col("_proven"), body)}
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
@@ -263,13 +272,15 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 def _fields(source: Source) -> Iterator[dict[str, Column]]:
     """Return the contract's columns, both times and, after an underscore, each field's JSON type."""
     contract = source.contract
-    is_provable = fields.are_provable(contract)
+    is_provable = fields.are_provable(contract) and not source.is_typed
     columns: dict[str, Column] = {}
     for field in contract.fields:
         variant = fields.variant_at(field.path)
         columns[type_column(field.column)] = F.schema_of_variant(variant)
         value = fields.looked_up(variant, F.col("_rest").cast("string"), field)
-        if is_provable:
+        if source.is_typed:
+            value = F.coalesce(decoding.typed(field.column), value)
+        elif is_provable:
             value = F.when(F.col("_proven"), fields.proven(_typed(field), field)).otherwise(value)
         if field.name == contract.tombstone:
             value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
@@ -279,7 +290,9 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
     yield columns
     yield {event_times.WRITTEN: event_times.written(contract)}
     event_time = event_times.of_record(source)
-    if is_provable:
+    if source.is_typed:
+        event_time = F.coalesce(decoding.typed("event_time"), event_time)
+    elif is_provable:
         number = F.col("_typed").getField(contract.event_time_path[-1])
         proven_time = event_times.of_number(number, contract.event_time_unit)
         event_time = F.when(F.col("_proven"), proven_time).otherwise(event_time)

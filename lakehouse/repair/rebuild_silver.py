@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.ops import lateness, retained
 from lakehouse.progress import cuts
@@ -193,7 +194,7 @@ class _SourceRebuild:
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
         finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
-        judged = judge(landed, self._source, None)
+        judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))

@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
 from lakehouse.ops import lateness, retained
@@ -276,7 +277,9 @@ class _SelectedLetters:
         known = lateness.read(self._lake, silver.query_name(self._source))
         in_time = known.watermark(front, or_s=self._source.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
-        judged = judge(chosen, self._source, F.greatest(in_time, closed))
+        judged = judge(
+            decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
+        )
         return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
 
     def _compared(self, judged: DataFrame) -> DataFrame:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import QueryError
+from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
@@ -122,7 +123,9 @@ def _by_columns(
             bronze = tables.read(spark, paths.bronze).where(within(ranges))
             came = bronze.join(letters.select(*_KEYS), _KEYS, "left_semi").dropDuplicates(_KEYS)
             said = (
-                judge(came, source, None).select(*_KEYS, *columns).join(letters.select("id", *_KEYS), _KEYS)
+                judge(decoded(came, source, lake.root), source, None)
+                .select(*_KEYS, *columns)
+                .join(letters.select("id", *_KEYS), _KEYS)
             )
             rows = _free(lake, tables.read(spark, paths.clean).select(*_KEYS, *columns))
             pairs = said.drop(*_KEYS).join(rows, list(columns)).select("id", _place().alias("place"))

@@ -13,6 +13,7 @@ from functools import partial
 
 from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox import producing
+from lakehouse.sandbox.encoded import encoded, sources_by_topic
 from lakehouse.sandbox.producing import SendingProgress, Summary
 from lakehouse.sandbox.samples import (
     Sample,
@@ -122,9 +123,13 @@ def send(
 ) -> Summary:
     """Create missing topics, send the load and wait for the last acknowledgement.
 
-    Raises what `producing.produce` raises, and SettingsError for shares that exceed one in total.
+    Samples of a stream that is given as a whole are in its sources' formats. Raises RegistryError if a
+    registry does not take a schema, what `producing.produce` raises, and SettingsError for shares that exceed
+    one in total.
     """
-    samples, topics = load.samples(settings), load.topics(settings)
+    topics = load.topics(settings)
+    streams = [] if isinstance(load.stream, str) else [load.stream]
+    samples = encoded(load.samples(settings), topics, sources_by_topic(settings, streams))
     create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
     return producing.produce(
         settings.kafka,

@@ -18,6 +18,7 @@ from lakehouse.settings.kafka import KafkaSettings
 from lakehouse.settings.postgres_url import check_postgres_url
 from lakehouse.settings.redis_url import parse_redis_url
 from lakehouse.settings.s3 import S3Settings
+from lakehouse.settings.schema_registry import SchemaRegistrySettings
 
 ENV_PREFIX = "LAKEHOUSE_"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
@@ -100,7 +101,7 @@ def _moment(given: object) -> object:
     return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-class Settings(KafkaSettings, S3Settings, BaseSettings):
+class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, BaseSettings):
     """What a user can choose. Times are in seconds (`_s`); see docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)

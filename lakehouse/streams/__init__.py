@@ -35,6 +35,8 @@ def _under(settings: Settings, stream: Stream) -> Stream:
             allowed_lateness_s=settings.allowed_lateness_s,
             future_tolerance_s=settings.future_tolerance_s,
             earliest_event_time=settings.earliest_event_time,
+            format=settings.formats.get(source.topic, source.format),
+            registry=settings.schema_registry,
         )
         for source in stream.sources
     )
@@ -96,7 +98,7 @@ def read_settings() -> Settings:
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
-    by_topic = {"topics", "start", "unique_by", "sequence_by"}
+    by_topic = {"topics", "start", "formats", "unique_by", "sequence_by"}
     for setting, given in ((name, getattr(settings, name)) for name in sorted(by_topic)):
         if unknown := sorted(given.keys() - known):
             raise SettingsError(

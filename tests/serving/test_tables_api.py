@@ -136,7 +136,7 @@ def test_the_stream_of_the_page_has_its_endpoints_from_its_declaration(
     with TestClient(make_app(lake.settings, [stream], Access(None)), base_url="http://localhost") as client:
         path, said = "/api/v1/tables/page_views_5m", {"page": "/a", "windowStart": NOON_MS, "count": 3}
         for which, source in (("row", "gold"), ("latest", "gold"), ("row", "redis"), ("latest", "redis")):
-            key = {"page": "/a", **({"window_start": NOON_MS} if which == "row" else {})}
+            key: dict[str, Any] = {"page": "/a", **({"window_start": NOON_MS} if which == "row" else {})}
             answer = client.get(f"{path}/{which}", params=key).json()
             assert (answer["data"], answer["source"]) == (said, source)
             if (which, source) == ("latest", "gold"):

@@ -1,0 +1,48 @@
+"""What judging needs of records in formats other than JSON, with schemas of a registry.
+
+A value begins with a zero and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before silver,
+a replay or a rebuild judges them, `decoded` adds what judging needs (`lakehouse.records.decoding`); the
+contract stays the judge of fields.
+
+| rule | broken by |
+| --- | --- |
+| not_framed | a value that does not begin so |
+| unknown_schema | an id that the registry does not have |
+| undecodable | a value that its schema does not fit, and a schema that cannot be read |
+| trailing_bytes | bytes after the record |
+| schema_lacks_field | a required field that the writer's schema does not have |
+
+If the registry does not answer, that is no verdict: the step fails, waits and is tried again.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.extras import needed
+from lakehouse.formats import avro, wire
+from lakehouse.formats.schemas import schemas_of
+from lakehouse.records import decoding
+from lakehouse.stream import Source
+
+
+def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
+    """Return bronze rows with the columns that judging the source's format needs; for JSON, unchanged.
+
+    `lake` is the root of the tables, where schemas are kept; null: nowhere. For Avro and Protobuf the rows
+    are read once more, for the ids of schemas. Raises RegistryError if a schema is not known yet and the
+    registry does not answer.
+    """
+    if source.format == "json":
+        return rows
+    if source.format == "json-schema":
+        body = F.when(wire.is_framed(), wire.rest())
+        refused = F.when(F.col("value").isNotNull(), wire.not_framed())
+        return rows.withColumns({decoding.BODY: body, decoding.REFUSED: refused})
+    schemas = schemas_of(rows.sparkSession, lake, source.registry, wire.ids_in(rows))
+    if source.format == "avro":
+        return avro.decoded(rows, source, schemas)
+    with needed("formats", "Protobuf"):
+        from lakehouse.formats import protobuf
+    return protobuf.decoded(rows, source, schemas)

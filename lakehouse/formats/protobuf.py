@@ -1,0 +1,147 @@
+"""Protobuf, which Python decodes beside Spark's tasks, a column of records at a time (`protobuf_reading`).
+
+The registry has the text of a schema, and only protoc reads that. The driver has it compile each text once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+
+from lakehouse.contract import FieldType
+from lakehouse.errors import first_line
+from lakehouse.formats import wire
+from lakehouse.formats.protobuf_columns import Times, Wanted
+from lakehouse.formats.protobuf_reading import Reading
+from lakehouse.formats.schemas import Schemas
+from lakehouse.kafka.schema_registry import Registered
+from lakehouse.records import decoding, event_times, fields
+from lakehouse.spark.columns import Columns
+from lakehouse.stream import Source
+
+_READ = "_protobuf"
+_COMPILED_IN_S = 60
+
+
+def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
+    """Return the records with what `lakehouse.records.decoding` lists, decoded by these schemas."""
+    for step in _steps(source, tuple(schemas.items())):
+        rows = step.added_to(rows)
+    return rows
+
+
+@lru_cache(maxsize=64)
+def _steps(source: Source, schemas: tuple[tuple[int, Registered | None], ...]) -> tuple[Columns, ...]:
+    """Return the columns that decode records of these schemas, step by step."""
+    usable, refused = dict[int, bytes](), wire.not_framed()
+    for one, schema in schemas:
+        is_of = wire.first_bytes() == F.lit(wire.header(one))
+        found = None if schema is None else _files_of(schema)
+        if found is None:
+            refused = refused.when(is_of, wire.no_schema(one))
+        elif isinstance(found, str):
+            refused = refused.when(is_of, wire.refusal("undecodable", f"schema {one} {found}"))
+        else:
+            usable[one] = found
+    said = F.col(f"{_READ}.refused")
+    undecodable = F.array(fields.reason("undecodable", None, said))
+    refused = refused.when(said.isNotNull(), undecodable).when(F.col(_READ).isNull(), wire.unasked())
+    reading = _reading(source, usable)
+    typed = F.struct(
+        *(
+            _kept(field.type, F.col(f"{_READ}.typed.{field.column}")).alias(field.column)
+            for field in source.contract.fields
+        ),
+        F.col(f"{_READ}.typed.event_time").alias("event_time"),
+    )
+    return (
+        Columns({_READ: _udf(reading)("value")}),
+        Columns(
+            {
+                decoding.TYPED: typed,
+                decoding.PROVEN: F.coalesce(F.col(f"{_READ}.proven"), F.lit(False)),
+                decoding.BODY: F.col(f"{_READ}.body"),
+                decoding.LACKS: F.col(f"{_READ}.lacks"),
+                decoding.REFUSED: F.when(F.col("value").isNotNull(), refused),
+            }
+        ),
+    )
+
+
+def _kept(type_: FieldType, value: Column) -> Column:
+    return wire.any_json(value) if type_ is FieldType.JSON else value
+
+
+def _udf(reading: Reading) -> Callable[..., Column]:
+    def read(values: pa.Array) -> pa.Array:
+        return reading.read(values)
+
+    decode: Callable[..., Column] = cast("Any", arrow_udf)(read, from_arrow_type(reading.type))
+    return decode
+
+
+def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
+    wanted = tuple(
+        Wanted(field.column, field.path, field.type.value, field.required, field.scale)
+        for field in source.contract.fields
+    )
+    contract = source.contract
+    times = Times(
+        contract.event_time_path,
+        event_times.PER_SECOND[contract.event_time_unit],
+        *event_times.span_us(source),
+    )
+    return Reading(wanted, times, schemas, fields.MOST_MAGNITUDE)
+
+
+@cache
+def _files_of(schema: Registered) -> bytes | str:
+    """Return the descriptors of a schema's files; as text, why there are none."""
+    if schema.kind != "PROTOBUF":
+        return f"is of {schema.kind}, not of PROTOBUF"
+    if schema.has_references:
+        return "refers to other schemas, which is not supported"
+    try:
+        return compiled(schema.text)
+    except ValueError as error:
+        return f"cannot be compiled: {error}"
+
+
+@cache
+def compiled(text: str) -> bytes:
+    """Return the set of file descriptors of a schema's text, its own last.
+
+    Raises ValueError, with protoc's first complaint, for a text that is none.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "schema.proto").write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "grpc_tools.protoc",
+                "-I.",
+                "--include_imports",
+                "--descriptor_set_out=set",
+                "schema.proto",
+            ],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMPILED_IN_S,
+        )
+        if done.returncode:
+            raise ValueError(first_line(done.stderr))
+        return Path(directory, "set").read_bytes()

@@ -1,0 +1,41 @@
+"""What a record that is no JSON text brings along to be judged: the columns that `lakehouse.formats` adds.
+
+REFUSED  the reasons against the bytes, an array: then nothing else is judged; null: they were decoded
+BODY     text or bytes of JSON: the record, if it has to be examined thoroughly; null if it is proven
+TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
+         another type there or nothing; of Avro and Protobuf alone, as the columns below
+PROVEN   whether that struct is the whole verdict on the fields: no field can have a reason against it
+LACKS    the columns of required fields that the writer's schema does not have; null: none
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.contract import Field, FieldType
+from lakehouse.records import fields
+from lakehouse.records.fields import reason
+
+REFUSED, BODY, TYPED, PROVEN, LACKS = "_refused", "_body", "_typed", "_proven", "_lacks"
+
+
+def typed(name: str) -> Column:
+    """Return a column of TYPED."""
+    return F.col(TYPED).getField(name)
+
+
+def reason_of(field: Field) -> Column:
+    """Return the reason why a decoded field is invalid, or null: what JSON cannot be, and what it can."""
+    lacks = F.array_contains(LACKS, F.lit(field.column))
+    message = F.lit(f"the schema of the record has no {field.name}")
+    found = F.when(lacks, reason("schema_lacks_field", field.column, message))
+    value = typed(field.column)
+    if field.type is FieldType.DOUBLE:
+        is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))
+        message = F.lit(f"{field.name} is beyond the range of a double")
+        found = found.when(is_infinite, reason("not_finite", field.column, message))
+    elif field.type is FieldType.STRING:
+        message = F.lit(f"{field.name} is not UTF-8")
+        found = found.when(~F.is_valid_utf8(value), reason("not_utf8", field.column, message))
+    return found.otherwise(fields.reason_of(field))
