@@ -11,6 +11,7 @@ from lakehouse.application import exit_with
 from lakehouse.commands import (
     alert,
     audit,
+    contract,
     copy,
     dead_letters,
     demo,
@@ -48,6 +49,7 @@ app.add_typer(setup.app)
 app.add_typer(produce.app, name="produce")
 app.add_typer(try_stream.app)
 app.add_typer(new.app, name="new")
+app.add_typer(contract.app, name="contract")
 app.add_typer(run.app)
 app.add_typer(serve.app)
 app.add_typer(tokens.app, name="tokens")
