@@ -123,14 +123,19 @@ def most(allowances: Iterable[Allowance]) -> int | None:
 def read(lake: Lake, table: str) -> Lateness:
     """Return the lateness of a silver table, `layer.name`, as of now.
 
-    Raises TableError where ops.lateness lacks a row that the table names.
+    Raises TableError where the table does not say what it was made with, or names a row that is not there.
     """
     found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
     noted = tables.transactions_in(lake.spark, found)
-    made_with = int(tables.properties_of(found)[f"lakehouse.{SETTING}"])
+    made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
+    if made_with is None:
+        raise TableError(
+            f"{table} does not say under which {SETTING} it was made: its property lakehouse.{SETTING} is "
+            "gone. Set it again, to the seconds that it was (ALTER TABLE … SET TBLPROPERTIES)"
+        )
     number = noted.get(_number(table))
     later = [] if number is None else _chain(lake, table, tables.id_of(found), number)
-    return Lateness(table, (Allowance(made_with), *later), noted.get(_setting(table)))
+    return Lateness(table, (Allowance(int(made_with)), *later), noted.get(_setting(table)))
 
 
 def number_in(noted: Mapping[str, int], table: str) -> int | None:

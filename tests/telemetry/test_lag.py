@@ -463,6 +463,15 @@ def test_freshness_is_counted_from_the_newest_event(settings: Settings) -> None:
     assert state.freshness_s == 6421.0
 
 
+def test_the_watermark_follows_the_lateness_that_silver_notes(settings: Settings, logs: Logs) -> None:
+    silver = "silver.sales_events"
+    logs.append(silver, AT, (1,), {f"{silver} lateness": 7, f"{silver} allowed_lateness_s": 3600})
+    (times,) = seen(settings, "sales").event_times
+    assert times == EventTimes(
+        silver, pipeline.utc("2026-11-22T08:12:59"), pipeline.utc("2026-11-22T07:12:59")
+    )
+
+
 def test_a_commit_that_nobody_understands_is_the_reason_of_its_stream_alone(
     settings: Settings, logs: Logs
 ) -> None:
