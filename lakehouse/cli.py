@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -33,7 +33,9 @@ from lakehouse.commands import (
     tokens,
     try_stream,
 )
+from lakehouse.spark import java
 from lakehouse.terminal import echo
+from lakehouse.version import code_version
 
 app = typer.Typer(
     name="lakehouse",
@@ -68,7 +70,10 @@ app.add_typer(dead_letters.app, name="dead-letters")
 
 def _say_version(*, wanted: bool) -> None:
     if wanted:
-        echo(f"lakehouse {version_of('lakehouse')}")
+        parts = {"Spark": "pyspark", "Delta": "delta-spark"}
+        versions = [f"{part} {metadata.version(package)}" for part, package in parts.items()]
+        versions.append(f"Java {java.version() or 'missing'}")
+        echo(f"lakehouse {code_version()} ({', '.join(versions)})")
         raise typer.Exit
 
 
@@ -76,7 +81,13 @@ def _say_version(*, wanted: bool) -> None:
 def lakehouse(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_say_version,
+            is_eager=True,
+            help="Print the versions of lakehouse, Spark, Delta and Java.",
+        ),
     ] = False,
 ) -> None:
     """Kafka event streams into exact, queryable, continuously merged Delta tables."""
