@@ -1,6 +1,6 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test soak check docs format bench exact poison chaos cluster lock sbom overview clean
+.PHONY: help setup dev demo test soak check docs format bench exact poison chaos cluster lock sbom dist overview clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -89,6 +89,9 @@ sbom: dev ## Write bills of materials of the wheel and of the image (CycloneDX) 
 overview: dev ## Make docs/overview.png: the live page's overview beside a demo (about three minutes)
 	@scripts/browser.sh
 	@$(BIN)/python -m tests.overview docs/overview.png
+
+dist: dev ## Build the source distribution and the wheel into build/dist, and try the wheel in an empty environment
+	@scripts/dist.sh $(VENV)
 
 clean: ## Remove what make has made here (not the download caches, not .lakehouse)
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -11,7 +11,6 @@ from lakehouse.application import exit_with
 from lakehouse.commands import (
     alert,
     audit,
-    contract,
     copy,
     dead_letters,
     demo,
@@ -19,6 +18,7 @@ from lakehouse.commands import (
     events,
     expect,
     health,
+    helping,
     maintain,
     new,
     produce,
@@ -34,43 +34,59 @@ from lakehouse.commands import (
     tokens,
     try_stream,
 )
+from lakehouse.spark import java
 from lakehouse.terminal import echo
+from lakehouse.version import code_version
 
 app = typer.Typer(
     name="lakehouse",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
+    epilog=helping.EPILOG,
 )
-app.add_typer(demo.app)
-app.add_typer(services.app, name="services")
-app.add_typer(rights.app)
-app.add_typer(setup.app)
-app.add_typer(produce.app, name="produce")
-app.add_typer(try_stream.app)
-app.add_typer(new.app, name="new")
-app.add_typer(contract.app, name="contract")
-app.add_typer(run.app)
-app.add_typer(serve.app)
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(sql.app)
-app.add_typer(register.app)
-app.add_typer(maintain.app)
-app.add_typer(audit.app)
-app.add_typer(copy.app)
-app.add_typer(alert.app)
-app.add_typer(expect.app)
-app.add_typer(health.app)
-app.add_typer(doctor.app)
-app.add_typer(events.app)
-app.add_typer(status.app)
-app.add_typer(rebuild.app)
-app.add_typer(dead_letters.app, name="dead-letters")
+
+
+def _add(group: typer.Typer, name: str | None = None) -> None:
+    """Add a command, or with a name a group of commands, with its part of the help and its examples."""
+    if name is None:
+        helping.arrange(group)
+        app.add_typer(group)
+    else:
+        panel, epilog = helping.part_of(name), helping.examples_of(name)
+        app.add_typer(group, name=name, rich_help_panel=panel, epilog=epilog)
+
+
+_add(demo.app)
+_add(services.app, "services")
+_add(rights.app)
+_add(setup.app)
+_add(produce.app, "produce")
+_add(try_stream.app)
+_add(new.app, "new")
+_add(run.app)
+_add(serve.app)
+_add(tokens.app, "tokens")
+_add(sql.app)
+_add(register.app)
+_add(maintain.app)
+_add(audit.app)
+_add(copy.app)
+_add(alert.app)
+_add(expect.app)
+_add(health.app)
+_add(doctor.app)
+_add(events.app)
+_add(status.app)
+_add(rebuild.app)
+_add(dead_letters.app, "dead-letters")
 
 
 def _say_version(*, wanted: bool) -> None:
     if wanted:
-        echo(f"lakehouse {version_of('lakehouse')}")
+        parts = {"Spark": "pyspark", "Delta": "delta-spark"}
+        versions = [f"{part} {metadata.version(package)}" for part, package in parts.items()]
+        versions.append(f"Java {java.version() or 'missing'}")
+        echo(f"lakehouse {code_version()} ({', '.join(versions)})")
         raise typer.Exit
 
 
@@ -78,7 +94,13 @@ def _say_version(*, wanted: bool) -> None:
 def lakehouse(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_say_version,
+            is_eager=True,
+            help="Print the versions of lakehouse, Spark, Delta and Java.",
+        ),
     ] = False,
 ) -> None:
     """Kafka event streams into exact, queryable, continuously merged Delta tables."""

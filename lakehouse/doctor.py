@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -100,15 +99,14 @@ def _java() -> Iterator[Finding]:
     advice = f"install Java {_JAVA_LEAST} (Debian: openjdk-17-jre-headless), or set JAVA_HOME to it"
     try:
         found = java.find()
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
-    except (LakehouseError, OSError) as error:
+    except LakehouseError as error:
         yield Finding("Java", "fail", first_line(error), advice)
         return
-    number = re.search(r'version "(\d+)([^"]*)', said.stderr + said.stdout)
+    number = java.version()
     if number is None:
-        yield Finding("Java", "fail", f"{found} -version says: {first_line(said.stderr)}", advice)
+        yield Finding("Java", "fail", f"{found} -version names no version", advice)
         return
-    text, major = f"{number[1]}{number[2]} ({found})", int(number[1])
+    text, major = f"{number} ({found})", int(re.split(r"\D", number)[0])
     if major < _JAVA_LEAST:
         yield Finding("Java", "fail", text, advice)
     elif major not in _JAVA_TESTED:

@@ -21,11 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cache
-from importlib import metadata
 from typing import Any, TypedDict, Unpack
 
 from lakehouse.errors import LakehouseError, StreamError, first_line
+from lakehouse.version import code_version
 
 CAPACITY = 1000
 GATHER_S = 1.0
@@ -168,7 +167,7 @@ class EventLog:
                     actor=self._actor,
                     host=socket.gethostname(),
                     pid=os.getpid(),
-                    code_version=_code_version(),
+                    code_version=code_version(),
                     message=message,
                     details=text,
                 )
@@ -267,11 +266,3 @@ def _as_json(details: Mapping[str, Any]) -> str:
         return json.dumps(details, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         return json.dumps({"unreadable": str(type(details))})
-
-
-@cache
-def _code_version() -> str:
-    try:
-        return metadata.version("lakehouse")
-    except metadata.PackageNotFoundError:
-        return "unknown"

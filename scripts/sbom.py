@@ -1,8 +1,9 @@
 """Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
 
 They are made from what locks the parts: requirements/runtime.txt, lakehouse/spark/jars.sha256, the page's
-vendor.sha256 and docker/Dockerfile. Only the jars inside the pyspark wheel are read as installed, and are
-named by what they say of themselves. No clock or network is asked: the same sources make the same files.
+vendor.sha256 and docker/Dockerfile. Read as installed are licences of Python packages and the jars inside the
+pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same
+sources make the same files.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyspark
 from packaging.markers import Marker
+
+from lakehouse.version import DISTRIBUTION, code_version
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -124,7 +128,22 @@ def _python() -> Iterator[tuple[Component, str]]:
     lock = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
     for component, marker in packages(lock):
         bundled = {"components": spark_jars()} if component["name"] == "pyspark" else {}
-        yield component | bundled, marker
+        yield component | _licences(component["name"]) | bundled, marker
+
+
+def _licences(package: str) -> dict[str, Any]:
+    """Return the licence that an installed package names; nothing of one that is not installed here."""
+    try:
+        said = metadata.metadata(package)
+    except metadata.PackageNotFoundError:
+        return {}
+    if "License-Expression" in said:
+        return {"licenses": [{"expression": said["License-Expression"]}]}
+    text = said["License"].strip() if "License" in said else ""
+    classified = [one for one in said.get_all("Classifier", []) if one.startswith("License :: ")]
+    # Some write the whole licence there.
+    names = [text] if text and "\n" not in text else [one.split(" :: ")[-1] for one in classified]
+    return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
 
 
 def _project() -> dict[str, Any]:
@@ -133,7 +152,7 @@ def _project() -> dict[str, Any]:
 
 
 def _bill(kind: str, parts: list[Component]) -> dict[str, Any]:
-    name, version = _project()["name"], _project()["version"]
+    name, version = DISTRIBUTION, code_version()
     purl = f"pkg:pypi/{name}@{version}"
     return {
         "bomFormat": "CycloneDX",

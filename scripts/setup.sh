@@ -60,6 +60,9 @@ if [ ! -x "$venv/bin/python" ] || { [ "$there" != "$(wanted $lock)" ] && [ "$the
   packages --require-hashes -r requirements/build.txt &&
     packages --require-hashes -r "requirements/$lock.txt" ||
     fail "the locked packages could not be installed into $venv; run this again, or delete $venv before"
+  if [ "$("$venv/bin/python" -m pip list 2>/dev/null | grep -c '^lakehouse ')" != 0 ]; then
+    "$uv" pip uninstall --quiet --python "$venv/bin/python" lakehouse # its name until 2026-11-27
+  fi
   install --quiet --no-deps --editable . ||
     fail "the project itself could not be installed into $venv: run $venv/bin/python -m pip install --no-deps -e ."
   wanted "$lock" >"$stamp"

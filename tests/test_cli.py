@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+import re
+import shlex
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from lakehouse.cli import app
+from lakehouse.commands.helping import EXAMPLES, PARTS
 from lakehouse.errors import SettingsError
-
-PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def test_it_prints_its_version() -> None:
-    declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"lakehouse {declared}\n"
+    said = CliRunner().invoke(app, ["--version"]).stdout
+    assert re.fullmatch(r"lakehouse \d+\.\d+\S* \(Spark 4\.2\.0, Delta 4\.4\.0, Java \d\S+\)\n", said)
 
 
 def test_a_stream_in_the_place_of_a_layer_is_told_where_it_belongs() -> None:
@@ -29,3 +29,31 @@ def test_a_layer_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
     assert refused.exit_code == 2
     assert "'sale' is not one of bronze" in refused.output
+
+
+def parsed(arguments: list[str]) -> None:
+    """Parse a command line, without running it; raises UsageError for what the command does not have."""
+    command, context, rest = get_command(app), None, arguments
+    while True:
+        context = command.make_context(rest[0] if rest else "lakehouse", list(rest), parent=context)
+        if not hasattr(command, "resolve_command"):
+            return
+        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+
+
+def test_every_command_has_its_part_of_the_help_and_examples_that_it_takes() -> None:
+    names = set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert sorted(name for part in PARTS.values() for name in part) == sorted(names)
+    assert EXAMPLES.keys() == names
+    for name, examples in EXAMPLES.items():
+        for example in examples:
+            program, *arguments = shlex.split(example.partition(" < ")[0])
+            assert (program, arguments[0]) == ("lakehouse", name)
+            parsed(arguments)
+
+
+def test_the_help_says_exit_codes_environment_and_how_to_complete() -> None:
+    said = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
+    for text in ("130 interrupted", "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS", "lakehouse --install-completion"):
+        assert text in said

@@ -324,7 +324,9 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None
 
 
 def test_the_image_has_the_version_of_the_project() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools_scm"][
+        "fallback_version"
+    ]
     assert {one["image"] for one in SERVICES.values() if "build" in one} == {f"lakehouse:{version}"}
 
 

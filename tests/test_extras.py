@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from lakehouse.extras import BRINGS
@@ -41,13 +45,18 @@ for one in pkgutil.walk_packages(lakehouse.__path__, "lakehouse."):
     except ModuleNotFoundError:
         print(one.name)
 """
+ROOT = Path(__file__).parents[1]
 OWN = (
     "lakehouse.formats.",
     "lakehouse.serving.",
     "lakehouse.quality.",
+    "lakehouse.sandbox.certificates",
     "lakehouse.sinks.postgres",
     "lakehouse.sinks.audit_postgres",
 )
+BROUGHT = {"py4j", "pydantic"}  # by pyspark, by pydantic-settings
+OF_OTHERS = {"lakehouse.pytest_plugin"}  # imported by pytest alone
+EXTRAS = {name for names in BRINGS.values() for name in names}
 
 
 def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missing(tmp_path: Path) -> None:
@@ -69,9 +78,36 @@ def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missi
     lines = done.stderr.strip().split("\n")
     for number, extra in enumerate(("serve", "expect", "postgres", "sandbox", "formats")):
         said, ended = lines[2 * number : 2 * number + 2]
-        assert f"pip install 'lakehouse[{extra}]'" in said
+        assert f"pip install 'medallion-lakehouse[{extra}]'" in said
         assert ended == f"{extra} exit code 1"
     assert len(lines) == 2 * len(BRINGS)
     without = done.stdout.split()
     assert {"lakehouse.serving.app", "lakehouse.quality.gate", "lakehouse.sinks.postgres"} <= set(without)
     assert [name for name in without if not name.startswith(OWN)] == []
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The first parts of the modules that some code imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+def test_what_the_base_install_imports_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[\[=; ]", one)[0] for one in project["dependencies"]} | BROUGHT
+    distributions = packages_distributions()
+    missing = set()
+    for path in (ROOT / "lakehouse").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if name.startswith(OWN) or name in OF_OTHERS:
+            continue
+        for module in imported(ast.parse(path.read_text(encoding="utf-8"))) - sys.stdlib_module_names:
+            found = {one.lower().replace("_", "-") for one in distributions.get(module, [module])}
+            if module not in {"lakehouse", *EXTRAS} and not declared & found:
+                missing.add((name, module))
+    assert missing == set()

@@ -85,8 +85,8 @@ def images_conf() -> dict[str, str]:
 
 
 def image() -> str:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return f"{project['name']}:{project['version']}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return f"lakehouse:{project['tool']['setuptools_scm']['fallback_version']}"
 
 
 @pytest.mark.parametrize("name", OBJECTS)

@@ -56,7 +56,7 @@ All = Annotated[bool, typer.Option("--all", help="Every open letter; without it 
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Records that silver has refused: list, show, replay, discard, resolve, export.",
+    help="List, show, replay, discard, resolve and export the records that silver has refused.",
 )
 
 

@@ -11,7 +11,7 @@ from lakehouse.serving.tokens import Scope, tokens_of
 from lakehouse.streams import read_settings
 from lakehouse.terminal import echo
 
-app = typer.Typer(no_args_is_help=True, help="Tokens of the REST API: add, list, remove.")
+app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens of the REST API.")
 
 Name = Annotated[str, typer.Argument(help="The token's name, which appears in the log of its actions.")]
 

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from importlib.metadata import version
 from typing import cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,6 +49,7 @@ from lakehouse.records.validation import (
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Commit, HighWaterMark, Lake, Move, TableSpec, from_micros
+from lakehouse.version import code_version
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
@@ -103,7 +103,7 @@ def query_name(source: Source) -> str:
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
     """Return what letters of a source say about who has refused the record, and when (UTC)."""
-    return LetterOrigin(stream.name, STAGE, query_name(source), batch, version("lakehouse"), now)
+    return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
 def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse.errors import ServiceError
+from lakehouse.extras import needed
 from lakehouse.files import write_whole
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import accepts_connections, require_broker
@@ -216,7 +217,8 @@ class KafkaServer(Service):
         return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
 
     def _secured(self, port: int, controller_port: int) -> dict[str, str]:
-        from lakehouse.sandbox.certificates import make_security  # noqa: PLC0415 - a tenth of a second
+        with needed("sandbox", "a local broker with users and rights"):
+            from lakehouse.sandbox.certificates import make_security  # noqa: PLC0415 - a tenth of a second
 
         make_security(self.security, (ADMIN, PIPELINE, PRODUCER))
         second = self._further_port(port, controller_port)

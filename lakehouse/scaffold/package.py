@@ -8,6 +8,7 @@ from typing import Any
 
 from lakehouse.record_lines import Line
 from lakehouse.scaffold.streams import Made, sample_files
+from lakehouse.version import DISTRIBUTION
 
 _MOST_SAMPLES = 100
 
@@ -54,7 +55,7 @@ build-backend = "setuptools.build_meta"
 name = "{name.replace("_", "-")}"
 version = "0.1.0"
 requires-python = ">=3.11"
-dependencies = ["lakehouse"]
+dependencies = ["{DISTRIBUTION}"]
 
 [project.optional-dependencies]
 test = ["pytest"]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import resource
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -33,6 +35,16 @@ def find() -> str:
             f"there is no java {where}; install Java 17 or later (Debian: openjdk-17-jre-headless)"
         )
     return found
+
+
+def version() -> str | None:
+    """Return the version that this Java names, such as 17.0.15; null if there is none."""
+    try:
+        said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
+    except (ServiceError, OSError):
+        return None
+    number = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+    return number and number[1]
 
 
 def require_files() -> None:

@@ -101,7 +101,7 @@ def test_the_jars_are_asked_for_and_setup_brings_them_with_the_properties_and_jo
     for name in ("laptop", "cluster"):
         assert str(ROOT) not in (installed.share / f"{name}.properties").read_text(encoding="utf-8")
     again = installed.run("lakehouse", "setup")
-    assert "resolving" not in again.stdout
+    assert "fetching" not in again.stdout
 
 
 def test_its_jobs_run_on_a_cluster_whose_workers_know_nothing_of_it(

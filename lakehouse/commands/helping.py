@@ -1,0 +1,77 @@
+"""What the help has beside each command's own text: parts, examples, exit codes, environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import typer
+
+PARTS: Mapping[str, Sequence[str]] = {
+    "Try it": ("demo", "try", "new"),
+    "Run it": ("run", "services", "produce", "setup", "rights"),
+    "Query it": ("sql", "serve", "tokens", "register"),
+    "Watch it": ("status", "health", "doctor", "events", "alert", "audit", "expect"),
+    "Mend it": ("dead-letters", "rebuild", "maintain", "copy", "adopt"),
+}
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "demo": ("lakehouse demo --serve",),
+    "try": ("lakehouse try transactions records.jsonl", "lakehouse try sales - --json < records.jsonl"),
+    "new": ("lakehouse new stream payments --kind windowed-sums --sample card-payments=records.jsonl",),
+    "run": (
+        "lakehouse run all",
+        "lakehouse run all --stream sales --gate --telemetry-port 9464",
+        "lakehouse run gold --trigger available-now",
+    ),
+    "services": ("lakehouse services up", "lakehouse services down"),
+    "produce": ("lakehouse produce sales --rate 1000 --seconds 60",),
+    "setup": ("lakehouse setup --s3",),
+    "rights": ("lakehouse rights --stream sales --user etl",),
+    "sql": (
+        'lakehouse sql "SELECT * FROM gold.product_sales ORDER BY total DESC LIMIT 10"',
+        'lakehouse sql "SELECT count(*) FROM silver.dead_letters" --engine duckdb --format json',
+    ),
+    "serve": ("lakehouse serve", "lakehouse serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key"),
+    "tokens": ("lakehouse tokens add dashboard --scope read",),
+    "register": ("lakehouse register",),
+    "status": ("lakehouse status --once", "lakehouse status --format json"),
+    "health": ("lakehouse health --format json",),
+    "doctor": ("lakehouse doctor", "lakehouse doctor --json"),
+    "events": ("lakehouse events --kind failure --since 1d",),
+    "alert": ("lakehouse alert",),
+    "audit": ("lakehouse audit",),
+    "expect": ("lakehouse expect gold", "lakehouse expect gold.metrics_1m --since 1h"),
+    "dead-letters": (
+        "lakehouse dead-letters list --stream sales",
+        "lakehouse dead-letters replay --stream sales",
+    ),
+    "rebuild": ("lakehouse rebuild gold --stream sales",),
+    "maintain": ("lakehouse maintain",),
+    "copy": ("lakehouse copy --to /backup/lake",),
+    "adopt": ("lakehouse adopt",),
+}
+EPILOG = (
+    "Exit codes: 0 done; 1 failed, or something is not well; 2 wrong usage or setting, and of expect an "
+    "expectation that could not be evaluated; 130 interrupted."
+    "\n\n"
+    "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
+    "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS and LAKEHOUSE_REDIS_URL; docs/settings.md lists all."
+    "\n\n"
+    "Completion: lakehouse --install-completion, then open a new shell."
+)
+
+
+def part_of(name: str) -> str:
+    """Return the part of the help that a command stands in."""
+    return next(part for part, names in PARTS.items() if name in names)
+
+
+def examples_of(name: str) -> str:
+    """Return a command's examples as the end of its help, a paragraph each, as typer takes them."""
+    return "\n\n".join(("Examples:", *(f"  {one}" for one in EXAMPLES[name])))
+
+
+def arrange(commands: typer.Typer) -> None:
+    """Give commands that stand by themselves their parts of the help and their examples."""
+    for command in commands.registered_commands:
+        own = command.name or (command.callback.__name__ if command.callback else "")
+        command.rich_help_panel, command.epilog = part_of(own), examples_of(own)
