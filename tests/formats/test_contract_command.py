@@ -1,0 +1,116 @@
+"""`lakehouse contract`: what it prints, finds and exits with; also against a real registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from lakehouse.formats.protobuf import compiled
+from tests.commands import Ended, run_command
+from tests.registries import Registry, registry
+
+SUBJECT = "metrics-events-value"
+NULLABLE = (
+    '{"type":"record","name":"M","fields":[{"name":"serviceId","type":["null","string"]},'
+    '{"name":"metricName","type":"int"},{"name":"timestamp","type":"long"}]}'
+)
+OF_JSON = (
+    '{"properties":{"serviceId":{"type":"string"},"metricName":{"type":"string"},'
+    '"value":{"type":["number","null"]}},"required":["serviceId","metricName","value"]}'
+)
+
+
+def contract(environment: Mapping[str, str], *arguments: str) -> Ended:
+    return run_command(environment, "contract", *arguments)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Registry]:
+    (tmp_path / "registry").mkdir()
+    with registry(tmp_path / "registry") as found:
+        yield found
+
+
+def test_a_contract_is_printed_as_a_schema_of_each_format() -> None:
+    avro = json.loads(contract({}, "export", "sales", "--format", "avro").stdout)
+    assert {one["name"]: one["type"] for one in avro["fields"]} == {
+        "product": "string",
+        "value": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9},
+        "timestamp": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+    }
+    fastavro.parse_schema(avro)
+    of_json = json.loads(contract({}, "export", "sales").stdout)
+    assert (of_json["required"], of_json["properties"]["product"]) == (
+        ["product", "value"],
+        {"type": "string", "minLength": 1},
+    )
+    compiled(contract({}, "export", "sales", "--format", "protobuf").stdout)
+    odcs = json.loads(contract({}, "export", "calls", "--topic", "metricsTopic", "--format", "odcs").stdout)
+    (topic,) = odcs["schema"]
+    assert [(one["name"], one["required"]) for one in topic["properties"]] == [
+        ("user1", True),
+        ("user2", True),
+        ("metrics", False),
+        ("timestamp", False),
+    ]
+    refused = contract({}, "export", "calls")
+    assert (refused.returncode, "--topic" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema", "said", "code"),
+    [
+        (
+            "avro",
+            NULLABLE,
+            [
+                "warning: serviceId is required, and a record may lack it or have null",
+                "breaks: metricName is to be a string, and can be int in the schema",
+                "breaks: value is required, and the schema does not have it",
+            ],
+            1,
+        ),
+        (
+            "protobuf",
+            'syntax = "proto3"; message M { string service_id = 1; bytes metricName = 2; float value = 3; }',
+            ["breaks: metricName is to be a string, and has another type in the schema"],
+            1,
+        ),
+        (
+            "json-schema",
+            OF_JSON,
+            ["warning: value is required, and a record may lack it or have null"],
+            0,
+        ),
+    ],
+)
+def test_a_schema_in_a_file_is_compared_field_by_field(
+    tmp_path: Path, format_: str, schema: str, said: list[str], code: int
+) -> None:
+    file = tmp_path / "schema"
+    file.write_text(schema)
+    done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
+    assert (done.stdout.strip().split("\n")[:-1], done.returncode) == (said, code)
+
+
+def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
+    environment = {
+        "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
+        "LAKEHOUSE_FORMATS": '{"metrics-events": "avro"}',
+    }
+    assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
+    first = contract(environment, "register", "metrics")
+    assert (first.returncode, first.stdout) == (0, contract(environment, "register", "metrics").stdout)
+    assert first.stdout.startswith(f"{SUBJECT}: schema ")
+    done = contract(environment, "check", "metrics")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"the newest schema of {SUBJECT}: compatible with the contract of metrics-events\n",
+    )
+    running.stop()
+    away = contract(environment, "check", "metrics")
+    assert (away.returncode, "does not answer" in away.stderr) == (2, True)
