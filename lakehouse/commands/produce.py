@@ -198,7 +198,8 @@ def file(
     samples, topics = _samples(records, topic, settings)
     require_broker(settings.kafka)
     read = sources_by_topic(settings, load_streams(settings))
-    samples = list(encoded(iter(samples), topics, read))
+    if not envelope:  # in envelopes, values may be bytes of any format
+        samples = list(encoded(iter(samples), topics, read))
     create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
     _deliver(
         f"{len(samples):,} records to {' and '.join(topics)}",

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -84,10 +85,13 @@ def try_(
     """Judge and fold a file of records, and show what would be written and sent; nothing is.
 
     Records land at the clock's time, in the order of the file, in one partition unless an envelope says
-    otherwise. Late is what lies behind the records of an earlier micro-batch (--batch).
+    otherwise. Without --envelope values are JSON, whatever the format of the stream's topics; with it, they
+    are in that format. Late is what lies behind the records of an earlier micro-batch (--batch).
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
+    if not envelope:  # lines are JSON; bytes in the source's format are in envelopes
+        chosen = replace(chosen, sources=tuple(replace(one, format="json") for one in chosen.sources))
     clock = _moment("--now", now) or datetime.now(UTC)
     end = _moment("--later", later)
     lines = [line for name in files for line in _read(chosen, name, settings, envelopes=envelope)]
