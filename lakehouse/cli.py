@@ -11,6 +11,7 @@ from lakehouse.application import exit_with
 from lakehouse.commands import (
     alert,
     audit,
+    contract,
     copy,
     dead_letters,
     demo,
@@ -63,6 +64,7 @@ _add(setup.app)
 _add(produce.app, "produce")
 _add(try_stream.app)
 _add(new.app, "new")
+_add(contract.app, "contract")
 _add(run.app)
 _add(serve.app)
 _add(tokens.app, "tokens")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 PARTS: Mapping[str, Sequence[str]] = {
-    "Try it": ("demo", "try", "new"),
+    "Try it": ("demo", "try", "new", "contract"),
     "Run it": ("run", "services", "produce", "setup", "rights"),
     "Query it": ("sql", "serve", "tokens", "register"),
     "Watch it": ("status", "health", "doctor", "events", "alert", "audit", "expect"),
@@ -17,6 +17,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "demo": ("lakehouse demo --serve",),
     "try": ("lakehouse try transactions records.jsonl", "lakehouse try sales - --json < records.jsonl"),
     "new": ("lakehouse new stream payments --kind windowed-sums --sample card-payments=records.jsonl",),
+    "contract": (
+        "lakehouse contract export metrics --format avro",
+        "lakehouse contract check metrics --against registry",
+    ),
     "run": (
         "lakehouse run all",
         "lakehouse run all --stream sales --gate --telemetry-port 9464",
