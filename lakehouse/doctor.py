@@ -42,7 +42,7 @@ from lakehouse.tables.versions import TESTED
 State = Literal["ok", "warn", "fail"]
 
 _JAVA_LEAST, _JAVA_TESTED = 17, (17, 21, 25)
-_PYTHON_LEAST, _PYTHON_TESTED = (3, 11), ((3, 11), (3, 13))
+_PYTHON_LEAST, _PYTHON_TESTED = (3, 11), ((3, 11), (3, 12), (3, 13))
 _PACKAGES = {"PySpark": "pyspark", "Delta": "delta-spark", "deltalake": "deltalake"}
 _SCARCE_BYTES, _LOW_BYTES = 256 << 20, 2 << 30
 _FILES = 4_096
