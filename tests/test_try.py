@@ -88,6 +88,7 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
             "shop": "x",
             "price": "2.250000000",
             "event_time": "2026-03-29T01:05:00Z",
+            "own_time": "2026-03-29T01:05:00Z",
             "topic": "orders-topic",
             "partition": 0,
             "offset": 1,
