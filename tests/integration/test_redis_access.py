@@ -106,7 +106,7 @@ def test_a_user_without_info_is_told_of_once_and_redis_is_filled_and_read_all_th
         settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
         warn_of_services(settings, STREAMS, ["silver", "export"], (), told.append)
         (doubt,) = told
-        assert re.search(r"may not call INFO, so nobody notices .* Give the user \+info$", doubt)
+        assert re.search(r"may not call INFO, so the export cannot notice .* Give the user \+info$", doubt)
         assert not sink.is_filled()
         assert sink.evictions() is None
         with sink.filling():

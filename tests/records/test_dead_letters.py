@@ -145,7 +145,10 @@ def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> Non
         find_letter(letters, "")
 
 
-def test_a_list_in_a_pipe_has_whole_ids(letters: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_in_a_pipe_has_whole_ids(
+    letters: DataFrame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     long_id = "0123456789abcdef" * 4
     newest = newest_letters(letters.withColumn("id", F.lit(long_id)), 1, report.VALUE_BYTES)
     report.print_list(count_letters(letters), newest)
