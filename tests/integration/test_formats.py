@@ -81,6 +81,11 @@ def forget() -> None:
     schemas._known.clear()
 
 
+def send_and_judge(spark: SparkSession, settings: Settings, values: Iterable[bytes | None]) -> None:
+    pipeline.send(settings, [Raw(value, key=b"k") for value in values])
+    pipeline.run_layers(spark, settings, "bronze", "silver")
+
+
 def clean(settings: Settings) -> list[tuple[Any, ...]]:
     rows = sorted(pipeline.rows_of(settings, SILVER), key=lambda row: row["offset"])
     return [(row["offset"], *(row[name] for name in FIELDS), row["event_time"]) for row in rows]
@@ -142,8 +147,7 @@ def test_each_record_is_read_by_its_writers_schema_and_judged_by_the_contract(
         json.dumps(record).encode(),
         None,
     )
-    pipeline.send(settings, [Raw(value, key=b"k") for value in values])
-    pipeline.run_layers(spark, settings, "bronze", "silver")
+    send_and_judge(spark, settings, values)
 
     at = AT_MS * 1000
     expected = [
@@ -250,8 +254,7 @@ def test_messages_of_protobuf_are_found_by_their_indexes_and_judged_by_the_contr
         json.dumps(record).encode(),
         None,
     )
-    pipeline.send(settings, [Raw(value, key=b"k") for value in values])
-    pipeline.run_layers(spark, settings, "bronze", "silver")
+    send_and_judge(spark, settings, values)
 
     at = AT_MS * 1000
     assert clean(settings) == [
@@ -287,8 +290,7 @@ def test_json_with_a_schema_is_judged_as_json_behind_its_first_bytes(
         json.dumps(record).encode(),
         None,
     )
-    pipeline.send(settings, [Raw(value, key=b"k") for value in values])
-    pipeline.run_layers(spark, settings, "bronze", "silver")
+    send_and_judge(spark, settings, values)
     assert clean(settings) == [(0, "api", "cpu", 1.5, None, AT_MS * 1000)]
     assert refused(settings) == [
         (1, [("wrong_type", "value")]),
