@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import bronze
+from lakehouse.layers import bronze, recomputing
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
 from lakehouse.records import identity
@@ -246,7 +246,7 @@ class Folding:
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).where(F.array_contains("reasons.rule", identity.DELETION))
-        gone = letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
+        gone = identity.deleted_by(letters)
         own = judged.where(identity.is_compared(source))
         outcome = identity.compared(source, own, standing, gone)
         left = outcome.removed.localCheckpoint()
@@ -283,16 +283,11 @@ class Folding:
         if to_recompute is not None:
             keys = list(table.keys)
             history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
-            anew = table.preaggregate(self._gathered(history))
-            if "recomputed" in anew.columns:
-                anew = anew.withColumn("recomputed", F.lit(True))
-            whole = anew.join(to_recompute, keys, "left_semi")
+            whole = recomputing.of_keys(table, self._gathered(history), to_recompute)
             partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
-            emptied = current.join(to_recompute, keys, "left_semi").join(
-                partials.select(*keys).distinct(), keys, "left_anti"
-            )
             if gone is not None:
-                self._put(table, emptied.withColumn(DELETED, F.lit(True)))
+                standing = current.join(to_recompute, keys, "left_semi")
+                self._put(table, recomputing.emptied(table, standing, partials))
             current = current.join(to_recompute, keys, "left_anti")
         if twice and table.sides:
             first = table.fold(partials, current, progress).localCheckpoint()

@@ -47,7 +47,7 @@ class Fingerprints:
 
     def days(self, packed: Packed) -> list[int]:
         """Return the days of those that have the hash of one of these, in order."""
-        found = [_days_of(held, *self._places(held, packed)) for held in (self._still, self._recent)]
+        found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
     @staticmethod
@@ -79,11 +79,16 @@ def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
     ]
 
 
-def _days_of(held: Packed, first: npt.NDArray[np.intp], end: npt.NDArray[np.intp]) -> Packed:
+def days_of(packed: Packed) -> Packed:
+    """Return the day of each."""
+    days: Packed = packed & _DAY
+    return days
+
+
+def _days_among(held: Packed, first: npt.NDArray[np.intp], end: npt.NDArray[np.intp]) -> Packed:
     lengths = end - first
     starts = np.repeat(first - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    days: Packed = held[starts + np.arange(int(lengths.sum()))] & _DAY
-    return days
+    return days_of(held[starts + np.arange(int(lengths.sum()))])
 
 
 def _nothing() -> Packed:

@@ -15,33 +15,58 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
+import numpy.typing as npt
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.layers.fingerprints import Fingerprints, Packed, repeated, spans
+from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans
 from lakehouse.progress import parts
 from lakehouse.records import identity
-from lakehouse.records.dead_letters import OPEN, attempted, resent_as, status_by
+from lakehouse.records.dead_letters import OPEN, attempted, place, resent_as, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS
-from lakehouse.records.identity import CONFLICTING, DELETION, OF_ID, SUPERSEDED, fingerprint, is_compared
+from lakehouse.records.identity import (
+    CONFLICTING,
+    DELETION,
+    OF_ID,
+    SUPERSEDED,
+    fingerprint,
+    hash_of,
+    is_compared,
+)
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Source
 from lakehouse.tables import DELETED, Candidates, Commit, Move
 from lakehouse.tables.commits import FILE
-from lakehouse.tables.pruning import MOST_SPANS, Between, Near
+from lakehouse.tables.pruning import Near, in_spans
 
 MOST_IN_MEMORY = 10_000_000
 """So many ids are kept in memory at most, 8 bytes each."""
+
+ACCEPTED = "accepted"
+"""What a record is that has no letter."""
 
 _MORE = 1.25  # times as many, before the oldest are forgotten
 _MOST_RANGES = 100  # of offsets, in one condition
 _PACKED = StructType().add("packed", LongType())
 _KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of judged records that have an id, in one order: fingerprints, hashes of ids alone, and verdicts.
+
+    `status` is that of a letter, or ACCEPTED.
+    """
+
+    packed: Packed
+    of_id: Packed
+    status: npt.NDArray[np.object_]
+    is_compared: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,7 @@ class Settled:
     """
 
     rows: DataFrame
+    seen: _Seen
     removed: DataFrame | None
     near: Candidates
 
@@ -80,16 +106,14 @@ class Identities:
         """Compare judged records, which should be persisted, with each other and with silver."""
         spark, source = judged.sparkSession, self._source
         self._follow(spark, tables.version_in(commit.snapshot))
-        own = judged.where(is_compared(source)).withColumn("packed", fingerprint(source, F.col(OF_ID)))
-        packed = _numbers(own.select("packed"))
+        seen = self._seen(judged)
+        packed = seen.packed[seen.is_compared]
         suspects = packed[self._are_suspect(packed)]
         if not len(suspects):
-            return Settled(judged, None, commit.candidates(Near(())))
-        chosen = own.join(
-            F.broadcast(local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)),
-            "packed",
-            "left_semi",
-        ).persist()
+            return Settled(judged, seen, None, commit.candidates(Near(())))
+        few = local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)
+        own = judged.where(is_compared(source)).withColumn("packed", fingerprint(source, F.col(OF_ID)))
+        chosen = own.join(F.broadcast(few), "packed", "left_semi").persist()
         try:
             return self._settle(judged, chosen, suspects, commit)
         finally:
@@ -101,36 +125,30 @@ class Identities:
         Open letters of ids that have just been accepted are closed: their records were sent again. If the
         process is killed before that, they stay open (`lakehouse dead-letters resolve`).
         """
-        packed = fingerprint(self._source, F.col(OF_ID)).alias("packed")
-        bare = F.xxhash64(OF_ID).bitwiseAND(F.lit(~0xFFFF)).alias("bare")
-        status = F.when(F.size("reasons") > 0, status_by(F.col("reasons"))).alias("status")
-        known = settled.rows.where(F.col(OF_ID).isNotNull()).select(packed, bare, status).toArrow()
-        statuses = np.array(known.column("status").to_pylist(), dtype=object)
-        of_day, of_id = (known.column(name).to_numpy().astype(np.int64) for name in ("packed", "bare"))
-        accepted = statuses == None  # noqa: E711 - each element is compared
-        self._known.add(of_day[accepted | (statuses == DELETION)])
-        self._has_deletions |= DELETION in statuses
-        if self._waiting.found(of_id[accepted]).any():
+        seen = settled.seen
+        accepted = seen.status == ACCEPTED
+        self._known.add(seen.packed[accepted | (seen.status == DELETION)])
+        self._has_deletions |= DELETION in seen.status
+        if self._waiting.found(seen.of_id[accepted]).any():
             self._close_resent(settled.rows.where(F.size("reasons") == 0), now)
-        self._waiting.add(of_id[statuses == OPEN])
+        self._waiting.add(seen.of_id[seen.status == OPEN])
         if self._version == version - 1:
             self._version = version
         if len(self._known) > self._most * _MORE:
             self._version = None
 
     def _close_resent(self, accepted: DataFrame, now: datetime) -> None:
-        place = F.concat_ws("/", *(F.col(name).cast("string") for name in _KEYS))
-        rows = accepted.select(F.col(OF_ID).alias("unique_id"), place.alias("place"))
+        rows = accepted.select(F.col(OF_ID).alias("unique_id"), place().alias("place"))
         is_open = (F.col("t.status") == OPEN) & (F.col("t.job") == self._job)
         conflicts = F.array_contains("t.reasons.rule", CONFLICTING)
         values = attempted(resent_as(F.col("s.place")), now)
         where = is_open & ~conflicts
         tables.update_matched(rows, self._dead, ("unique_id",), where, values, within=F.lit(True))
 
-    def _are_suspect(self, packed: Packed) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def _are_suspect(self, packed: Packed) -> npt.NDArray[np.bool_]:
         suspect = self._known.found(packed) | repeated(packed)
         if self._since_day is not None:
-            too_old = (packed & np.int64(0xFFFF)) < self._since_day
+            too_old = days_of(packed) < self._since_day
             suspect |= too_old if self._source.sequence_by is None else np.True_
         return suspect
 
@@ -145,11 +163,29 @@ class Identities:
         rows = identity.with_outcome(judged, outcome)
         removed = outcome.removed.persist()
         rows = rows.persist()
-        rows.count()  # before what it is made of is let go
+        seen = self._seen(rows)  # before what they are made of is let go
         if removed.isEmpty():
             removed.unpersist()
-            return Settled(rows, None, near)
-        return Settled(rows, removed, near)
+            return Settled(rows, seen, None, near)
+        return Settled(rows, seen, removed, near)
+
+    def _seen(self, judged: DataFrame) -> _Seen:
+        """Look at the ids of judged records, in one job."""
+        id_ = F.col(OF_ID)
+        columns = {
+            "packed": fingerprint(self._source, id_),
+            "of_id": hash_of(id_),
+            "status": F.when(F.size("reasons") == 0, ACCEPTED).otherwise(status_by(F.col("reasons"))),
+            "is_compared": is_compared(self._source),
+        }
+        rows = judged.where(id_.isNotNull())
+        found = rows.select(*(column.alias(name) for name, column in columns.items())).toArrow()
+        return _Seen(
+            found.column("packed").to_numpy(),
+            found.column("of_id").to_numpy(),
+            np.array(found.column("status").to_pylist(), dtype=object),
+            np.array(found.column("is_compared").to_pylist(), dtype=bool),
+        )
 
     def _where(self, suspects: Packed) -> Near | None:
         """Return where rows with the suspects' ids lie in silver; null: anywhere."""
@@ -157,11 +193,8 @@ class Identities:
             return None
         days = self._known.days(suspects)
         if self._source.sequence_by is None:  # the same id counts with the same time only
-            days = [int(day) for day in np.unique(suspects & np.int64(0xFFFF))]
-        lie = spans(days)
-        if len(lie) > MOST_SPANS:
-            lie = [(lie[0][0], lie[-1][1])]
-        return Near(tuple((Between("event_time", first, last),) for first, last in lie))
+            days = [int(day) for day in np.unique(days_of(suspects))]
+        return in_spans("event_time", spans(days))
 
     def _deleted(self, chosen: DataFrame, ids: DataFrame) -> DataFrame:
         """Return the ids that records before these have deleted, with the greatest sequence of each."""
@@ -169,8 +202,7 @@ class Identities:
         if not self._has_deletions:
             return local_frame(spark, [], StructType([LETTERS["unique_id"], LETTERS["sequence"]]))
         letters = deletions(spark, self._dead, self._job).join(chosen.select(*_KEYS), _KEYS, "left_anti")
-        letters = letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi")
-        return letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
+        return identity.deleted_by(letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi"))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
         """Take in what commits up to a version of silver have added since the last look."""
@@ -209,7 +241,7 @@ class Identities:
     def _look_at_letters(self, spark: SparkSession) -> None:
         letters = tables.read(spark, self._dead).where(F.col("job") == self._job)
         letters = letters.where(F.col("unique_id").isNotNull())
-        packed = F.xxhash64("unique_id").bitwiseAND(F.lit(~0xFFFF)).alias("packed")
+        packed = hash_of(F.col("unique_id")).alias("packed")
         self._waiting = Fingerprints(_numbers(letters.where(F.col("status") == OPEN).select(packed)))
         if self._source.sequence_by is not None:
             found = _numbers(letters.where(F.col("status") == DELETION).select(packed))
@@ -226,10 +258,9 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
     Without rows nothing is committed but the moves; null if there are none either.
     """
-    clean = filter_clean(settled.rows).select(*commit.schema.names)
+    clean = filter_clean(settled.rows)
     if settled.removed is None:
-        written = commit.write(clean)
-        return commit.finish(moves) if written or moves else None
+        return tables.add(clean, commit, moves).version if moves or not clean.isEmpty() else None
     gone = settled.removed.select(*_KEYS, F.lit(True).alias(DELETED))
     new = clean.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True).persist()
     try:

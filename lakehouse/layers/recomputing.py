@@ -17,7 +17,7 @@ from lakehouse.progress import cuts
 from lakehouse.stream import GoldTable
 from lakehouse.tables import DELETED, Lake, from_micros, shifted
 from lakehouse.tables.commits import CHANGE_TYPE
-from lakehouse.tables.pruning import MOST_SPANS, Between, Near, merged
+from lakehouse.tables.pruning import in_spans, merged
 
 _FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
@@ -60,15 +60,20 @@ def made_anew(
     Later rows can be added later. With `in_windows` only rows of the keys' windows are read, if they have
     windows.
     """
-    keys, spark, ends = list(table.keys), to_recompute.sparkSession, batch.ends
+    spark, ends = to_recompute.sparkSession, batch.ends
     paths = {name: lake.path("silver", name) for name in table.reads}
     history = table.combine(
         {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}
     )
     if in_windows:
         history = history.where(_of_windows(table, to_recompute))
+    return of_keys(table, history, F.broadcast(to_recompute))
+
+
+def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
+    """Return the partials of these keys over rows of silver."""
     # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
-    anew = table.preaggregate(history).join(F.broadcast(to_recompute), keys, "left_semi")
+    anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
     return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
 
 
@@ -87,6 +92,4 @@ def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
     length = timedelta(seconds=table.window_s)
     begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
     spans = merged((start, shifted(start, length)) for start in begun)
-    if len(spans) > MOST_SPANS:
-        spans = [(spans[0][0], spans[-1][1])]
-    return Near(tuple((Between("event_time", *span),) for span in spans)).condition()
+    return in_spans("event_time", spans).condition()

@@ -196,7 +196,7 @@ class _Cleaning(TableStep):
             if self._identities is None:
                 yield self._append(judged, batch, now)
             else:
-                with self._settling(judged, batch, now) as passed:
+                with self._settling(self._identities, judged, batch, now) as passed:
                     yield passed
         finally:
             judged.unpersist()
@@ -217,28 +217,30 @@ class _Cleaning(TableStep):
         return Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
 
     @contextmanager
-    def _settling(self, judged: DataFrame, batch: Batch, now: datetime) -> Iterator[Passed]:
+    def _settling(
+        self, known: Identities, judged: DataFrame, batch: Batch, now: datetime
+    ) -> Iterator[Passed]:
         """Do so with records that have ids: rows that they replace or delete leave silver in that commit."""
         attempt = _Attempt(batch)
-        settled = tables.retry_on_conflict(lambda: self._settle(judged, attempt, now))
+        settled = tables.retry_on_conflict(lambda: self._settle(known, judged, attempt, now))
         try:
             yield settled.passed
         finally:
             settled.rows.unpersist()
 
-    def _settle(self, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
-        if self._identities is None:
-            raise TypeError(f"{self.name}: its records have no ids")
+    def _settle(self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         commit.expect(self._moves(attempt.batch))
-        settled = self._identities.settle(judged, commit)
+        settled = known.settle(judged, commit)
         try:
-            return self._write(settled, commit, attempt, now)
+            return self._write(settled, commit, attempt, now, known)
         except Exception:
             settled.rows.unpersist()
             raise
 
-    def _write(self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime) -> _Done:
+    def _write(
+        self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime, known: Identities
+    ) -> _Done:
         rows, refused, reached = settled.rows.agg(*_facts()).first() or (0, 0, 0)
         removed = 0 if settled.removed is None else settled.removed.count()
         if refused or removed:
@@ -248,8 +250,7 @@ class _Cleaning(TableStep):
             self._bury(dead, attempt.batch, now, again=attempt.has_letters)
             attempt.has_letters = True
         version = cast("int", identities.put(settled, commit, self._moves(attempt.batch)))
-        if self._identities is not None:
-            self._identities.note(settled, version, now)
+        known.note(settled, version, now)
         self._advance(reached)
         result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused + removed})
         clean = InMemory(filter_clean(settled.rows), rows - refused, version)

@@ -133,10 +133,15 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
     return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
 
 
+def place() -> Column:
+    """Return a record's topic/partition/offset, as letters of resent records name it."""
+    return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+
+
 def resent_as(place: Column) -> dict[str, Column]:
     """Return the values to set on letters (the target `t`) whose records were sent again.
 
-    `place` is the topic/partition/offset of the record that is in silver.
+    `place` is that of the record that is in silver.
     """
     said = F.struct(
         F.lit(RESENT).alias("rule"),

@@ -120,9 +120,19 @@ def fingerprint(source: Source, id_: Column) -> Column:
 
     Days are counted from 1970; those before it are 0, those from 2149 on 65535.
     """
-    same = F.xxhash64(id_) if source.sequence_by is not None else F.xxhash64(id_, F.col("event_time"))
+    same = hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
     day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
-    return same.bitwiseAND(F.lit(~0xFFFF)).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+    return same.bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+
+
+def hash_of(*values: Column) -> Column:
+    """Return the upper 48 bits of a hash, the lower 16 being 0: a fingerprint without its day."""
+    return F.xxhash64(*values).bitwiseAND(F.lit(~0xFFFF))
+
+
+def deleted_by(letters: DataFrame) -> DataFrame:
+    """Return the ids that some letters of deletions delete, with the greatest sequence of each."""
+    return letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
 
 
 @dataclass(frozen=True)

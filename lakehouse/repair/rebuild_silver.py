@@ -209,11 +209,7 @@ class _SourceRebuild:
         places = judged.select(*_KEYS)
         older = tables.read(spark, self.paths.clean).join(places, _KEYS, "left_anti")
         gone = identities.deletions(spark, self.paths.dead, self._origin.job)
-        gone = (
-            gone.join(places, _KEYS, "left_anti")
-            .groupBy("unique_id")
-            .agg(F.max("sequence").alias("sequence"))
-        )
+        gone = identity.deleted_by(gone.join(places, _KEYS, "left_anti"))
         own = judged.where(identity.is_compared(source))
         return identity.with_outcome(judged, identity.compared(source, own, older, gone))
 

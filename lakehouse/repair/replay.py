@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
 from typing import Any, Self
@@ -300,7 +300,7 @@ class _SelectedLetters:
             origin = silver.origin_of(self._stream, self._source, self._now)
             letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
             tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
-        identities.put(settled, commit)
+        identities.put(replace(settled, rows=settled.rows.drop("_letter")), commit)
         return settled.rows
 
     def _identities(self) -> Identities:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
@@ -30,6 +30,7 @@ from lakehouse.records.dead_letters import (
     SENT_AGAIN_AS,
     Selection,
     attempted,
+    place,
     resent_as,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
@@ -128,7 +129,7 @@ def _by_columns(
                 .join(letters.select("id", *_KEYS), _KEYS)
             )
             rows = _free(lake, tables.read(spark, paths.clean).select(*_KEYS, *columns))
-            pairs = said.drop(*_KEYS).join(rows, list(columns)).select("id", _place().alias("place"))
+            pairs = said.drop(*_KEYS).join(rows, list(columns)).select("id", place().alias("place"))
             counted = _times(_times(pairs, "id"), "place").persist()
             try:
                 matched = counted.select("id").distinct().count()
@@ -168,13 +169,9 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
     said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
-    place = F.coalesce(said, F.when(F.col("status") == OPEN, _place()))
-    taken = letters.select(place.alias("_place"))
-    return rows.withColumn("_place", _place()).join(taken, "_place", "left_anti").drop("_place")
-
-
-def _place() -> Column:
-    return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+    stands_for = F.coalesce(said, F.when(F.col("status") == OPEN, place()))
+    taken = letters.select(stands_for.alias("_place"))
+    return rows.withColumn("_place", place()).join(taken, "_place", "left_anti").drop("_place")
 
 
 def _times(pairs: DataFrame, column: str) -> DataFrame:

@@ -61,6 +61,7 @@ from lakehouse.tables.specs import (
 )
 from lakehouse.tables.writing import (
     Written,
+    add,
     append,
     clear,
     delete,
@@ -88,6 +89,7 @@ __all__ = [
     "Progress",
     "TableSpec",
     "Written",
+    "add",
     "append",
     "as_declared",
     "begin",

@@ -6,7 +6,7 @@ every micro-batch, always of simple bounds, so it is answered here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
@@ -86,6 +86,12 @@ class Bounds:
     def of(self, column: str) -> tuple[Value | None, Value | None]:
         """Return a column's bounds; null where they are unknown. Every value of the file lies within."""
         return _reach(self.least.get(column))[0], _reach(self.greatest.get(column))[1]
+
+
+def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
+    """Select rows whose column lies in one of several spans, in order; of very many, from first to last."""
+    lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
+    return Near(tuple((Between(column, first, last),) for first, last in lie))
 
 
 def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:

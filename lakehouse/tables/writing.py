@@ -75,10 +75,18 @@ def append(rows: DataFrame, path: str, moves: Sequence[Move] = ()) -> Written:
     def once() -> Written:
         commit = begin(rows.sparkSession, path)
         commit.expect(moves)
-        written = commit.write(_as_in(commit.schema, rows, path))
-        return Written(written, commit.finish(moves))
+        return add(rows, commit, moves)
 
     return retry_on_conflict(once)
+
+
+def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
+    """Add the rows, by column name, note the moves, and end the commit.
+
+    It fails if another writer has changed what the commit read: see `retry_on_conflict`.
+    """
+    written = commit.write(_as_in(commit.schema, rows, commit.path))
+    return Written(written, commit.finish(moves))
 
 
 def note(spark: SparkSession, path: str, moves: Sequence[Move]) -> Written:

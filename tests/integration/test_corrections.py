@@ -114,6 +114,9 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 
     send(paid("a", 1, "ann", 10, old), paid("b", 1, "ann", 5, old), paid("c", 1, "bob", 7, old))  # 0 to 2
     assert run_and_look(spark, settings, stream) == {f"ann:{old}": (15, 2), f"bob:{old}": (7, 1)}
+    spark.sql(
+        f"ALTER TABLE delta.`{pipeline.path_of(settings, 'silver.transactions')}` ADD COLUMN note STRING"
+    )
 
     send(paid("d", 1, "ann", 1, today))  # 3: from now on, what is a year old is late
     run_and_look(spark, settings, stream)
