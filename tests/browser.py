@@ -32,6 +32,7 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
+_CLICKED = "clickArrived"  # a function of the page's, which tells this module
 _KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), " ": (32, " ")}
 
 
@@ -75,11 +76,13 @@ class Page:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
         self._session: str | None = None
         self._loaded = 0
+        self._clicks = 0
         self.complaints: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Runtime.addBinding", name=_CLICKED)
 
     def send(self, method: str, **parameters: Any) -> Any:
         """Send a command of the DevTools protocol, and return its result."""
@@ -138,17 +141,30 @@ class Page:
         return str(self.wait(f"document.querySelector({json.dumps(selector)})?.innerText"))
 
     def click(self, selector: str, saying: str = "") -> None:
-        """Click on the first element of a selector that can be seen and says something; on its first line."""
+        """Click on the first element of a selector that can be seen and says something; on its first line.
+
+        A page that is drawn anew may move the element, or put another in its place, while the click is under
+        way, so the click is made again until the element says that it arrived.
+        """
         place = f"""(() => {{
+            const says = (one) => one?.textContent.includes({json.dumps(saying)});
             const found = [...document.querySelectorAll({json.dumps(selector)})].find((one) =>
-                one.textContent.includes({json.dumps(saying)}) && one.checkVisibility() && !one.disabled);
+                says(one) && one.checkVisibility() && !one.disabled);
             found?.scrollIntoView({{block: 'center'}});
             const box = found?.getClientRects()[0];
-            return box && {{x: box.x + box.width / 2, y: box.y + box.height / 2}};
+            const where = box && {{x: box.x + box.width / 2, y: box.y + box.height / 2}};
+            if (!where || !found.contains(document.elementFromPoint(where.x, where.y))) return null;
+            const note = (event) => says(event.target.closest({json.dumps(selector)})) && {_CLICKED}('');
+            document.addEventListener('click', note, {{capture: true, once: true}});
+            return where;
         }})()"""
-        where: Mapping[str, float] = self.wait(place)
-        for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, **where, button="left", clickCount=1)
+        before, deadline = self._clicks, time.monotonic() + PATIENCE_S
+        while self._clicks == before:
+            assert time.monotonic() < deadline, f"no click arrives at {selector} {saying}"
+            where: Mapping[str, float] = self.wait(place)
+            for kind in ("mousePressed", "mouseReleased"):
+                self.send("Input.dispatchMouseEvent", type=kind, **where, button="left", clickCount=1)
+            self.run("0")  # which the page answers after what it has said of the click
 
     def press(self, key: str) -> None:
         """Press a key."""
@@ -186,6 +202,7 @@ class Page:
     def _note(self, event: Mapping[str, Any]) -> None:
         said = event.get("params", {})
         self._loaded += event.get("method") == "Page.loadEventFired"
+        self._clicks += event.get("method") == "Runtime.bindingCalled" and said["name"] == _CLICKED
         if event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(said["exceptionDetails"]))
         if event.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
