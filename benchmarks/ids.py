@@ -19,7 +19,7 @@ from typing import Annotated
 
 import psutil
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.table import Table
 
@@ -29,7 +29,7 @@ from lakehouse import tables
 from lakehouse.kinds import Records, windowed_sums
 from lakehouse.layers import bronze, silver
 from lakehouse.layers.identities import Identities
-from lakehouse.records.validation import filter_clean, judge
+from lakehouse.records.validation import judge
 from lakehouse.settings import load_settings
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.session import start_session
@@ -61,7 +61,7 @@ def ids(
             source = _source(sequence_by)
             lake = Lake(spark, f"{directory}/{sequence_by}")
             paths = silver.ensure(lake, source)
-            _fill(spark, source, paths.clean, rows)
+            _fill(spark, paths.clean, rows)
             before = psutil.Process().memory_info().rss
             known_ids = Identities(source, paths.clean, paths.dead, "silver.payments")
             nothing = _judged(spark, source, 0, 0, rows)
@@ -96,13 +96,26 @@ def _source(sequence_by: str | None) -> Source:
     return replace(stream.sources[0], allowed_lateness_s=2 * _MONTH_S)
 
 
-def _fill(spark: SparkSession, source: Source, path: str, rows: int) -> None:
+def _fill(spark: SparkSession, path: str, rows: int) -> None:
+    """Write the rows that judging the records would give, which takes a third of the time."""
+    number = F.col("id")
+    landed = F.lit(_LANDED).cast("timestamp")
+    columns = {
+        "id": F.format_string("payment-%d", number),
+        "version": F.lit(1),
+        "user": F.format_string("u%d", number % 1000),
+        "amount": number % 97 + 1,
+        "event_time": F.timestamp_millis(_at_ms(number)),
+        "own_time": F.timestamp_millis(_at_ms(number)),
+        "topic": F.lit("payments"),
+        "partition": F.lit(0),
+        "offset": number * 10 + 1,
+        "ingested_at": landed,
+    }
+    fields = tables.read(spark, path).schema.fields
+    values = [columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in fields]
     with executing_for(spark, few=False):
-        number = spark.range(rows)
-        judged = judge(
-            _bronze(number.select(F.col("id").alias("number"), F.lit(1).alias("version"))), source, None
-        )
-        tables.append(filter_clean(judged).orderBy("event_time"), path)
+        tables.append(spark.range(rows).select(*values).orderBy("event_time"), path)
 
 
 def _judged(spark: SparkSession, source: Source, count: int, repeats: int, first: int) -> DataFrame:
@@ -129,10 +142,14 @@ def _judging(spark: SparkSession, source: Source, count: int, first: int) -> Usa
     return usage
 
 
+def _at_ms(number: Column) -> Column:
+    return (F.lit(int((_LANDED - timedelta(days=31)).timestamp())) + number * 7919 % _MONTH_S) * 1000
+
+
 def _bronze(records: DataFrame) -> DataFrame:
     """Return records by their numbers and versions: each number is of one second of the month."""
     number = F.col("number")
-    at_ms = (F.lit(int((_LANDED - timedelta(days=31)).timestamp())) + number * 7919 % _MONTH_S) * 1000
+    at_ms = _at_ms(number)
     text = '{"id":"payment-%1$d","version":%2$d,"user":"u%3$d","amount":%4$d,"timestamp":%5$d}'
     value = F.format_string(text, number, F.col("version"), number % 1000, number % 97 + 1, at_ms)
     columns = {

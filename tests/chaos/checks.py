@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
 from lakehouse.settings import Settings
+from tests.chaos import mixed
 from tests.chaos.files import changes_of, repeated_notes
 from tests.chaos.load import POISON_HEADER, RULES
 from tests.oracles.calls import SIDES, CallEvent, call_records
@@ -120,11 +121,13 @@ def _layers(settings: Settings, given: Verdicts | None) -> tuple[Books, Verdicts
         sent += len(records)
         poison += sum(map(_is_poison, records))
         by_place = {(one.topic, one.partition, one.offset): one for one in records}
+        bronze = rows_of(settings, f"bronze.{source.table}")
         if given is None:
             verdicts[source.table] = {at: _verdict(source.table, record) for at, record in by_place.items()}
         else:
             verdicts[source.table] = given[source.table]
-        bronze = rows_of(settings, f"bronze.{source.table}")
+        if source.topic in settings.unique_by:
+            verdicts[source.table] = mixed.settled(verdicts[source.table], by_place, bronze)
         landed = Counter(map(coordinates_of, bronze))
         found += _shown(f"bronze.{source.table}", _not_once(landed, by_place.keys()))
         found += _shown(f"bronze.{source.table}", _raw_differences(bronze, by_place))
@@ -151,8 +154,8 @@ def _verdict(table: str, record: Any) -> Judged:
     for name, text in record.headers:
         if name == POISON_HEADER:
             return Judged(frozenset((rule, None) for rule in RULES[text.decode()]))
-    landed_us = record.timestamp * 1000
-    return judge_record(CONTRACTS[table], record.value, record.timestamp, landed_us, None, key=record.key)
+    landed_us, said = record.timestamp * 1000, mixed.said_in_json(record)
+    return judge_record(CONTRACTS[table], said, record.timestamp, landed_us, None, key=record.key)
 
 
 def _not_once(found: Counter[Coordinates], expected: Iterable[Coordinates]) -> Iterator[str]:
@@ -185,7 +188,8 @@ def _letter_differences(
         known_columns = any(column for _, column in verdict.reasons)
         if rules != expected or (known_columns and set(_rules(letter)) != verdict.reasons):
             yield f"{at} was refused for {_rules(letter)}, not {sorted(map(str, verdict.reasons))}"
-        if (letter["value"], letter["key"], letter["status"]) != (sent[at].value, sent[at].key, "open"):
+        expected_letter = (sent[at].value, sent[at].key, mixed.status_of(verdict))
+        if (letter["value"], letter["key"], letter["status"]) != expected_letter:
             yield f"{at} has another value, key or status"
 
 

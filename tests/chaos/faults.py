@@ -30,6 +30,7 @@ from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
 from tests.cluster import Cluster
 from tests.pipeline import version_of
+from tests.registries import Registry
 
 UP_TIMEOUT_S = 300.0
 POINT_TIMEOUT_S = 120.0
@@ -58,6 +59,7 @@ class Scene:
     rng: Random
     outage: Outage
     cluster: Cluster | None = None
+    registry: Registry | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,18 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
         return Result(hit=True, note=f"away for {away_s:.1f} s")
 
     return act
+
+
+def stop_registry(scene: Scene) -> Result:
+    """Stop the schema registry and start it again after a while, at least as long as its own start takes."""
+    if scene.registry is None:
+        return Result(hit=False, note="there is no registry")
+    scene.supervisor.disturb("registry away")
+    began = time.monotonic()
+    scene.registry.stop()
+    time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
+    scene.registry.start()
+    return Result(hit=True, note=f"away for {time.monotonic() - began:.1f} s")
 
 
 def empty_redis(scene: Scene) -> Result:
@@ -316,11 +330,14 @@ FAULTS: Mapping[str, Fault] = {
     "the disk refuses writes": refuse_writes,
     **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
     "kill a worker inside a micro-batch": kill_worker,
+    "stop the registry": stop_registry,
 }
 POINTS = frozenset(name for name in FAULTS if any(f" {at} " in name for at in ("between", "inside", "after")))
 CLUSTER = tuple(name for name in FAULTS if name.startswith(("freeze", "kill a worker")))
 """Those of drivers on a cluster."""
-DECK = tuple(name for name in FAULTS if name not in CLUSTER)
+MIXED = ("stop the registry",)
+"""Those of mixed records."""
+DECK = tuple(name for name in FAULTS if name not in CLUSTER + MIXED)
 """Those that every way of running knows."""
 
 

@@ -2,6 +2,7 @@
 
 What counts as sent is what the topics hold at the end: the client here only has to keep at it while the
 broker is away. Poison carries its table, kind and rules in a header, so that it is known when it is read.
+Mixed records (tests/chaos/mixed.py) are in several formats, and payments have ids.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from confluent_kafka import KafkaException, Producer
 from lakehouse.sandbox.loads import GENERATORS, Load
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
-from tests.poison import KINDS, endless
-from tests.streams import STREAMS
+from tests.chaos import mixed
+from tests.poison import KINDS, Poison, endless
+from tests.streams import STREAMS, TRANSACTIONS
 
 POISON_HEADER = "poison"
 _TICK_S = 0.05
 _FLUSH_S = 180.0
 _ENDLESS = 10**9
+_Headers = list[tuple[str, str | bytes | None]]
+_Addressed = tuple[str, Sample, _Headers]
 _SHAPES = {"sales": {"tombstones": 0.03}}
 _CONFIG: dict[str, Any] = {
     "enable.idempotence": True,
@@ -40,17 +44,20 @@ _CONFIG: dict[str, Any] = {
 
 
 class Feeder:
-    """Sends `rate` events a second of all streams together inside its block, `poison` of them poison."""
+    """Sends `rate` events a second of all streams together inside its block, `poison` of them poison.
+
+    If the settings name formats, records are mixed.
+    """
 
     def __init__(self, settings: Settings, *, rate: float, seed: int, poison: float) -> None:
         self._settings = settings
         self._rate = rate
         self._random = Random(seed)
         self._poison = poison
-        self._topics = {
-            source.table: settings.topic(source.topic) for stream in STREAMS for source in stream.sources
-        }
-        self._records = self._mixed(seed)
+        self._topics = {source.table: source.topic for stream in STREAMS for source in stream.sources}
+        self._encoders = mixed.encoders(settings) if settings.formats else {}
+        self._payments: mixed.Payments | None = None
+        self._records = self._in_turn(seed)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failure: BaseException | None = None
@@ -73,32 +80,50 @@ class Feeder:
             raise self._failure
         assert not self._thread.is_alive(), "the broker did not take what was sent"
 
-    def _mixed(self, seed: int) -> Iterator[tuple[str, Sample, str]]:
-        """Yield topics, samples and, for poison, what the header says."""
-        streams = [
-            (
-                GENERATORS[name].topics,
-                Load(
-                    name,
-                    _ENDLESS,
-                    rate=self._rate * (1 - self._poison) / len(GENERATORS),
-                    seed=seed,
-                    malformed=0.02,
-                    duplicates=0.02,
-                    shape=_SHAPES.get(name, {}),
-                ).samples(self._settings),
-            )
-            for name in GENERATORS
-        ]
+    def _in_turn(self, seed: int) -> Iterator[_Addressed]:
+        """Yield topics, samples and headers."""
+        streams = [(GENERATORS[name].topics, self._samples(name, seed)) for name in GENERATORS]
         poison = endless(Random(seed), lambda: int(time.time() * 1000), huge_every=3)
         for topics, samples in itertools.cycle(streams):
             if self._random.random() < self._poison:
-                table, kind, (value, key) = next(poison)
-                what = f"{table}|{kind.name}"
-                yield self._topics[table], Sample(key, value, "poison"), what
+                yield self._poisonous(next(poison))
             else:
                 sample = next(samples)
-                yield self._settings.topic(topics[sample.source]), sample, ""
+                yield self._encoded(self._settings.topic(topics[sample.source]), sample)
+
+    def _samples(self, name: str, seed: int) -> Iterator[Sample]:
+        is_encoded = any(self._settings.topic(topic) in self._encoders for topic in GENERATORS[name].topics)
+        samples = Load(
+            name,
+            _ENDLESS,
+            rate=self._rate * (1 - self._poison) / len(GENERATORS),
+            seed=seed,
+            malformed=0.0 if is_encoded else 0.02,  # no schema holds what is malformed
+            duplicates=0.02,
+            shape=_SHAPES.get(name, {}),
+        ).samples(self._settings)
+        if name != TRANSACTIONS.name or not is_encoded:
+            return samples
+        self._payments = mixed.Payments(samples, seed)
+        return iter(self._payments)
+
+    def _poisonous(self, poison: Poison) -> _Addressed:
+        default = self._topics[poison.table]
+        topic = self._settings.topic(default)
+        if topic in self._encoders:
+            sample, what = mixed.poison(self._random, default)
+        else:
+            sample, what = (
+                Sample(poison.bytes.key, poison.bytes.value, "poison"),
+                f"{poison.table}|{poison.kind.name}",
+            )
+        return topic, sample, [(POISON_HEADER, what.encode())]
+
+    def _encoded(self, topic: str, sample: Sample) -> _Addressed:
+        encode = self._encoders.get(topic)
+        if encode is None:
+            return topic, sample, []
+        return topic, sample._replace(value=encode(sample.value)), [(mixed.JSON_HEADER, sample.value)]
 
     def _run(self) -> None:
         try:
@@ -111,16 +136,15 @@ class Feeder:
         began = time.monotonic()
         while not self._done.wait(_TICK_S):
             due = int((time.monotonic() - began) * self._rate)
-            for topic, sample, poison in itertools.islice(self._records, max(0, due - self.given)):
-                producer = self._send(producer, topic, sample, poison)
+            for topic, sample, headers in itertools.islice(self._records, max(0, due - self.given)):
+                producer = self._send(producer, topic, sample, headers)
                 self.given += 1
             producer.poll(0)
         left = producer.flush(_FLUSH_S)
         assert not left, f"{left} records were not taken"
 
-    def _send(self, producer: Producer, topic: str, sample: Sample, poison: str) -> Producer:
+    def _send(self, producer: Producer, topic: str, sample: Sample, headers: _Headers) -> Producer:
         """Hand over a record, as long as it takes; return the client to go on with."""
-        headers: list[tuple[str, str | bytes | None]] = [(POISON_HEADER, poison)] if poison else []
         while not self._done.is_set():
             try:
                 producer.produce(
@@ -132,6 +156,8 @@ class Feeder:
                 if not refusal.args[0].fatal():
                     raise
                 producer = self._producer()  # the broker has lost track of the old one
+                if self._payments is not None:
+                    self._payments.forget()
             else:
                 break
         return producer
@@ -140,5 +166,8 @@ class Feeder:
         return Producer({"bootstrap.servers": self._settings.kafka_bootstrap_servers, **_CONFIG})
 
 
-RULES = {f"{table}|{kind.name}": kind.rules for table, kinds in KINDS.items() for kind in kinds}
+RULES = {
+    **{f"{table}|{kind.name}": kind.rules for table, kinds in KINDS.items() for kind in kinds},
+    **mixed.RULES,
+}
 """The rules that poison must be refused by, by what its header says."""

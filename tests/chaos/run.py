@@ -8,15 +8,16 @@ Everything that a run starts is ended with it, whatever happens, and every wait 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
@@ -26,6 +27,7 @@ from lakehouse.errors import ServiceError
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.settings import Settings
+from tests.chaos import mixed
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene
 from tests.chaos.files import BRONZE, TABLES, behind
@@ -35,6 +37,7 @@ from tests.chaos.supervisor import ALL, Exit, Shift, Supervisor
 from tests.cluster import Cluster
 from tests.pipeline import rows_of, versions
 from tests.processes import LAKEHOUSE, Place
+from tests.registries import registry
 
 _ATTEMPTS = 5
 _UP_TIMEOUT_S = 600.0
@@ -70,7 +73,7 @@ class Plan:
     between two faults, and `calm` the chance that all layers may come back before the next, which else can
     hit one that is coming up. By its `way` each layer has a process, or all layers have one together, or
     these take turns: when a process ends, so do the others, and the other way comes next. On a `cluster` each
-    layer's job is submitted to a standalone cluster of this run's own.
+    layer's job is submitted to a standalone cluster of this run's own. For `mixed` see tests/chaos/mixed.py.
     """
 
     seed: int
@@ -83,6 +86,7 @@ class Plan:
     calm: float = 0.5
     outage: Outage = field(default_factory=Outage)
     way: Way = "layers"
+    mixed: bool = False
 
     def shifts(self, cluster: Cluster | None) -> list[Shift]:
         """Return the processes that run at a time; where there are several sets of them, they take turns."""
@@ -109,25 +113,30 @@ class Outcome:
 def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Outcome:
     """Run the plan under `home`, which should be empty, and return what happened."""
     outcome = Outcome()
-    with OwnServices(home / "services") as services:
+    with OwnServices(home / "services") as services, ExitStack() as stack:
         place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
-        database = services.postgres.url()
-        settings = place.settings(**_SETTINGS, postgres_url=SecretStr(database))
+        database, chosen = services.postgres.url(), dict[str, Any](_SETTINGS)
+        schemas = None
+        if plan.mixed:
+            (home / "registry").mkdir()
+            schemas = stack.enter_context(registry(home / "registry"))
+            chosen |= mixed.settings_for(schemas.access.url)
+        settings = place.settings(**chosen, postgres_url=SecretStr(database))
         environment = place.environment | {
-            f"LAKEHOUSE_{name.upper()}": str(value)
-            for name, value in {**_SETTINGS, "postgres_url": database}.items()
+            f"LAKEHOUSE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+            for name, value in {**chosen, "postgres_url": database}.items()
         }
         create_topics(
             services.endpoints.access,
             dict.fromkeys(place.topics.values(), settings.topic_partitions),
         )
+        cluster = stack.enter_context(Cluster(home / "cluster", cores=6)) if plan.way == "cluster" else None
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
-            Cluster(home / "cluster", cores=6) if plan.way == "cluster" else nullcontext() as cluster,
             Supervisor(plan.shifts(cluster), environment | _secret_of(cluster)) as supervisor,
         ):
             rng = Random(plan.seed)
-            scene = Scene(settings, services, supervisor, rng, plan.outage, cluster)
+            scene = Scene(settings, services, supervisor, rng, plan.outage, cluster, schemas)
             if not supervisor.await_up(LAYERS, _UP_TIMEOUT_S):
                 raise ServiceError(f"the layers did not come up; those that ended: {supervisor.exits}")
             say("all layers are up")

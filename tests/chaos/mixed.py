@@ -1,0 +1,159 @@
+"""A run of mixed records: each topic has another format, and payments are repeated, corrected and deleted.
+
+Schemas are those of a registry of the run's own. An encoded record has a header with the JSON that it was
+made of, by which the oracle judges it. Only payments have ids; all records of one id have the same key, so
+that they stay in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from lakehouse.formats.encoding import registered_encoder
+from lakehouse.kafka.registry_access import RecordFormat
+from lakehouse.sandbox.samples import Sample
+from lakehouse.settings import Settings
+from lakehouse.stream import Source
+from tests.oracles.identities import Sent, corrected
+from tests.oracles.judging import Judged
+from tests.pipeline import Coordinates, Row, coordinates_of
+from tests.streams import STREAMS, TRANSACTIONS, under
+
+JSON_HEADER = "json"
+PAYMENTS = TRANSACTIONS.sources[0]
+FORMATS: Mapping[str, RecordFormat] = {
+    "metrics-events": "avro",
+    "analyticsTopic": "json-schema",
+    "metricsTopic": "protobuf",
+    PAYMENTS.topic: "avro",
+}
+"""The formats by topic; sales stay JSON."""
+RULES: Mapping[str, frozenset[str]] = {
+    "not framed": frozenset({"not_framed"}),
+    "unknown schema": frozenset({"unknown_schema"}),
+    "unknown schema of JSON": frozenset({"not_json"}),  # which is judged without its schema
+}
+"""Poison of encoded topics, and the rules that it must be refused by."""
+ID, SEQUENCE = "transactionId", "version"
+
+_POISON: Mapping[str, bytes] = {
+    "not framed": b'{"userId":"u","amount":1}',
+    "unknown schema": b"\x00\x00\xff\xff\xff\x00",
+    "unknown schema of JSON": b"\x00\x00\xff\xff\xff\x00",
+}
+_NEW = 0.6
+_REMEMBERED = 300
+_YEAR_MS = 365 * 86_400_000
+
+
+def settings_for(registry_url: str) -> dict[str, Any]:
+    """Return the settings of such a run."""
+    return {
+        "formats": dict(FORMATS),
+        "schema_registry_url": registry_url,
+        "unique_by": {PAYMENTS.topic: ID},
+        "sequence_by": {PAYMENTS.topic: SEQUENCE},
+    }
+
+
+def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | None]]:
+    """Register the contracts, and return what writes records of a topic, by the name that it has here."""
+    sources: Sequence[Source] = [one for stream in STREAMS for one in under(settings, stream).sources]
+    topics = {settings.topic(one.topic): one for one in sources if one.topic in FORMATS}
+    return {topic: registered_encoder(source, topic) for topic, source in topics.items()}
+
+
+def poison(rng: Random, topic: str) -> tuple[Sample, str]:
+    """Return a record that an encoded topic, given by its default name, may not accept; its name in RULES."""
+    is_json = FORMATS[topic] == "json-schema"
+    name = rng.choice(("not framed", "unknown schema of JSON" if is_json else "unknown schema"))
+    return Sample(b"poison", _POISON[name], "poison"), name
+
+
+class Payments:
+    """Gives ids to payments, and repeats, corrects, contradicts and deletes them."""
+
+    def __init__(self, samples: Iterator[Sample], seed: int) -> None:
+        self._samples = samples
+        self._rng = Random(seed)
+        self._known: deque[dict[str, Any]] = deque(maxlen=_REMEMBERED)
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in self._samples:
+            record = json.loads(sample.value or b"{}")
+            if not self._known or self._rng.random() < _NEW:
+                self._count += 1
+                record |= {ID: f"p{self._count}", SEQUENCE: 1}
+                self._known.append(record)
+                yield _written(record, sample.timestamp_ms)
+            else:
+                yield self._again(record, self._rng.choice(self._known), sample.timestamp_ms)
+
+    def forget(self) -> None:
+        """Refer to no earlier payment, because some of them may be lost."""
+        self._known.clear()
+
+    def _again(self, fresh: dict[str, Any], known: dict[str, Any], timestamp_ms: int) -> Sample:
+        """Return another record of a known id, with the values of a fresh payment."""
+        what = self._rng.choice(
+            ("the same", "corrected", "corrected", "a year ago", "too late", "other", "deleted")
+        )
+        if what == "deleted":
+            return Sample(known[ID].encode(), None, "valid", timestamp_ms=timestamp_ms)
+        if what == "the same":
+            return _written(known, timestamp_ms)
+        version = known[SEQUENCE] + {"too late": -1, "other": 0}.get(what, 1)
+        record = fresh | {ID: known[ID], SEQUENCE: version}
+        if what == "a year ago" and type(record.get("timestamp")) is int:
+            record["timestamp"] -= _YEAR_MS
+        if version > known[SEQUENCE]:
+            known |= record
+        return _written(record, timestamp_ms)
+
+
+def settled(
+    judged: Mapping[Coordinates, Judged], records: Mapping[Coordinates, Any], bronze: Sequence[Row]
+) -> dict[Coordinates, Judged]:
+    """Return the verdicts on payments, given those on each by itself, in the order of bronze."""
+    landed = sorted((row["ingested_at"], coordinates_of(row)) for row in bronze)
+    sent = [_sent(at, judged[at], records[at]) for _, at in landed if at in judged]
+    _, fates = corrected(one for one in sent if one is not None)
+    found = dict(judged)
+    for at in judged:
+        if rule := fates.get(at[1:]):
+            found[at] = Judged(frozenset({(rule, "transaction_id")}))
+    return found
+
+
+def status_of(verdict: Judged) -> str:
+    """Return the status of a refused record's letter."""
+    closed = {rule for rule, _ in verdict.reasons} & {"duplicate", "superseded", "deletion"}
+    return closed.pop() if closed else "open"
+
+
+def said_in_json(record: Any) -> bytes | None:
+    """Return the JSON that a record was made of: itself, unless its header says more."""
+    said: bytes | None = next((value for name, value in record.headers if name == JSON_HEADER), record.value)
+    return said
+
+
+def _sent(at: Coordinates, judged: Judged, record: Any) -> Sent | None:
+    """Return a sound record or a deletion; null for others."""
+    _, partition, offset = at
+    text = said_in_json(record)
+    if text is None:
+        return Sent((partition, offset), record.key.decode(), 0, None)
+    if judged.reasons:
+        return None
+    said = json.loads(text)
+    values = {**judged.columns, "event_time": judged.event_time_us}
+    return Sent((partition, offset), said[ID], said[SEQUENCE], values)
+
+
+def _written(record: Mapping[str, Any], timestamp_ms: int) -> Sample:
+    return Sample(record[ID].encode(), json.dumps(record).encode(), "valid", timestamp_ms=timestamp_ms)
