@@ -8,21 +8,21 @@ BIN    := $(VENV)/bin
 FOUR   := --stream metrics --stream calls --stream sales --stream transactions
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
-help: ## Say what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv with what runs: locked packages, runtime jars, a check for Java
+setup: ## Make .venv to run lakehouse: locked packages, runtime jars, a check for Java
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV)
 
-dev: ## The same with what tests and checks need, and an archive of classes for faster starts
+dev: ## The same with test and lint dependencies, and a class archive for faster starts
 	@PYTHON="$(PYTHON)" scripts/setup.sh $(VENV) dev
 	@scripts/class_archive.sh $(VENV)
 
-demo: setup ## Run the pipeline end to end on embedded services, and show what comes out
+demo: setup ## Run the pipeline end to end on embedded services, and show the results
 	@$(BIN)/lakehouse demo
 	@scripts/class_archive.sh $(VENV) later
 
-test: dev ## Run the tests; services are started and stopped by them (make soak has the rest)
+test: dev ## Run the tests, which start and stop their services (make soak has the rest)
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
@@ -31,7 +31,7 @@ test: dev ## Run the tests; services are started and stopped by them (make soak 
 	@$(BIN)/python -m lakehouse.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
-soak: dev ## Run what is random, long or heavy in processes; SEED=N draws the cases of an earlier run
+soak: dev ## Run random, long or heavy tests; SEED=N repeats the cases of an earlier run
 	@scripts/browser.sh
 	@scripts/prometheus.sh
 	@scripts/redis.sh
@@ -42,7 +42,7 @@ soak: dev ## Run what is random, long or heavy in processes; SEED=N draws the ca
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)
 
-check: dev ## Lint, format check, strict types, import contracts, the documentation's links and lengths
+check: dev ## Lint, format check, strict types, import contracts, links and lengths of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -53,7 +53,7 @@ check: dev ## Lint, format check, strict types, import contracts, the documentat
 docs: dev ## Serve the documentation as a site, at http://127.0.0.1:8000, until Ctrl-C
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
-format: dev ## Format the code and mend what the linter can
+format: dev ## Format the code and apply the linter's fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -75,7 +75,7 @@ poison: dev ## Send 10,000 malformed records of 33 kinds and check every dead le
 chaos: dev ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
-cluster: dev ## Run the four jobs on a standalone cluster, kill a worker, let drivers come back, check everything
+cluster: dev ## Run the four jobs on a standalone cluster, kill a worker, let drivers recover, check everything
 	@$(BIN)/python -m benchmarks.chaos --way cluster --minutes 0 --fault "kill a worker inside a micro-batch" \
 	  --fault "freeze bronze inside a micro-batch" --fault "freeze silver inside a micro-batch" \
 	  --fault "freeze gold inside a micro-batch" --fault "freeze export inside a micro-batch" $(ARGS)
@@ -86,12 +86,12 @@ lock: dev ## Resolve requirements/*.in anew into hash-locked requirements/*.txt,
 sbom: dev ## Write bills of materials of the wheel and of the image (CycloneDX) into build/sbom
 	@$(BIN)/python scripts/sbom.py build/sbom
 
-overview: dev ## Make docs/overview.png: the live page's overview beside a demo (about three minutes)
+overview: dev ## Make docs/overview.png: the live page's overview during a demo (about three minutes)
 	@scripts/browser.sh
 	@$(BIN)/python -m tests.overview docs/overview.png
 
 dist: dev ## Build the source distribution and the wheel into build/dist, and try the wheel in an empty environment
 	@scripts/dist.sh $(VENV)
 
-clean: ## Remove what make has made here (not the download caches, not .lakehouse)
+clean: ## Remove everything made by make here (not the download caches, not .lakehouse)
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
