@@ -34,9 +34,9 @@ app = typer.Typer(add_completion=False)
 def alert(
     *,
     interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks at the pipeline.")
+        float, typer.Option(min=0.1, help="Seconds between two evaluations of the rules.")
     ] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Evaluate once and exit.")] = False,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the rules as a Prometheus rules file, and exit.")
     ] = False,
@@ -53,8 +53,8 @@ def alert(
     """Evaluate the alerting rules until stopped, and notify the alert topic and the webhooks.
 
     One process at a time: a second one takes over from the first. `--format json` prints a line of JSON for
-    each notification. Its /metrics show how far behind the streams are, even if no job runs, and the values
-    that metric rules use.
+    each notification. Its /metrics show the lag of the streams, even if no job runs, and the values of metric
+    rules.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])

@@ -36,7 +36,7 @@ _REGISTRY = "registry"
 Exported = Literal["avro", "json-schema", "protobuf", "odcs"]
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT.")]
 Topic = Annotated[
-    str | None, typer.Option(help="The default name of a topic, of a stream that reads several.")
+    str | None, typer.Option(help="The default name of the topic, if the stream reads several.")
 ]
 FormatOption = Annotated[
     RecordFormat | None,
@@ -81,11 +81,11 @@ def check(
     format_: FormatOption = None,
     topic: Topic = None,
 ) -> None:
-    """Say whether records that are written by a schema meet the contract, or what breaks.
+    """Check whether records written with a schema meet the contract.
 
-    Against the registry it also says whether the contract itself could be registered, by the registry's
-    rule for this topic, such as BACKWARD. Exits with 1 if something breaks, and with 2 if that could not
-    be checked. A warning changes nothing: some records may be refused.
+    With `--against registry` it also checks whether the registry's compatibility rule for this topic, such as
+    BACKWARD, accepts the contract. Exits with 1 if something breaks, and with 2 if the check was impossible.
+    A warning does not change the exit code: some records may be refused.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
@@ -112,7 +112,7 @@ def check(
 def register(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
     """Register the contract as the schema of the topic's values, and print its id.
 
-    A rerun changes nothing. Exits with 1 if the registry refuses it, as incompatible with the schema before.
+    A rerun changes nothing. Exits with 1 if the registry refuses the contract as incompatible.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)

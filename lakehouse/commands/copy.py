@@ -1,4 +1,4 @@
-"""`lakehouse copy` and `adopt`: a whole lake in another place, and carrying on from there."""
+"""`lakehouse copy` and `adopt`: copy a whole lake to another place, and continue from the copy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def copy(
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="Where to: a path, or a URL of Hadoop's.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The destination: a path, or a Hadoop URL.")],
 ) -> None:
     """Copy the whole lake to another place or store, or bring an earlier copy there up to date.
 
-    The streams may run meanwhile. The copy has versions of all tables that fit together. If it is killed, run
-    it again. `LAKEHOUSE_LAKE=URL lakehouse audit` compares a copy; `lakehouse adopt` carries on from it.
+    The streams may run meanwhile. The copy has consistent versions of all tables. If the command is killed,
+    run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` compares a copy; `lakehouse adopt` continues from it.
     """
     settings, console = read_settings(), Console()
     try:
@@ -64,11 +64,11 @@ def copy(
 
 @app.command()
 def adopt(allow: AllowOption = None, skip: SkipOption = None, *, verbose: VerboseOption = False) -> None:
-    """Carry on from a copy of a lake, in place of the original, with the same Kafka and Redis.
+    """Continue from a copy of a lake, in place of the original, with the same Kafka and Redis.
 
-    Everything that runs on the original must have been stopped for good. First, bronze, silver and gold catch
-    up with the topics. Then each row that may have changed since the copy leaves once, in its newest state:
-    so no reader sees a row go back. If it is killed, run it again.
+    Every process of the original must have been stopped for good. First, bronze, silver and gold catch up
+    with the topics. Then each row that may have changed since the copy is sent once, in its newest state, so
+    readers never see an older state again. If the command is killed, run it again.
     """
     settings = read_settings()
     with recorded(settings.lake, "lakehouse adopt"), open_lake(settings, "lakehouse adopt") as lake:

@@ -56,7 +56,7 @@ All = Annotated[bool, typer.Option("--all", help="Every open letter; without it 
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show, replay, discard, resolve and export the records that silver has refused.",
+    help="List, show, replay, discard, resolve and export refused records.",
 )
 
 
@@ -163,14 +163,14 @@ def replay(
         bool, typer.Option("--allow-late", help="Accept records however late they are.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would pass now, and write nothing.")
+        bool, typer.Option("--dry-run", help="Count the letters that would pass now, and write nothing.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Judge open letters again, under today's rules and settings, and accept those that pass into silver.
 
-    Letters that still fail stay open, with today's reasons. You can run this at any time, beside the layers
-    too, and repeat it: silver has each record once. It does not run beside a rebuild of silver.
+    Letters that still fail stay open, with today's reasons. You can run this at any time, also while the
+    layers run, and repeat it: silver has each record once. It is refused during a rebuild of silver.
     """
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -234,11 +234,11 @@ def resolve(
         ),
     ] = None,
 ) -> None:
-    """Close open letters whose records were sent again and are in silver: their status is `resent` then.
+    """Close open letters whose records were sent again and are now in silver, with status `resent`.
 
-    With --by, one letter is closed by one record. With --same, each letter is closed by the only row of
-    silver that agrees with its record in all these columns; one that agrees with several, or shares its row
-    with another letter, stays open.
+    With --by, one record closes one letter. With --same, a letter is closed if exactly one row of silver has
+    the same values in all these columns. A letter that matches several rows, or shares its row with another
+    letter, stays open.
     """
     if (by is None) == (not same):
         raise SettingsError("what has taken the letters' place? Give --by TOPIC/PARTITION/OFFSET, or --same")
@@ -261,12 +261,12 @@ def resolve(
 def export(
     *,
     stream: StreamOption = None,
-    topic: Annotated[str | None, typer.Option(help="Where to. Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")] = None,
 ) -> None:
-    """Send letters to a topic, each once and as it came, with the headers that consoles know.
+    """Send letters to a topic, each once and unchanged, with the headers of Kafka Streams' dead letters.
 
-    Those that were sent before are not sent again, unless they have been replayed or discarded since. A live
-    `lakehouse run` does the same all the time where LAKEHOUSE_DEAD_LETTER_TOPIC is set.
+    Sent letters are not sent again, unless they have been replayed or discarded since. If
+    LAKEHOUSE_DEAD_LETTER_TOPIC is set, a live `lakehouse run` does the same continuously.
     """
     settings = read_settings()
     settings = settings.model_copy(update={} if topic is None else {"dead_letter_topic": topic})

@@ -1,4 +1,4 @@
-"""How dead letters are printed: no content of a record reaches the terminal unescaped."""
+"""Prints dead letters: no content of a record reaches the terminal unescaped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def print_letter(letter: Row) -> None:
 
 
 def print_replayed(done: Replayed, console: Console) -> None:
-    """Print what a replay did."""
+    """Print the result of a replay."""
     _say(console, f"{done.passed:,} passed and are now in silver")
     _say(console, f"{done.there_already:,} were already in silver")
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
@@ -82,7 +82,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
 
 
 def print_tried(tried: Tried, console: Console) -> None:
-    """Print what a replay would do, and by rule why the rest would fail."""
+    """Print the result of a dry run, and count the failing letters by rule."""
     _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
     if tried.there_already:
         _say(console, f"{tried.there_already:,} are already in silver")
@@ -94,14 +94,14 @@ def print_tried(tried: Tried, console: Console) -> None:
 
 
 def print_discarded(done: Discarded, console: Console) -> None:
-    """Print what a discard did."""
+    """Print the result of a discard."""
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
     if done.there_already:
         _say(console, f"{done.there_already:,} were already in silver and are now replayed")
 
 
 def print_resolved(done: Resolved, console: Console) -> None:
-    """Print what a resolve did, and why the rest stays open."""
+    """Print the result of a resolve, and the reasons why letters stay open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
         _say(console, f"{done.unmatched:,} agree with no row of silver and stay open")

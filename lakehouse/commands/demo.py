@@ -28,5 +28,5 @@ def demo(
         int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: a free one.")
     ] = 8080,
 ) -> None:
-    """Run the demo. It stops what it started and can be repeated."""
+    """Run the demo. It stops the services that it started, and can be repeated."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -1,4 +1,4 @@
-"""`lakehouse doctor`: whether this machine, its settings and the services around it are fit for a run."""
+"""`lakehouse doctor`: checks whether this machine, its settings and services are fit for a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def doctor(
         bool, typer.Option("--json", help="Print a JSON object, for an issue or a script.")
     ] = False,
 ) -> None:
-    """Check this machine and what lakehouse needs around it, and say what to do about each fault.
+    """Check this machine and the services that lakehouse needs, and say how to fix each fault.
 
     Java, Python, packages and jars against the pinned versions; Kafka with each missing right; Redis and
     PostgreSQL, if they are set; the lake, disks, clock and open files. Starts no JVM and changes nothing.

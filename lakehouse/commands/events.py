@@ -1,4 +1,4 @@
-"""`lakehouse events`: what has happened to the pipeline, without Spark."""
+"""`lakehouse events`: the pipeline's event log, without Spark."""
 
 from __future__ import annotations
 

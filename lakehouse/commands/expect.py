@@ -1,4 +1,4 @@
-"""`lakehouse expect`: do the tables meet their expectations; jobs/expect.py is the same for spark-submit."""
+"""`lakehouse expect`: checks tables against their expectations; jobs/expect.py is for spark-submit."""
 
 from __future__ import annotations
 

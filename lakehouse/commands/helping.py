@@ -1,4 +1,4 @@
-"""What the help has beside each command's own text: parts, examples, exit codes, environment."""
+"""Parts of the help besides each command's own text: groups, examples, exit codes, environment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EPILOG = (
 
 
 def part_of(name: str) -> str:
-    """Return the part of the help that a command stands in."""
+    """Return the part of the help that lists a command."""
     return next(part for part, names in PARTS.items() if name in names)
 
 
@@ -75,7 +75,7 @@ def examples_of(name: str) -> str:
 
 
 def arrange(commands: typer.Typer) -> None:
-    """Give commands that stand by themselves their parts of the help and their examples."""
+    """Give top-level commands their parts of the help and their examples."""
     for command in commands.registered_commands:
         own = command.name or (command.callback.__name__ if command.callback else "")
         command.rich_help_panel, command.epilog = part_of(own), examples_of(own)

@@ -31,14 +31,14 @@ def maintain(
     stream: StreamOption = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say which rows and files would go, and do nothing.")
+        bool, typer.Option("--dry-run", help="List the rows and files to be removed, and do nothing.")
     ] = False,
 ) -> None:
-    """Delete rows that are too old, merge small files, remove what nobody needs, and clear spent state.
+    """Delete old rows, merge small files, remove unneeded files and commits, and clear fold state.
 
-    Rows leave only tables that LAKEHOUSE_KEPT_DAYS names; no other row changes, and no column that users
-    read. What a layer has not read yet stays, however old it is. May run at any time, beside the layers too;
-    a rerun finds nothing to do. A live run does the same by itself, every LAKEHOUSE_MAINTAIN_EVERY.
+    Rows are deleted only from tables in LAKEHOUSE_KEPT_DAYS; other rows keep all values that users read.
+    Unread rows stay, however old they are. You can run this at any time, also while the layers run; a rerun
+    finds nothing to do. A live run does the same by itself, every LAKEHOUSE_MAINTAIN_EVERY.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)

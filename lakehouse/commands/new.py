@@ -1,4 +1,4 @@
-"""`lakehouse new stream`: a package with a stream of one's own, guessed from sample records.
+"""`lakehouse new stream`: a package with your own stream, guessed from sample records.
 
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
@@ -24,7 +24,7 @@ from lakehouse.scaffold.streams import KINDS, Kind, Wanted, topic_of
 from lakehouse.streams.finding import OWN
 from lakehouse.terminal import echo
 
-app = typer.Typer(no_args_is_help=True, help="Write a package of your own.")
+app = typer.Typer(no_args_is_help=True, help="Write a package for your own stream.")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _EPILOG = (
@@ -36,12 +36,12 @@ _EPILOG = (
 
 @app.callback()
 def new() -> None:
-    """Write a package of your own."""
+    """Write a package for your own stream."""
 
 
 @app.command(epilog=_EPILOG)
 def stream(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The stream's name, and that of its package.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the stream and its package.")],
     *,
     kind: Annotated[Kind, typer.Option(help="What the stream keeps.")],
     sample: Annotated[
@@ -61,8 +61,7 @@ def stream(
 ) -> None:
     """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
 
-    Fields, types, what is required, and which field is the event time are guessed from the samples; each
-    guess has a comment.
+    Fields, types, required fields and the event time are guessed from the samples; each guess has a comment.
     """
     _check(name)
     samples = _samples(name, sample, envelopes=envelope)

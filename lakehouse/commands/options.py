@@ -13,7 +13,7 @@ import typer
 
 
 class Format(StrEnum):
-    """How a report is printed."""
+    """The output format of a report."""
 
     TABLE = "table"
     JSON = "json"

@@ -42,10 +42,10 @@ _LARGEST_SEED = 2**32
 Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
 Rate = Annotated[float | None, typer.Option(min=0.001, help="Events a second. Default: as fast as possible.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=0.001, help="With --rate, in place of --events: for how long to send.")
+    float | None, typer.Option(min=0.001, help="With --rate, instead of --events: how many seconds to send.")
 ]
 Malformed = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every way there is.")
+    float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way.")
 ]
 Late = Annotated[
     float,
@@ -77,7 +77,7 @@ Seed = Annotated[
     ),
 ]
 OneSided = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of calls that have records in one of the two topics only.")
+    float, typer.Option(min=0, max=1, help="Share of calls that have records in only one of the two topics.")
 ]
 Tombstones = Annotated[
     float,
@@ -180,14 +180,14 @@ def file(
     *,
     topic: Annotated[
         str | None,
-        typer.Option(help="Where to send what names no topic. A topic that no stream reads must exist."),
+        typer.Option(help="The topic of records that name none. If no stream reads it, it must exist."),
     ] = None,
     envelope: EnvelopeOption = False,
     rate: Rate = None,
 ) -> None:
     """Send the records of a file to a topic, in their order.
 
-    The file is read to its end before the first record is sent. Those of one key, or of one partition, keep
+    The file is read to its end before the first record is sent. Records of one key, or of one partition, keep
     their order in Kafka.
     """
     settings = read_settings()

@@ -1,4 +1,4 @@
-"""What `lakehouse produce` shows: its progress, and at the end the result."""
+"""Output of `lakehouse produce`: its progress, and at the end the result."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ app = typer.Typer()
 
 
 class Layer(StrEnum):
-    """What can be rebuilt."""
+    """The layers that can be rebuilt."""
 
     SILVER = "silver"
     GOLD = "gold"

@@ -21,15 +21,16 @@ app = typer.Typer()
 @app.command()
 def register(
     *,
-    ops: Annotated[bool, typer.Option("--ops", help="The ops tables, too.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
     move: Annotated[
-        bool, typer.Option("--move", help="Take names along that are registered at another location.")
+        bool, typer.Option("--move", help="Move names that are registered at another location.")
     ] = False,
 ) -> None:
     """Register gold tables and the dead letters by name in the Hive metastore of LAKEHOUSE_METASTORE.
 
-    Says of each table whether its name is new, unchanged or changed. A rerun changes nothing. Names that
-    others have made are left alone, and none is removed. A live run with the setting does the same by itself.
+    Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
+    entries in the metastore are neither changed nor removed. A live run with the setting does the same by
+    itself.
     """
     settings, console = read_settings(), Console()
     if not settings.metastore:

@@ -1,4 +1,4 @@
-"""`lakehouse rights`: what the pipeline's user must be allowed in Kafka."""
+"""`lakehouse rights`: the rights in Kafka that the pipeline's user needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def rights(
     user: Annotated[str, typer.Option(help="The principal, without User:.")] = "lakehouse",
     *,
     producer: Annotated[
-        bool, typer.Option("--producer", help="Those of `lakehouse produce` instead.")
+        bool, typer.Option("--producer", help="Print the rights of `lakehouse produce` instead.")
     ] = False,
 ) -> None:
     """Print the rights that the pipeline needs in Kafka, each as arguments of kafka-acls.sh.
 
-    Asks no broker: topics and groups are those of the settings. Rights that are not required are marked.
+    Asks no broker: topics and groups come from the settings. Optional rights are marked.
     """
     settings = read_settings()
     streams = choose(stream or [], settings)

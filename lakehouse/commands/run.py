@@ -27,7 +27,7 @@ app = typer.Typer()
 
 
 class Choice(StrEnum):
-    """What can be run."""
+    """A layer to run, or all layers."""
 
     BRONZE = "bronze"
     SILVER = "silver"
@@ -76,7 +76,8 @@ def run(
 ) -> None:
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
 
-    A step that fails is retried while the others continue; the exit code says whether one still fails.
+    A failed step is retried while the others continue; the exit code is not zero if one still fails at the
+    end.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")

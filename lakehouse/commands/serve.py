@@ -50,7 +50,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, a PEM file.")] = None,
     behind_https: Annotated[
         bool,
-        typer.Option("--behind-https", help="A proxy in front serves HTTPS; cookies go by it alone."),
+        typer.Option("--behind-https", help="A proxy in front serves HTTPS; cookies are sent by HTTPS only."),
     ] = False,
     forwarded_by: Annotated[
         list[str] | None,

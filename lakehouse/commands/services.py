@@ -95,7 +95,7 @@ def down() -> None:
 
 @app.command()
 def status() -> None:
-    """Show what runs and where. Exits with 0 if everything runs, with 3 if not."""
+    """Show the running services and their addresses. Exits with 0 if all run, with 3 if not."""
     console = _console()
     found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)

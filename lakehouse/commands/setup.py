@@ -1,4 +1,4 @@
-"""`lakehouse setup`: what pip cannot install."""
+"""`lakehouse setup`: installs the parts that pip cannot install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer()
 def setup(
     *,
     s3: Annotated[
-        bool, typer.Option("--s3", help="Also what a lake on s3a:// needs: 13 MB of jars, and a compilation.")
+        bool, typer.Option("--s3", help="Also install support for s3a://: 13 MB of jars, and a compilation.")
     ] = False,
 ) -> None:
     """Fetch the runtime jars, and write the properties that spark-submit takes.

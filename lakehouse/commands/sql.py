@@ -20,14 +20,14 @@ app = typer.Typer()
 
 
 class Engine(StrEnum):
-    """What runs a statement."""
+    """The engine that runs a statement."""
 
     SPARK = "spark"
     DUCKDB = "duckdb"
 
 
 class RowFormat(StrEnum):
-    """How a result is printed."""
+    """The output format of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -50,8 +50,8 @@ def sql(
     """Run one SQL statement; bronze., silver., gold. and ops. tables are known by name.
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
-    corrects a table needs --write. The streams may run: rows that they append to bronze or silver meanwhile
-    are left as they come, and gold tables that the statement names wait for it.
+    changes a table needs --write. The streams may run: the statement does not see rows that they append to
+    bronze or silver meanwhile, and micro-batches of its gold tables wait for it.
     """
     settings = read_settings()
     streams = load(settings)

@@ -1,4 +1,4 @@
-"""`lakehouse status`: what the pipeline does and how far behind it is, running or not."""
+"""`lakehouse status`: state and lag of the pipeline, running or not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show each stream's state, who runs it, what waits before each layer, and the size of its tables.
+    """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
 
     Refreshed every second until Ctrl-C on a terminal; elsewhere, and with --format json, printed once. No job
     has to run. A narrow terminal gets fewer columns.

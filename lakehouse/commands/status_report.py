@@ -1,4 +1,4 @@
-"""What `lakehouse status` prints, with as many columns as the terminal can hold."""
+"""Output of `lakehouse status`, with as many columns as fit into the terminal."""
 
 from __future__ import annotations
 

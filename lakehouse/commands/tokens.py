@@ -1,4 +1,4 @@
-"""`lakehouse tokens`: who may use the REST API, and for what."""
+"""`lakehouse tokens`: tokens of the REST API, with their scopes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(min=1, max=36_500, help="Let it expire after so many days; by default it does not."),
+        typer.Option(min=1, max=36_500, help="The token expires after so many days; by default it does not."),
     ] = None,
 ) -> None:
     """Add a token and print its secret, once: only its hash is kept."""

@@ -1,4 +1,4 @@
-"""What `lakehouse try` shows: clean records, dead letters, gold and what would be sent."""
+"""Output of `lakehouse try`: clean records, dead letters, gold rows and messages."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a trial.
+    """The result of a trial.
 
-    `now` is what the clock showed at the end. `clean` and `gold` are rows by table, as values for JSON;
-    a clean one is a row and the place of its line. The columns that only a fold needs are left out.
+    `now` is the clock's time at the end. `clean` and `gold` are rows by table, as values for JSON; a clean
+    row comes with the place of its line. Columns of fold state are left out.
     """
 
     stream: str
@@ -66,7 +66,7 @@ class Result:
 
 
 class Trial:
-    """A stream that takes lines of files."""
+    """A stream that reads lines of files."""
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding

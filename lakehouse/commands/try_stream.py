@@ -1,4 +1,4 @@
-"""`lakehouse try`: what a stream makes of a file of records, without Kafka and without a lake.
+"""`lakehouse try`: run a stream on a file of records, without Kafka and without a lake.
 
 lakehouse try transactions payments.jsonl
 lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --json
@@ -69,11 +69,11 @@ def try_(
     *,
     envelope: EnvelopeOption = False,
     now: Annotated[
-        str | None, typer.Option(metavar="TIME", help="What the clock shows (ISO 8601). Default: now.")
+        str | None, typer.Option(metavar="TIME", help="The time of the clock (ISO 8601). Default: now.")
     ] = None,
     later: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="To what the clock moves on at the end, without a record."),
+        typer.Option(metavar="TIME", help="Move the clock on to this time at the end, without a record."),
     ] = None,
     batch: Annotated[
         int | None,
@@ -82,11 +82,11 @@ def try_(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Judge and fold a file of records, and show what would be written and sent; nothing is.
+    """Judge and fold a file of records, and show the rows and messages; nothing is written or sent.
 
     Records land at the clock's time, in the order of the file, in one partition unless an envelope says
     otherwise. Without --envelope values are JSON, whatever the format of the stream's topics; with it, they
-    are in that format. Late is what lies behind the records of an earlier micro-batch (--batch).
+    are in that format. Only records of earlier micro-batches (--batch) can make a record late.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
