@@ -1,11 +1,11 @@
 """Avro as Spark's own reader decodes it: each record by the schema that its writer used.
 
-The contract takes its fields out of what the writer's schema has: a type that holds the writer's values is
-given the contract's, an optional field that the schema lacks is null. Where that says all, nothing else is
-looked at. Any other record is examined as the JSON that it would be.
+The contract's fields are taken from the fields of the writer's schema: a compatible type is converted to the
+contract's type, and an optional field that the schema lacks is null. If that decides all fields, the record
+is not examined further. Any other record is converted to JSON and examined as JSON.
 
-A reader of Avro stops at the record's end, and a reader that fails gives a struct of nulls. So a record is
-read inside another one, whose last field follows it: bytes that no producer can know.
+An Avro reader stops at the record's end, and a failing reader returns a struct of nulls. So a record is read
+as part of an outer record, whose last field follows it: bytes that no producer can know.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _AS_JSON = {
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Return the records with what `lakehouse.records.decoding` lists, decoded by these schemas."""
+    """Return the records with the columns of `lakehouse.records.decoding`, decoded by these schemas."""
     spark = rows.sparkSession
     writers = tuple(
         (one, schema if schema is None else _writer(spark, schema)) for one, schema in schemas.items()

@@ -1,8 +1,8 @@
-"""Whether records that are written by a schema meet a contract: field by field, before one is written.
+"""Compares a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused for it: the schema lacks it where it is required,
-or has a type there that is never the contract's. A field that a record may leave out, where the contract asks
-for it, is a warning: such records are refused, and others are not.
+A field breaks the contract if every record would be refused for it: the schema lacks a required field, or has
+a type that never matches the contract's. A required field that the schema makes optional is a warning: only
+records without it are refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """What a schema does to a contract: whether it breaks it, or only may."""
+    """A conflict between a schema and a contract, in all records (breaks) or in some (a warning)."""
 
     text: str
     breaks: bool = True

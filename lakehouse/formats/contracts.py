@@ -1,6 +1,6 @@
-"""Contracts written as schemas: what a producer may write so that the contract accepts it.
+"""Contracts as schemas: the contract accepts records that a producer writes with such a schema.
 
-A field that a record may leave out is nullable, as is the event time, which Kafka's timestamp stands in for.
+An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it.
 A JSON field is a string with JSON text, and in Protobuf, which has no decimals, a DECIMAL is its digits.
 """
 

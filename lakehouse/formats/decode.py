@@ -1,8 +1,8 @@
-"""What judging needs of records in formats other than JSON, with schemas of a registry.
+"""Decodes records in formats other than JSON, with schemas of a registry.
 
 A value begins with a zero and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before silver,
-a replay or a rebuild judges them, `decoded` adds what judging needs (`lakehouse.records.decoding`); the
-contract stays the judge of fields.
+a replay or a rebuild judges them, `decoded` adds the columns of `lakehouse.records.decoding`; only the
+contract decides whether fields are valid.
 
 | rule | broken by |
 | --- | --- |

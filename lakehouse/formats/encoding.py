@@ -3,7 +3,8 @@
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", …}'))
 
-A value that its schema cannot hold, such as a malformed sample, leaves as it is behind the first five bytes.
+A value that does not fit its schema, such as a malformed sample, is sent unencoded after the first five
+bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 
 
 def registered_encoder(source: Source, topic: str) -> Encode:
-    """Register the source's contract under its topic, and return what writes records by it.
+    """Register the source's contract under its topic, and return the encoder of its records.
 
     Raises RegistryError if the registry does not take it; JSON needs none.
     """

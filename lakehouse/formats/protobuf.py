@@ -1,6 +1,6 @@
-"""Protobuf, which Python decodes beside Spark's tasks, a column of records at a time (`protobuf_reading`).
+"""Protobuf, decoded in Python beside Spark's tasks, a column of records at a time (`protobuf_reading`).
 
-The registry has the text of a schema, and only protoc reads that. The driver has it compile each text once.
+The registry has a schema's text, which only protoc can read. The driver compiles each text once with protoc.
 """
 
 from __future__ import annotations

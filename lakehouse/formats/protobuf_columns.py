@@ -1,4 +1,4 @@
-"""How fields of Protobuf's messages become columns of the contract's types."""
+"""Converts fields of Protobuf messages to columns of the contract's types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of Protobuf as the JSON that they would be, for the few that are examined field by field."""
+"""Converts Protobuf messages to JSON, for the few that are examined field by field."""
 
 from __future__ import annotations
 

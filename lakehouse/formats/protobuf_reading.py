@@ -1,8 +1,8 @@
 """Protobuf records read in Python, a column of many at a time: Spark has no reader of its own for them here.
 
-Executors run this beside their tasks, so it needs nothing of Spark and of the lake. A record is parsed once.
-What the contract takes of it becomes a typed column; a mask says which records that proves, by the bounds
-that `lakehouse.records` has. Any other record is written as the JSON that it would be, and examined as such.
+Executors run this module beside their tasks, so it needs neither Spark nor the lake. A record is parsed once.
+The contract's fields become typed columns; a mask marks the records that these columns prove valid, within
+the bounds of `lakehouse.records`. Any other record is converted to JSON, and examined as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The schemas that records name by their ids: known for good once the registry has said them.
+"""Schemas by the ids in records: asked from the registry once, then kept.
 
-An id means the same schema for ever. So each is kept in this process and in the lake, in
+An id always means the same schema. So each schema is kept in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry.
-That the registry has none is not kept: it may have one tomorrow.
+Missing schemas are not remembered: they may be registered later.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Bronze: Kafka records into Delta tables, byte for byte.
 
-Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the
-record's own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its
-micro-batch was written. Times are UTC. If Kafka's number is no time of the years 1900 to 9998, or -1, which
-means none, `timestamp` is null and `raw_timestamp` is the number. A rerun writes nothing twice: the commit
-with the records says up to which offsets they reach.
+Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
+own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its micro-batch
+was written. Times are UTC. If Kafka's number is not a time in the years 1900 to 9998, or is -1, which means
+none, `timestamp` is null and `raw_timestamp` is the number. A rerun writes nothing twice, because the commit
+with the records contains their end offsets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def spec(source: Source) -> TableSpec:
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's bronze tables."""
+    """Return the makers of the steps that fill the stream's bronze tables."""
     return [
         StepMaker(
             stream.name,

@@ -1,4 +1,4 @@
-"""The change feed of a gold table, as an export reads it: which changes come next."""
+"""Reads the change feed of a gold table for an export."""
 
 from __future__ import annotations
 

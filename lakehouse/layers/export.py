@@ -3,9 +3,9 @@
 Each micro-batch of the change feed sends the newest state of every row. It goes to the table's lead, exactly
 once for a read-committed consumer, and then to each sink. Rows of one key are sent in the order of their
 versions, then of their keys. A deleted row is sent as a null value. A row that is too large for the lead goes
-to the sinks alone and is noted in ops.unsent_rows. If a sink has lost rows, or was away or full, it gets them
-again; the lead does not wait for that, and other sinks neither. What it did not get is noted in the lake, and
-told by the work that the clock makes due.
+to the sinks alone and is noted in ops.unsent_rows. If a sink has lost rows, or was unavailable or full, it
+gets the rows again; neither the lead nor other sinks wait for that. Missing rows are noted in the lake, and
+the export's work by the clock fails until they are written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where an export goes on, by what its lead and the note in the lake say."""
+"""The position of an export, from its lead and from the note in the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints of ids, in the memory of a driver: which records may have been seen before, and of which day.
+"""Fingerprints of ids, in a driver's memory: they find possibly repeated records, and their days.
 
 A fingerprint is a number of 64 bits: 48 of a hash, and the day of a time in the lower 16
 (`lakehouse.records.identity.fingerprint`). Ten million take 80 MB.

@@ -1,4 +1,4 @@
-"""A sink that no micro-batch waits for: if it fails, only it is behind, until it is filled again."""
+"""A sink that no micro-batch waits for: if it fails, only this sink is behind, until it is filled again."""
 
 from __future__ import annotations
 

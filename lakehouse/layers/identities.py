@@ -1,11 +1,12 @@
-"""Silver of a source whose records have ids: repeated, corrected and deleted records are found and settled.
+"""Silver for sources with ids: finds and settles repeated, corrected and deleted records.
 
-What silver has decides, looked up inside the commit that writes the clean rows, so that another writer's
-commit conflicts with it. Fingerprints of ids in memory only say which records need no look: nearly all.
-They are read from silver when the step is made, and follow from the commits since.
+The rows of silver decide. They are looked up inside the transaction that writes the clean rows, so another
+writer's commit conflicts with it. Fingerprints of ids in memory only show which records need no lookup:
+nearly all of them. They are read from silver when the step is made, and updated from later commits.
 
-A micro-batch's letters are written first, among them those of rows that are about to leave silver. Killed in
-between, it is taken again: rows that have a letter and still stand leave silver then.
+A micro-batch's letters are written first, including those of rows that are about to leave silver. After a
+crash in between, the micro-batch is repeated: rows that have a letter but are still in silver are then
+removed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Dead letters to a topic: what silver refuses, once each, and what became of it.
+"""Sends dead letters to a topic: each once when it is new, and once when it is closed.
 
-A step of its stream, after silver: letters are sent while the stream runs. A letter is told when it is new,
-and when it is open no longer. A replay that was refused again is not told.
+A step of its stream, after silver: letters are sent while the stream runs. A replay that fails again is not
+sent.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How a micro-batch of clean rows is merged into a gold table.
+"""Merges a micro-batch of clean rows into a gold table.
 
 The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
-current rows (`fold`). New and changed rows are upserted in one commit, which also notes how far the query has
-read. So a rerun merges nothing twice. Side tables are written before the main table, because the main table
-holds the state that they were computed from: after a crash between the two, the retry computes the side
-tables again. Keys of rows that have left silver, because a record corrects or deletes another, are recomputed
-from silver.
+current rows (`fold`). New and changed rows are upserted in one commit, which also notes the query's position.
+So a rerun merges nothing twice. Side tables are written before the main table, because the main table holds
+the state that they were computed from: after a crash between the two, the retry computes the side tables
+again. Keys of rows that have left silver, because a record corrects or deletes another, are recomputed from
+silver.
 """
 
 from __future__ import annotations

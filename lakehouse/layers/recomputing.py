@@ -1,7 +1,7 @@
 """Gold's rows that are recomputed from silver within a micro-batch, instead of being added to.
 
-Partials alone cannot keep up a row whose records come out of order (`GoldTable.needs_recompute`), nor one of
-whose records one has left silver, because another corrects or deletes it.
+Partials alone cannot update a row whose records come out of order (`GoldTable.needs_recompute`), or a row
+that has lost a record of silver, because another record corrects or deletes it.
 """
 
 from __future__ import annotations

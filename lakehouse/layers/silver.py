@@ -1,11 +1,11 @@
 """Silver: bronze rows into clean rows and dead letters.
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
-the record leaves out is null. `event_time` (UTC) is what the record says or, if it says none, Kafka's
-timestamp; then `own_time` is null. The watermark goes by `own_time` alone. A rerun writes nothing twice and
+the record leaves out is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's
+timestamp; then `own_time` is null. Only `own_time` moves the watermark. A rerun writes nothing twice and
 reaches the same verdicts.
 
-The dead letters of a micro-batch are written before its clean rows, and say as well up to where it reads. The
+The dead letters of a micro-batch are written before its clean rows, with the same position. The
 watermark comes from the clean rows, so a retry after a crash between the two writes takes the same records
 under the watermark of the first attempt, and every record gets the same verdict again. Of a source whose
 records have ids, they are compared with others then (`lakehouse.records.identity`). If the rules or the

@@ -3,9 +3,9 @@
 Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
 key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-sent again, so that another record stands in its place (resent; the last reason names that record). One that
-repeats, is replaced by or deletes another one is closed from the beginning: duplicate, superseded or deletion
-(`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
+replaced by a new record that was sent again (resent; the last reason names the new record). The letter of a
+record that repeats, is replaced by or deletes another record is closed from the beginning: duplicate,
+superseded or deletion (`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LetterOrigin:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which dead letters are meant: those that match everything given.
+    """A selection of dead letters: those that match all given conditions.
 
     `rule` is one of a letter's rules. A letter first seen in [since, until), UTC, matches. `id` is the
     beginning of its id.
@@ -141,7 +141,7 @@ def place() -> Column:
 def resent_as(place: Column) -> dict[str, Column]:
     """Return the values to set on letters (the target `t`) whose records were sent again.
 
-    `place` is that of the record that is in silver.
+    `place` is the place of the new record, which is in silver.
     """
     said = F.struct(
         F.lit(RESENT).alias("rule"),

@@ -1,4 +1,4 @@
-"""What a record that is no JSON text brings along to be judged: the columns that `lakehouse.formats` adds.
+"""Columns for judging records that are not JSON text; `lakehouse.formats` adds them.
 
 REFUSED  the reasons against the bytes, an array: then nothing else is judged; null: they were decoded
 BODY     text or bytes of JSON: the record, if it has to be examined thoroughly; null if it is proven

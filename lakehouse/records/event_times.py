@@ -1,8 +1,9 @@
-"""When an event was: the forms of a time in a record, how each is read, and what can be wrong with it.
+"""Event times: the forms of a time in a record, how each is parsed, and the reasons against it.
 
-A time is of the years up to 9998, and not before the source's earliest one. Every reader can print it, adding
-a window or a lateness still gives an instant, and none falls into another calendar or a local mean time. One
-in the wrong unit is outside, by decades or millennia, and the reason names the unit that it looks like.
+A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
+such a time, adding a window or a lateness still gives an instant, and none falls into another calendar or a
+local mean time. A time in the wrong unit is outside this range, by decades or millennia, and the reason names
+the likely unit.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def of_number(number: Column, unit: TimeUnit) -> Column:
 
 
 def is_absent() -> Column:
-    """Tell whether a record says no time, so that it has Kafka's."""
+    """Tell whether a record has no time of its own, so that Kafka's timestamp is used."""
     return F.col(KIND).isNull() | (F.col(KIND) == "VOID")
 
 

@@ -1,4 +1,4 @@
-"""The types of a contract's fields: how each is proven cheaply, how it is looked up, and what can be wrong.
+"""The types of a contract's fields: the cheap proof of each, the lookup, and the reasons against it.
 
 A field is read in one of two ways. Spark's typed JSON parser is cheap and tolerant: its result counts only if
 nothing but the required type can have produced it (`is_proven`). Everything else is read from the record's

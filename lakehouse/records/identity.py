@@ -1,22 +1,22 @@
 """Records with an id: repeated, corrected and deleted ones.
 
-Of a source with `unique_by`, records are the same if they have the same id and event time; the first to land
+In a source with `unique_by`, records are the same if they have the same id and event time; the first to land
 is kept. With `sequence_by` the id alone counts, and the record with the greatest sequence is kept, whatever
-its age: a correction is not late. The others are dead letters that are closed from the beginning, with one
-reason, which is also their status:
+its age: a correction is not late. The other records are dead letters that are closed from the beginning, with
+one reason, which is also their status:
 
 | rule | the record |
 | --- | --- |
-| duplicate | says what a record that was accepted before it says, field by field |
+| duplicate | has the same fields as a previously accepted record |
 | superseded | has a lesser sequence than another record of its id, or was deleted |
 | deletion | is a Kafka record without a value, which deletes the id that is its key |
 
-A record with the id (and the event time or the sequence) of another one and other fields is an open letter,
-by the rule conflicting_id. Fields are those of the contract, and the event time.
+A record with the same id (and event time or sequence) as another one, but different fields, is an open
+letter, by the rule conflicting_id. The compared fields are those of the contract, and the event time.
 
-The order is that of landing: bronze's `ingested_at`, then topic, partition and offset. So the outcome depends
-neither on micro-batches nor on crashes. A deletion takes the greatest sequence that its id has had by then:
-only a greater one brings the id back. A late record is kept as late, unless a record of its id has been
+Records are ordered by landing: bronze's `ingested_at`, then topic, partition and offset. So the outcome
+depends neither on micro-batches nor on crashes. A deletion takes the greatest sequence that its id has had by
+then: only a greater one brings the id back. A late record is kept as late, unless a record of its id has been
 accepted before.
 """
 

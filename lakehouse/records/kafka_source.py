@@ -1,8 +1,9 @@
-"""How records are read from Kafka: those of committed transactions, between two offsets.
+"""Reads records from Kafka: those of committed transactions, between two offsets.
 
-Spark's source turns a record's timestamp into microseconds. It fails at one beyond the year 294,246, and
-moves one before 1582 into another calendar. Both are found while rows are read (`misdated`), and then read by
-Kafka's own client in the driver (`read_apart`), which gives the number as it is.
+Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
+and moves those before 1582 into another calendar. Both kinds of records are found while rows are read
+(`misdated`), and then read by Kafka's own client in the driver (`read_apart`), which returns the unchanged
+number.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _INVALID = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a record lies in Kafka."""
+    """The coordinates of a record in Kafka."""
 
     topic: str
     partition: int

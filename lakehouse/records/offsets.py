@@ -1,4 +1,4 @@
-"""Where some records lie in Kafka: conditions that let a reader of a table skip other files.
+"""Ranges of Kafka offsets: conditions with which a reader of a table skips files.
 
 Every table of bronze and silver keeps the minima and maxima of partition and offset of each file.
 """

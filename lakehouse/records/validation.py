@@ -1,8 +1,8 @@
-"""From raw Kafka records to rows with reasons: parse once, keep everything that is wrong.
+"""Turns raw Kafka records into rows with reasons: a record is parsed once, and all reasons are kept.
 
 `judge` turns bronze rows into one row each, with the contract's columns, the event time and an array of
-reasons. No reason: the row is clean. Any reason: it is a dead letter with all of them. The sum of both is
-the input, row for row.
+reasons. A row without a reason is clean. A row with reasons is a dead letter with all of them. Together they
+are the input, row for row.
 
 | rule | broken by |
 | --- | --- |

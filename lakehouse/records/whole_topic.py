@@ -1,4 +1,4 @@
-"""Every record of a topic, for the audit: also those that Spark's source does not take."""
+"""Every record of a topic, for the audit, including those that Spark's source cannot read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Span = tuple[int, int]
 
 
 class WholeTopic:
-    """A topic's records. What Spark's source does not take is found when rows are read, see `asked`."""
+    """A topic's records; those that Spark's source cannot read are found when rows are read, see `asked`."""
 
     def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
         self._spark = spark
