@@ -24,7 +24,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """Which letters: those that match everything given; times are in microseconds, UTC."""
+    """A selection of letters: those that match all given conditions; times are in microseconds, UTC."""
 
     stream: str | None = None
     rule: str | None = None

@@ -1,4 +1,4 @@
-"""`/api/v1/dead-letters`: what was refused and why; raw bytes only with the scope `payload`."""
+"""`/api/v1/dead-letters`: refused records with their reasons; raw bytes only with the scope `payload`."""
 
 from __future__ import annotations
 

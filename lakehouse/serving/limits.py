@@ -1,4 +1,4 @@
-"""Limits of requests: how many a second, after a burst, and how large their bodies are."""
+"""Limits of requests: their rate, with bursts, and the size of their bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows from Redis, in one round trip; a Redis that does not answer is not asked again for a moment."""
+"""Rows from Redis, in one round trip; if Redis does not answer, it is not asked again for a moment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The source of a response: Redis first, and gold for what Redis does not have or while it is away.
+"""The source of a response: Redis first, then gold for missing rows or while Redis is unavailable.
 
 Both give a row in the form of the exported message. A response names its source, the table's generation and a
-version: for one row from Redis that of the commit that wrote it, from gold the table's.
+version: for one row from Redis the version of the commit that wrote it, for rows from gold the table's
+version.
 """
 
 from __future__ import annotations
@@ -244,5 +245,5 @@ def _is_final_message(table: MergedTable, message: str) -> bool | None:
 
 
 def away(why: str) -> Problem:
-    """Return the error for what cannot be read now."""
+    """Return the error for a store that cannot be read now."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

@@ -28,7 +28,7 @@ class Paging:
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return where the page before has ended, null for the first; raises Problem for a forged cursor."""
+        """Return the end of the previous page, null for the first; raises Problem for a forged cursor."""
         return None if self.cursor is None else parameters.from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:

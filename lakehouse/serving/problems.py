@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): what happened, where, and what to do; never a stack trace."""
+"""Errors as problem+json (RFC 9457): the cause, the place and the remedy; never a stack trace."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return how long each part is, null for a null; of many headers the first."""
+    """Return the length of each part, null for a null; if there are many headers, only of the first ones."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),

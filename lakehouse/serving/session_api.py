@@ -1,4 +1,4 @@
-"""`/api/v1/session`: exchanges a token for a cookie of this origin, and tells who the caller is."""
+"""`/api/v1/session`: exchanges a token for a cookie of this origin, and returns the caller."""
 
 from __future__ import annotations
 

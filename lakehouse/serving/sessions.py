@@ -1,7 +1,7 @@
 """Browser sessions: a cookie stands for a token, for clients that cannot send headers, such as EventSource.
 
-The cookie is a random id. Only this process knows what it stands for, and forgets it when it ends. It is
-valid as long as the token, with the token's scopes at the time.
+The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie is
+valid as long as its token, with the token's current scopes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sessions:
         return id_
 
     def caller(self, id_: str) -> Caller | None:
-        """Return whose session it is, null if it has ended or its token is gone."""
+        """Return the session's caller, null if the session has ended or its token is gone."""
         known, ends = self._begun.get(hashed(id_), (None, 0.0))
         if known is None or self._clock() >= ends:
             self.end(id_)

@@ -1,4 +1,4 @@
-"""Slow lookups, done once for all who ask at about the same time."""
+"""Slow lookups, shared by all callers that ask at about the same time."""
 
 from __future__ import annotations
 

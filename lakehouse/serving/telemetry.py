@@ -84,8 +84,8 @@ class Counted:
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
     """Return a check of whether rows can be had from Redis or from gold; it blocks.
 
-    The server is ready with one of them. The reasons name what is away, but not its address: probes need no
-    token.
+    The server is ready with one of them. The reasons name the unavailable store, but not its address, because
+    probes need no token.
     """
 
     def look() -> Readiness:

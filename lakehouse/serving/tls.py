@@ -1,4 +1,4 @@
-"""HTTPS by the server itself; renewed certificates are taken without a restart."""
+"""HTTPS by the server itself; renewed certificates are loaded without a restart."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _now() -> datetime:
 
 
 class Scope(StrEnum):
-    """What a token allows: read rows, see raw bytes of records, run commands."""
+    """A permission of a token: read rows, see raw bytes of records, or run commands."""
 
     READ = "read"
     PAYLOAD = "payload"
@@ -41,7 +41,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: the token's name, and what it allows."""
+    """The caller: the token's name and scopes."""
 
     name: str
     scopes: frozenset[Scope]
@@ -49,7 +49,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is kept; `expires_at` is null if it never expires."""
+    """A stored token; `expires_at` is null if it never expires."""
 
     name: str
     sha256: str
@@ -57,7 +57,7 @@ class Token:
     expires_at: datetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Tell whether it has not expired."""
+        """Tell whether the token has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
