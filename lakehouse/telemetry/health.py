@@ -42,11 +42,18 @@ def health_of(
     elif now - newest_event > fresh:
         since = newest_event + fresh
         found.append(Health(Word.STALE, f"the newest event is from {newest_event:%F %T} UTC", since))
-    well = Health(Word.WELL, "every record has been processed")
-    worst = max([well, *found], key=lambda one: _ORDER.index(one.word))
+    worst = max([_well(partitions, layers, lag_limit), *found], key=lambda one: _ORDER.index(one.word))
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
         return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}")
     return worst
+
+
+def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit: timedelta) -> Health:
+    is_waiting = any(one.records for one in (*partitions, *layers)) or any(
+        one.open_transaction for one in partitions
+    )
+    within = f"no record has waited longer than {limit.total_seconds():,.0f} s"
+    return Health(Word.WELL, within if is_waiting else "every record has been processed")
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:

@@ -33,26 +33,32 @@ TEXTS_BEYOND_THEIR_PLACE = """import('/page/pipeline.js').then(({pipeline}) => {
     const wide = 'WIDE-'.repeat(20), at = '2026-05-04T12:00:00Z', number = 123456789;
     const drawn = pipeline('of-a-test', () => {});
     document.querySelector('main').append(drawn.node);
-    drawn.update({
-        name: wide, freshnessS: number, openLetters: number, gate: null, runs: [],
-        partitions: [{topic: wide, end: 1, records: number, seconds: number}],
-        layers: ['silver', 'gold', 'export'].map((layer) => ({layer, records: number, seconds: number})),
-        tables: ['bronze', 'silver', 'gold'].flatMap((layer) => [1, 2].map((one) =>
-            ({name: `${layer}.${one}`, version: number, committedAt: at, rows: 1}))),
-        eventTimes: [{watermark: at}], queries: [{layer: 'export', doneAt: at}],
-    }, '2026-11-27T12:00:00Z');
     const box = (one) => one.getBoundingClientRect();
     const all = (selector, node = drawn.node) => [...node.querySelectorAll(selector)];
-    const nodes = all('.node').map((node) => [node, box(node.querySelector('rect'))]);
-    const inNodes = nodes.flatMap(([node, {right}]) =>
-        all('text', node).filter((one) => box(one).right > right));
-    const onEdges = all('.edge text').filter((one) => one.textContent && nodes.some(
-        ([, node]) => box(one).right > node.left && box(one).left < node.right &&
-            box(one).bottom > node.top && box(one).top < node.bottom));
-    const tips = drawn.node.querySelector('.topic title')?.textContent;
+    const beyond = ([word, mark]) => {
+        drawn.update({
+            name: wide, health: {word}, freshnessS: number, openLetters: number, gate: null, runs: [],
+            partitions: [{topic: wide, end: 1, records: number, seconds: number}],
+            layers: ['silver', 'gold', 'export'].map((layer) => ({layer, records: number, seconds: number})),
+            tables: ['bronze', 'silver', 'gold'].flatMap((layer) => [1, 2].map((one) =>
+                ({name: `${layer}.${one}`, version: number, committedAt: at, rows: 1}))),
+            eventTimes: [{watermark: at}], queries: [{layer: 'export', doneAt: at}],
+        }, '2026-11-27T12:00:00Z');
+        const nodes = all('.node').map((node) => [node, box(node.querySelector('rect'))]);
+        const inNodes = nodes.flatMap(([node, {right}]) =>
+            all('text', node).filter((one) => box(one).right > right));
+        const onEdges = all('.edge text').filter((one) => one.textContent && nodes.some(
+            ([, node]) => box(one).right > node.left && box(one).left < node.right &&
+                box(one).bottom > node.top && box(one).top < node.bottom));
+        const marks = all('.mark').map((one) => one.textContent).join('');
+        const tips = drawn.node.querySelector('.topic title')?.textContent;
+        return [...inNodes, ...onEdges].map((one) => one.textContent)
+            .concat(tips === wide ? [] : ['no tooltip'], marks === mark ? [] : [`${word}: ${marks}`]);
+    };
+    const found = [['well', 'max wait'], ['behind', 'bottleneck']].flatMap(beyond);
     drawn.close();
     drawn.node.remove();
-    return [...inNodes, ...onEdges].map((one) => one.textContent).concat(tips === wide ? [] : ['no tooltip']);
+    return found;
 })"""
 NOTE_TEXTS_OF_CHARTS = """(() => {
     const {clearRect, fillText} = CanvasRenderingContext2D.prototype;

@@ -59,6 +59,16 @@ def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
     )
 
 
+def test_one_in_which_records_wait_no_longer_than_allowed_says_that_and_not_that_all_are_processed() -> None:
+    within = Health(Word.WELL, "no record has waited longer than 60 s")
+    assert health(unrun={}, topic=(1, 0.5)) == within
+    assert health(unrun={}, silver=(1, 59.0)) == within
+    assert health(unrun={}, held=OpenTransaction(3, "shop-1", NOW)) == within
+    assert health(unrun={"gold": None}, export=(1, 0.5)) == Health(
+        Word.WELL, f"{within.reason}; no process runs gold"
+    )
+
+
 def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> None:
     assert health(unrun={"bronze": AGO}, topic=(1, 0.5)) == Health(
         Word.STOPPED,

@@ -4,6 +4,7 @@ import { el, fit, say, svg } from "./dom.js";
 import { briefly, clock, compact, count, rate } from "./format.js";
 import { perSecond } from "./live.js";
 
+const LATE = new Set(["behind", "stalled", "stopped"]);
 const LINES = 4;
 const PADDING = 12;
 const NODES = [
@@ -73,7 +74,7 @@ export function backlogs(stream) {
 }
 
 /** The layer before which records wait the longest, null if nothing waits. */
-export function bottleneck(stream) {
+export function slowestOf(stream) {
   const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
   waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
   return waiting.length === 0 ? null : waiting[0][0];
@@ -176,15 +177,18 @@ function fill({ texts, edges, room }, stream, now) {
     texts[id].forEach((text, index) => fit(text, kept[index] ?? "", room));
   }
   const waiting = backlogs(stream);
-  const slowest = bottleneck(stream);
+  const slowest = slowestOf(stream);
+  // A wait within the limit holds nothing up, so it is no bottleneck.
+  const isLate = LATE.has(stream.health.word);
   for (const [id, backlog] of Object.entries(waiting)) {
     const { records, waits, mark, group } = edges[id];
     const isKnown = backlog !== null && backlog.records !== null;
     say(records, isKnown ? `${compact(backlog.records)} wait` : "?");
     say(waits, isKnown ? briefly(backlog.seconds) : "");
-    say(mark, id === slowest ? "bottleneck" : "");
+    say(mark, id !== slowest ? "" : isLate ? "bottleneck" : "max wait");
     group.classList.toggle("waiting", isKnown && backlog.records > 0);
     group.classList.toggle("slowest", id === slowest);
+    group.classList.toggle("late", id === slowest && isLate);
   }
 }
 
