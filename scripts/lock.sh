@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Resolve requirements/*.in into hash-locked requirements/*.txt without index addresses, and the jars of
-# ivy.xml into jars.sha256: scripts/lock.sh VENV. Needs the network. uv is used for this alone; it is locked by
+# ivy.xml into jars.sha256 and jars.licences: scripts/lock.sh VENV. Needs the network. uv is used for this alone; it is locked by
 # hash, too, so that what writes the hashes is known. To upgrade it, change its version in requirements/lock.in.
 # To change what is locked without newer versions of the rest: LOCK_UPGRADE= scripts/lock.sh VENV.
 set -euo pipefail
@@ -17,3 +17,4 @@ for name in lock build runtime sandbox dev; do
     "requirements/$name.in" --output-file "requirements/$name.txt"
 done
 "$venv/bin/python" -c "from lakehouse.spark.installing import lock_jars; lock_jars()"
+"$venv/bin/python" scripts/jar_licences.py

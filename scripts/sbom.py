@@ -1,7 +1,8 @@
 """Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
 
 They are made from what locks the parts: requirements/runtime.txt, lakehouse/spark/jars.sha256, the page's
-vendor.sha256 and docker/Dockerfile. Read as installed are licences of Python packages and the jars inside the
+vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's POM names
+none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
 pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same
 sources make the same files.
 """
@@ -64,7 +65,9 @@ def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> It
         if Path(path).parts[0] not in configurations:
             continue
         group, name, version = coordinates.split(":")
-        yield _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest) | {"group": group}
+        component = _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest)
+        named = _jar_licences()[coordinates] or ["NOASSERTION"]
+        yield component | {"group": group, "licenses": [{"license": {"name": one}} for one in named]}
 
 
 @functools.cache
@@ -144,6 +147,14 @@ def _licences(package: str) -> dict[str, Any]:
     # Some write the whole licence there.
     names = [text] if text and "\n" not in text else [one.split(" :: ")[-1] for one in classified]
     return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
+
+
+@functools.cache
+def _jar_licences() -> dict[str, list[str]]:
+    """Return the names of licences by a jar's coordinates."""
+    text = (ROOT / "requirements" / "jars.licences").read_text(encoding="utf-8")
+    lines = (line.partition("\t") for line in text.splitlines())
+    return {coordinates: [one for one in named.split("; ") if one] for coordinates, _, named in lines}
 
 
 def _project() -> dict[str, Any]:

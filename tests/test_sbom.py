@@ -15,6 +15,8 @@ from typing import Any
 import pyspark
 import pytest
 
+from scripts.jar_licences import licences
+
 ROOT = Path(__file__).parents[1]
 Bill = dict[str, Any]
 
@@ -79,6 +81,29 @@ def test_every_bill_names_every_jar_by_its_checksum(bills: dict[str, Bill], name
     assert "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0" in {one["purl"] for one in jars}
     (spark,) = (one for one in bills[name]["components"] if one["name"] == "pyspark")
     assert {one["hashes"][0]["content"] for one in spark["components"]} == inside_pyspark()
+
+
+def test_every_runtime_jar_has_the_licences_of_its_pom(bills: dict[str, Bill]) -> None:
+    jars = [one for one in bills["wheel"]["components"] if one.get("purl", "").startswith("pkg:maven/")]
+    named = {one["name"]: [of["license"]["name"] for of in one["licenses"]] for one in jars}
+    assert named["delta-storage"] == ["Apache-2.0"]
+    assert named["HdrHistogram"] == ["Public Domain, per Creative Commons CC0", "BSD-2-Clause"]
+    assert [name for name, said in named.items() if "" in said or not said] == []
+    locked_jars = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "requirements" / "jars.licences").read_text(encoding="utf-8").splitlines()
+    assert {line.partition("\t")[0] for line in lines} == {line.split()[2] for line in locked_jars}
+
+
+@pytest.mark.parametrize("parent", ["<licenses><license><name>MIT</name></license></licenses>", ""])
+def test_a_jar_has_the_licence_of_its_nearest_parent_or_none(tmp_path: Path, parent: str) -> None:
+    child = "<parent><groupId>g</groupId><artifactId>p</artifactId><version>1</version></parent>"
+    for name, text in (("a", child), ("p", parent)):
+        pom = tmp_path / "g" / name / "ivy-1.xml.original"
+        pom.parent.mkdir(parents=True)
+        pom.write_text(
+            f'<project xmlns="http://maven.apache.org/POM/4.0.0">{text}</project>', encoding="utf-8"
+        )
+    assert licences(("g", "a", "1"), tmp_path) == (["MIT"] if parent else [])
 
 
 def test_the_images_bill_names_its_base_by_digest_and_what_the_page_ships(bills: dict[str, Bill]) -> None:

@@ -1,0 +1,50 @@
+"""Write the licences of the runtime jars into requirements/jars.licences: python scripts/jar_licences.py.
+
+They are what the jars' POMs say, or else those of the parents, as Ivy has cached them for `make lock`, which
+calls this. A line has a jar's coordinates, a tab and the names of its licences; no name if no POM has one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from lakehouse.spark import ivy
+from lakehouse.spark.jars import locked_jars
+
+LICENCES = Path(__file__).parents[1] / "requirements" / "jars.licences"
+Coordinates = tuple[str, str, str]
+
+
+def licences(coordinates: Coordinates, cache: Path) -> list[str]:
+    """Return the licences that a jar's POM names, else those of its nearest parent that names some.
+
+    Raises FileNotFoundError if a POM is not in the cache.
+    """
+    group, name, version = coordinates
+    pom = ElementTree.parse(cache / group / name / f"ivy-{version}.xml.original").getroot()  # noqa: S314 - cached by the lock
+    named = [_text(one, "{*}name") for one in pom.findall("{*}licenses/{*}license")]
+    parent = pom.find("{*}parent")
+    if any(named) or parent is None:
+        return [one for one in named if one]
+    above = (_text(parent, "{*}groupId"), _text(parent, "{*}artifactId"), _text(parent, "{*}version"))
+    return licences(above, cache)
+
+
+def _text(node: ElementTree.Element, path: str) -> str:
+    return " ".join((node.findtext(path) or "").split())
+
+
+def write(target: Path) -> None:
+    """Write a line for each locked jar."""
+    found = {":".join(jar.coordinates): licences(jar.coordinates, ivy.cache()) for jar in locked_jars()}
+    lines = [f"{name}\t{'; '.join(named)}\n" for name, named in sorted(found.items())]
+    target.write_text("".join(lines), encoding="utf-8")
+    sys.stdout.write(
+        f"{target}: {len(found)} jars, {sum(not named for named in found.values())} without a licence\n"
+    )
+
+
+if __name__ == "__main__":
+    write(LICENCES)
