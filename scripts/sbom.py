@@ -1,8 +1,8 @@
 """Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
 
 They are made from what locks the parts: requirements/runtime.txt, lakehouse/spark/jars.sha256, the page's
-vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's POM names
-none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
+vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's POM
+names none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
 pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same
 sources make the same files.
 """
