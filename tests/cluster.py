@@ -129,8 +129,9 @@ class Cluster:
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": host,  # else the web pages listen on every network of the machine
-            # A worker that is killed is noticed by its connection; one that hangs, after this.
-            "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=15",
+            # A worker that is killed is noticed by its connection; one that hangs, after this. Less than a
+            # minute takes a worker of a busy machine for one, again and again.
+            "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=60",
             **({"JAVA_HOME": java} if java else {}),
         }
         cleared = ["/usr/bin/env", "-i", *(f"{key}={value}" for key, value in environment.items())]

@@ -61,8 +61,8 @@ Duplicates = Annotated[
     typer.Option(
         min=0,
         max=1,
-        help="Share of events that repeat an earlier one byte for byte. A record has no identity, so both "
-        "count downstream.",
+        help="Share of events that repeat an earlier one byte for byte. Both count downstream, unless the "
+        "source has ids.",
     ),
 ]
 Span = Annotated[
