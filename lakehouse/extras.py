@@ -19,6 +19,8 @@ BRINGS: Mapping[Extra, tuple[str, ...]] = {
 }
 """The modules of each extra that are imported here."""
 
+_PACKAGES = {"google": "protobuf"}  # where the module's name does not tell
+
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
@@ -35,6 +37,7 @@ def needed(extra: Extra, what_for: str) -> Iterator[None]:
 def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
     """Return the error of an extra that is not installed."""
     return MissingExtraError(
-        f"{what_for} needs the package {module}, which is not installed; install the extra {extra}: "
+        f"{what_for} needs the package {_PACKAGES.get(module, module)}, which is not installed; install the "
+        f"extra {extra}: "
         f"pip install '{DISTRIBUTION}[{extra}]' (in a checkout: make setup)"
     )
