@@ -97,7 +97,7 @@ def _source(sequence_by: str | None) -> Source:
 
 
 def _fill(spark: SparkSession, path: str, rows: int) -> None:
-    """Write the rows that judging the records would give, which takes a third of the time."""
+    """Write the rows that judging the records would give, without judging ten million of them."""
     number = F.col("id")
     landed = F.lit(_LANDED).cast("timestamp")
     columns = {

@@ -22,10 +22,11 @@ _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """A set of fingerprints; one may be there more than once."""
+    """A set of fingerprints; one may be there more than once. It sorts, and keeps, those that it is given."""
 
     def __init__(self, packed: Packed | None = None) -> None:
-        self._still = np.sort(_nothing() if packed is None else packed)
+        self._still = _nothing() if packed is None else packed
+        self._still.sort()
         self._recent = _nothing()
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
@@ -305,6 +306,7 @@ def _at(places: Sequence[tuple[str, int, int]]) -> Column:
 
 
 def _numbers(packed: DataFrame) -> Packed:
-    """Return the numbers of a frame's only column."""
-    numbers: Packed = packed.toArrow().column(0).to_numpy().astype(np.int64, copy=False)
+    """Return the numbers of a frame's only column, in memory that is theirs alone."""
+    numbers: Packed = np.array(packed.toArrow().column(0).to_numpy(), dtype=np.int64)
+    pa.default_memory_pool().release_unused()
     return numbers
