@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -14,8 +15,6 @@ from typing import Any
 
 import pyspark
 import pytest
-
-from scripts.jar_licences import licences
 
 ROOT = Path(__file__).parents[1]
 Bill = dict[str, Any]
@@ -103,6 +102,7 @@ def test_a_jar_has_the_licence_of_its_nearest_parent_or_none(tmp_path: Path, par
         pom.write_text(
             f'<project xmlns="http://maven.apache.org/POM/4.0.0">{text}</project>', encoding="utf-8"
         )
+    licences = runpy.run_path(str(ROOT / "scripts" / "jar_licences.py"))["licences"]
     assert licences(("g", "a", "1"), tmp_path) == (["MIT"] if parent else [])
 
 

@@ -49,9 +49,8 @@ def health_of(
 
 
 def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit: timedelta) -> Health:
-    is_waiting = any(one.records for one in (*partitions, *layers)) or any(
-        one.open_transaction for one in partitions
-    )
+    is_waiting = any(one.records or one.open_transaction for one in partitions)
+    is_waiting = is_waiting or any(one.records for one in layers)
     within = f"no record has waited longer than {limit.total_seconds():,.0f} s"
     return Health(Word.WELL, within if is_waiting else "every record has been processed")
 
