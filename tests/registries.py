@@ -41,7 +41,9 @@ class Registry:
         return RegistryAccess(f"http://{LOOPBACK}:{self.port}/apis/ccompat/v7")
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, unless it runs, and wait until it answers."""
+        if self._server is not None:
+            return
         assert _PROGRAM.exists(), "Apicurio is missing: scripts/apicurio.sh fetches it"
         options = {
             "quarkus.http.host": LOOPBACK,
@@ -62,10 +64,10 @@ class Registry:
             assert time.monotonic() < deadline, "Apicurio does not answer"
             time.sleep(0.1)
 
-    def stop(self) -> None:
-        """Stop it; nothing answers at its port."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it by a signal, unless it has ended; nothing answers at its port."""
         if self._server is not None:
-            self._server.send_signal(signal.SIGTERM)
+            self._server.send_signal(number)
             self._server.wait(60)
             self._server = None
 

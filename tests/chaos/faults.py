@@ -30,7 +30,6 @@ from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
 from tests.cluster import Cluster
 from tests.pipeline import version_of
-from tests.registries import Registry
 
 UP_TIMEOUT_S = 300.0
 POINT_TIMEOUT_S = 120.0
@@ -59,7 +58,6 @@ class Scene:
     rng: Random
     outage: Outage
     cluster: Cluster | None = None
-    registry: Registry | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +174,8 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
     """End a service and start it again after a while."""
 
     def act(scene: Scene) -> Result:
+        if name == "registry" and scene.services.registry is None:
+            return Result(hit=False, note="there is no registry")
         away_s = scene.rng.uniform(scene.outage.least_s, scene.outage.most_s)
         scene.supervisor.disturb(f"{name} away")
         scene.services.end(name, number)
@@ -184,18 +184,6 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
         return Result(hit=True, note=f"away for {away_s:.1f} s")
 
     return act
-
-
-def stop_registry(scene: Scene) -> Result:
-    """Stop the schema registry and start it again after a while, at least as long as its own start takes."""
-    if scene.registry is None:
-        return Result(hit=False, note="there is no registry")
-    scene.supervisor.disturb("registry away")
-    began = time.monotonic()
-    scene.registry.stop()
-    time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
-    scene.registry.start()
-    return Result(hit=True, note=f"away for {time.monotonic() - began:.1f} s")
 
 
 def empty_redis(scene: Scene) -> Result:
@@ -330,7 +318,7 @@ FAULTS: Mapping[str, Fault] = {
     "the disk refuses writes": refuse_writes,
     **{f"freeze {layer} inside a micro-batch": freeze(layer) for layer in LAYERS},
     "kill a worker inside a micro-batch": kill_worker,
-    "stop the registry": stop_registry,
+    "stop the registry": end_service("registry", signal.SIGTERM),
 }
 POINTS = frozenset(name for name in FAULTS if any(f" {at} " in name for at in ("between", "inside", "after")))
 CLUSTER = tuple(name for name in FAULTS if name.startswith(("freeze", "kill a worker")))

@@ -109,21 +109,17 @@ def _has_landed(settings: Settings, query: str, ends: Mapping[int, int]) -> bool
 
 def _has_read(settings: Settings, query: str, table: str) -> bool:
     """Tell whether a query has read every commit of a table that has something for it."""
-    exports = query.startswith("export")
-    if version_of(settings, table) < 0:
+    exports, newest = query.startswith("export"), version_of(settings, table)
+    if newest < 0:
         return False  # it has not been made yet
     if exports and any(one.endswith("_is_behind") for note in _export_notes(settings, table) for one in note):
         return False  # a sink waits to be filled
     first = sent(settings, table) if exports else _position(settings, query, table)
-    commits = (commit_file(settings, table, n) for n in range(first, version_of(settings, table) + 1))
+    commits = (commit_file(settings, table, n) for n in range(first, newest + 1))
     kinds = (set(_changes(commit)) for commit in commits)
     # Who follows the change feed reads what changes rows, and readers of appends skip it.
-    follows = exports or table in {
-        f"silver.{source.table}"
-        for stream in STREAMS
-        for source in stream.sources
-        if source.topic in settings.sequence_by
-    }
+    topic = BRONZE.get(f"bronze.{table.partition('.')[2]}")  # of a table of silver
+    follows = exports or (table.startswith("silver.") and topic in settings.sequence_by)
     return not any(one if follows else one == {"add"} for one in kinds)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from lakehouse.formats.encoding import registered_encoder
 from lakehouse.kafka.registry_access import RecordFormat
+from lakehouse.sandbox.encoded import sources_by_topic
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
-from lakehouse.stream import Source
 from tests.oracles.identities import Sent, corrected
 from tests.oracles.judging import Judged
 from tests.pipeline import Coordinates, Row, coordinates_of
@@ -32,19 +32,16 @@ FORMATS: Mapping[str, RecordFormat] = {
     PAYMENTS.topic: "avro",
 }
 """The formats by topic; sales stay JSON."""
-RULES: Mapping[str, frozenset[str]] = {
-    "not framed": frozenset({"not_framed"}),
-    "unknown schema": frozenset({"unknown_schema"}),
-    "unknown schema of JSON": frozenset({"not_json"}),  # which is judged without its schema
-}
-"""Poison of encoded topics, and the rules that it must be refused by."""
 ID, SEQUENCE = "transactionId", "version"
 
-_POISON: Mapping[str, bytes] = {
-    "not framed": b'{"userId":"u","amount":1}',
-    "unknown schema": b"\x00\x00\xff\xff\xff\x00",
-    "unknown schema of JSON": b"\x00\x00\xff\xff\xff\x00",
+_UNFRAMED, _OF_UNKNOWN_SCHEMA = b'{"userId":"u","amount":1}', b"\x00\x00\xff\xff\xff\x00"
+_POISON = {
+    "not_framed": _UNFRAMED,
+    "unknown_schema": _OF_UNKNOWN_SCHEMA,
+    "not_json": _OF_UNKNOWN_SCHEMA,  # of a topic of JSON, which is judged without its schema
 }
+RULES = {rule: frozenset({rule}) for rule in _POISON}
+"""The rules that poison of encoded topics must be refused by, by the name that it has."""
 _NEW = 0.6
 _REMEMBERED = 300
 _YEAR_MS = 365 * 86_400_000
@@ -62,16 +59,18 @@ def settings_for(registry_url: str) -> dict[str, Any]:
 
 def encoders(settings: Settings) -> dict[str, Callable[[bytes | None], bytes | None]]:
     """Register the contracts, and return what writes records of a topic, by the name that it has here."""
-    sources: Sequence[Source] = [one for stream in STREAMS for one in under(settings, stream).sources]
-    topics = {settings.topic(one.topic): one for one in sources if one.topic in FORMATS}
-    return {topic: registered_encoder(source, topic) for topic, source in topics.items()}
+    sources = sources_by_topic(settings, [under(settings, stream) for stream in STREAMS])
+    return {
+        topic: registered_encoder(source, topic)
+        for topic, source in sources.items()
+        if source.format != "json"
+    }
 
 
 def poison(rng: Random, topic: str) -> tuple[Sample, str]:
     """Return a record that an encoded topic, given by its default name, may not accept; its name in RULES."""
-    is_json = FORMATS[topic] == "json-schema"
-    name = rng.choice(("not framed", "unknown schema of JSON" if is_json else "unknown schema"))
-    return Sample(b"poison", _POISON[name], "poison"), name
+    rule = rng.choice(("not_framed", "not_json" if FORMATS[topic] == "json-schema" else "unknown_schema"))
+    return Sample(b"poison", _POISON[rule], "poison"), rule
 
 
 class Payments:

@@ -12,7 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -37,7 +37,6 @@ from tests.chaos.supervisor import ALL, Exit, Shift, Supervisor
 from tests.cluster import Cluster
 from tests.pipeline import rows_of, versions
 from tests.processes import LAKEHOUSE, Place
-from tests.registries import registry
 
 _ATTEMPTS = 5
 _UP_TIMEOUT_S = 600.0
@@ -113,14 +112,11 @@ class Outcome:
 def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Outcome:
     """Run the plan under `home`, which should be empty, and return what happened."""
     outcome = Outcome()
-    with OwnServices(home / "services") as services, ExitStack() as stack:
+    with OwnServices(home / "services", with_registry=plan.mixed) as services:
         place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
         database, chosen = services.postgres.url(), dict[str, Any](_SETTINGS)
-        schemas = None
-        if plan.mixed:
-            (home / "registry").mkdir()
-            schemas = stack.enter_context(registry(home / "registry"))
-            chosen |= mixed.settings_for(schemas.access.url)
+        if services.registry is not None:
+            chosen |= mixed.settings_for(services.registry.access.url)
         settings = place.settings(**chosen, postgres_url=SecretStr(database))
         environment = place.environment | {
             f"LAKEHOUSE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
@@ -130,13 +126,13 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
             services.endpoints.access,
             dict.fromkeys(place.topics.values(), settings.topic_partitions),
         )
-        cluster = stack.enter_context(Cluster(home / "cluster", cores=6)) if plan.way == "cluster" else None
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
+            Cluster(home / "cluster", cores=6) if plan.way == "cluster" else nullcontext() as cluster,
             Supervisor(plan.shifts(cluster), environment | _secret_of(cluster)) as supervisor,
         ):
             rng = Random(plan.seed)
-            scene = Scene(settings, services, supervisor, rng, plan.outage, cluster, schemas)
+            scene = Scene(settings, services, supervisor, rng, plan.outage, cluster)
             if not supervisor.await_up(LAYERS, _UP_TIMEOUT_S):
                 raise ServiceError(f"the layers did not come up; those that ended: {supervisor.exits}")
             say("all layers are up")

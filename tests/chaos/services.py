@@ -1,4 +1,7 @@
-"""A broker, a Redis and a PostgreSQL of one run's own, which can be ended and started again as they were."""
+"""A broker, a Redis and a PostgreSQL of one run's own, which can be ended and started again as they were.
+
+A run may have a schema registry, too.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,27 @@ import psutil
 from lakehouse.sandbox import redis_server, services
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import load_settings
-from tests import postgres_servers
+from tests import postgres_servers, registries
+from tests.registries import Registry
 
-Name = Literal["kafka", "redis", "postgres"]
+Name = Literal["kafka", "redis", "postgres", "registry"]
 END_TIMEOUT_S = 30.0
 
 
 class OwnServices:
     """The services; at the end of the block they are stopped, whatever happened."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, with_registry: bool = False) -> None:
+        self._home, self._with_registry = home, with_registry
         self._settings = load_settings().model_copy(update={"home": home, "kafka_port": 0, "redis_port": 0})
         self._stack = ExitStack()
         self.endpoints = Endpoints("", "")
+        self.registry: Registry | None = None
 
     def __enter__(self) -> Self:
+        if self._with_registry:  # the first, because a test is skipped here that has no Java for it
+            (directory := self._home / "registry").mkdir(parents=True)
+            self.registry = self._stack.enter_context(registries.registry(directory))
         self.postgres = self._stack.enter_context(postgres_servers.server())
         self.start()
         return self
@@ -42,6 +51,8 @@ class OwnServices:
     def start(self) -> None:
         """Start what does not run; a port that was used once is used again. Faults may set Redis's limits."""
         self.postgres.start()
+        if self.registry is not None:
+            self.registry.start()
         before = self.endpoints
         with patch.object(redis_server, "_RIGHTS", f"{redis_server._RIGHTS} +config|set"):
             self.endpoints = self._stack.enter_context(services.local_services(self._settings))
@@ -51,6 +62,10 @@ class OwnServices:
         """End a service by a signal and wait until its process is gone."""
         if name == "postgres":
             self.postgres.end(number)
+            return
+        if name == "registry":
+            assert self.registry is not None, "there is no registry"
+            self.registry.stop(number)
             return
         (status,) = (one for one in services.status(self._settings) if one.name == name)
         assert status.pid is not None, f"{name} does not run"
