@@ -99,7 +99,6 @@ def _source(sequence_by: str | None) -> Source:
 def _fill(spark: SparkSession, path: str, rows: int) -> None:
     """Write the rows that judging the records would give, without judging ten million of them."""
     number = F.col("id")
-    landed = F.lit(_LANDED).cast("timestamp")
     columns = {
         "id": F.format_string("payment-%d", number),
         "version": F.lit(1),
@@ -110,7 +109,7 @@ def _fill(spark: SparkSession, path: str, rows: int) -> None:
         "topic": F.lit("payments"),
         "partition": F.lit(0),
         "offset": number * 10 + 1,
-        "ingested_at": landed,
+        "ingested_at": F.lit(_LANDED),
     }
     fields = tables.read(spark, path).schema.fields
     values = [columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in fields]

@@ -66,8 +66,7 @@ def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> It
             continue
         group, name, version = coordinates.split(":")
         component = _library(f"pkg:maven/{group}/{name}@{version}", name, version, digest)
-        named = _jar_licences()[coordinates] or ["NOASSERTION"]
-        yield component | {"group": group, "licenses": [{"license": {"name": one}} for one in named]}
+        yield component | {"group": group} | _named(_jar_licences()[coordinates] or ["NOASSERTION"])
 
 
 @functools.cache
@@ -146,7 +145,11 @@ def _licences(package: str) -> dict[str, Any]:
     classified = [one for one in said.get_all("Classifier", []) if one.startswith("License :: ")]
     # Some write the whole licence there.
     names = [text] if text and "\n" not in text else [one.split(" :: ")[-1] for one in classified]
-    return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
+    return _named(names) if names else {}
+
+
+def _named(licences: Sequence[str]) -> dict[str, Any]:
+    return {"licenses": [{"license": {"name": name}} for name in licences]}
 
 
 @functools.cache

@@ -307,6 +307,6 @@ def _at(places: Sequence[tuple[str, int, int]]) -> Column:
 
 def _numbers(packed: DataFrame) -> Packed:
     """Return the numbers of a frame's only column, in memory that is theirs alone."""
-    numbers: Packed = np.array(packed.toArrow().column(0).to_numpy(), dtype=np.int64)
+    numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
     pa.default_memory_pool().release_unused()
     return numbers
