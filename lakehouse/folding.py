@@ -248,8 +248,8 @@ class Folding:
         letters = self.frame(DEAD_LETTERS).where(F.array_contains("reasons.rule", identity.DELETION))
         gone = identity.deleted_by(letters)
         own = judged.where(identity.is_compared(source))
-        outcome = identity.compared(source, own, standing, gone)
-        left = outcome.removed.localCheckpoint()
+        outcome = identity.compared(source, own, standing, gone).localCheckpoint()
+        left = identity.removed_by(outcome)
         if not left.isEmpty():
             rows = standing.join(left.select(*places), places, "left_semi").localCheckpoint()
             self._clean[name] = [standing.join(left.select(*places), places, "left_anti").localCheckpoint()]

@@ -26,7 +26,6 @@ from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans
 from lakehouse.progress import parts
-from lakehouse.records import identity
 from lakehouse.records.dead_letters import OPEN, attempted, place, resent_as, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS
 from lakehouse.records.identity import (
@@ -34,16 +33,22 @@ from lakehouse.records.identity import (
     DELETION,
     OF_ID,
     SUPERSEDED,
+    compared,
+    deleted_by,
     fingerprint,
     hash_of,
     is_compared,
+    judged_columns,
+    removed_by,
+    row_columns,
+    with_outcome,
 )
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
-from lakehouse.spark.local_frames import local_frame
+from lakehouse.spark.execution import are_few, executing_for
+from lakehouse.spark.local_frames import computed, local_frame
 from lakehouse.stream import Source
 from lakehouse.tables import DELETED, Candidates, Commit, Move
-from lakehouse.tables.commits import FILE
 from lakehouse.tables.pruning import Near, in_spans
 
 MOST_IN_MEMORY = 10_000_000
@@ -109,17 +114,13 @@ class Identities:
         spark, source = judged.sparkSession, self._source
         self._follow(spark, tables.version_in(commit.snapshot))
         seen = self._seen(judged)
-        packed = seen.packed[seen.is_compared]
-        suspects = packed[self._are_suspect(packed)]
+        suspects = seen.packed[seen.is_compared & self._are_suspect(seen.packed)]
         if not len(suspects):
             return Settled(judged, seen, None, commit.candidates(Near(())))
-        few = local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)
+        wanted = local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)
         own = judged.where(is_compared(source)).withColumn("packed", fingerprint(source, F.col(OF_ID)))
-        chosen = own.join(F.broadcast(few), "packed", "left_semi").persist()
-        try:
-            return self._settle(judged, chosen, suspects, commit)
-        finally:
-            chosen.unpersist()
+        chosen = own.join(F.broadcast(wanted), "packed", "left_semi").select(*judged_columns(source))
+        return self._settle(judged, computed(chosen, few=are_few(rows=len(suspects))), suspects, commit)
 
     def note(self, settled: Settled, version: int, now: datetime) -> None:
         """Remember the ids of records that are accepted, deleted or refused; `version` is silver's new one.
@@ -155,21 +156,19 @@ class Identities:
         return suspect
 
     def _settle(self, judged: DataFrame, chosen: DataFrame, suspects: Packed, commit: Commit) -> Settled:
-        ids = F.broadcast(chosen.select(F.col(OF_ID).alias("_of")).distinct())
-        near = commit.candidates(self._where(suspects))
-        own_id = F.col(self._source.id_column or "").cast("string")
-        there = commit.rows(near).drop(FILE)
-        standing = there.join(ids, own_id == F.col("_of"), "left_semi")
-        deleted = self._deleted(chosen, ids)
-        outcome = identity.compared(self._source, chosen, standing, deleted)
-        rows = identity.with_outcome(judged, outcome)
-        removed = outcome.removed.persist()
-        rows = rows.persist()
-        seen = self._seen(rows)  # before what they are made of is let go
-        if removed.isEmpty():
-            removed.unpersist()
-            return Settled(rows, seen, None, near)
-        return Settled(rows, seen, removed, near)
+        spark, source, few = judged.sparkSession, self._source, are_few(rows=len(suspects))
+        ids = F.broadcast(chosen.select(F.col(OF_ID).alias("_of")))
+        where = self._where(suspects)
+        near = commit.candidates(where)
+        own_id = F.col(source.id_column or "").cast("string")
+        there = commit.rows(near).select(*row_columns(source))
+        there = there if where is None else there.where(where.condition())
+        with executing_for(spark, few=are_few(rows=near.rows)):  # the lookup alone reads that many
+            standing = computed(there.join(ids, own_id == F.col("_of"), "left_semi"), few=few)
+        outcome = computed(compared(source, chosen, standing, self._deleted(chosen, ids)), few=few)
+        rows, removed = with_outcome(judged, outcome).persist(), removed_by(outcome)
+        is_corrected = source.sequence_by is not None and not removed.isEmpty()
+        return Settled(rows, self._seen(rows), removed if is_corrected else None, near)
 
     def _seen(self, judged: DataFrame) -> _Seen:
         """Look at the ids of judged records, in one job."""
@@ -204,7 +203,7 @@ class Identities:
         if not self._has_deletions:
             return local_frame(spark, [], StructType([LETTERS["unique_id"], LETTERS["sequence"]]))
         letters = deletions(spark, self._dead, self._job).join(chosen.select(*_KEYS), _KEYS, "left_anti")
-        return identity.deleted_by(letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi"))
+        return deleted_by(letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi"))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
         """Take in what commits up to a version of silver have added since the last look."""
@@ -269,7 +268,6 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
         return tables.upsert(new, commit, settled.near, COORDINATES, moves).version
     finally:
         new.unpersist()
-        settled.removed.unpersist()
 
 
 def deletions(spark: SparkSession, dead: str, job: str) -> DataFrame:

@@ -22,7 +22,6 @@ accepted before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -41,6 +40,7 @@ CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
 
 _PLACE = ("topic", "partition", "offset")
 _ROW, _DELETION = "row", "deletion"
+_BEFORE, _IS_REMOVED = "_before", "_is_removed"
 
 
 def header_types(source: Source) -> dict[str, DataType]:
@@ -135,25 +135,18 @@ def deleted_by(letters: DataFrame) -> DataFrame:
     return letters.groupBy("unique_id").agg(F.max("sequence").alias("sequence"))
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The outcome for records of some ids.
-
-    `reasons`: by topic, partition and offset, the reasons of each judged record that was compared; none:
-    it is in silver. Of a deletion, `_before` is the greatest sequence of its id until then. `removed`: rows
-    of silver that are there no longer, by the same, each with its reason, `unique_id` and `sequence`.
-    """
-
-    reasons: DataFrame
-    removed: DataFrame
-
-
-def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: DataFrame) -> Compared:
+def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: DataFrame) -> DataFrame:
     """Compare judged records with each other and with what has been accepted before them.
 
     `judged` has the columns of `judge`; only records for which `is_compared` holds may be there. `standing`
-    are rows of silver with one of the ids, which have landed before. `deleted` are ids that are deleted
-    (`unique_id`), with the greatest `sequence` that each has had; for a source without `sequence_by`, none.
+    are rows of silver with one of the ids, which have landed before, with the columns of `row_columns`.
+    `deleted` are ids that are deleted (`unique_id`), with the greatest `sequence` that each has had; for a
+    source without `sequence_by`, none.
+
+    Grain of the outcome: one row per judged record and per row of silver that is there no longer
+    (`_is_removed`); key: topic, partition, offset. `reasons` of a judged record: those against it; none: it
+    is in silver; of a removed row: why it has left. `unique_id` and `sequence` are those of the record. Of a
+    deletion, `_before` is the greatest sequence of its id until then; else null.
     """
     content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
     nothing = F.lit(None)
@@ -194,21 +187,45 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: Da
     keys = ["id"] if source.sequence_by is not None else ["id", "event_time"]
     decided = _decided(every, keys, is_sequenced=source.sequence_by is not None)
     reasons, none = _reasons(source), F.array().cast(judged.schema["reasons"].dataType)
-    before = F.when(F.col("kind") == _DELETION, F.col("before")).alias("_before")
-    new = decided.where("rank = 1").select(*_PLACE, F.coalesce(reasons, none).alias("reasons"), before)
-    removed = decided.where("rank = 0 AND kind = 'row' AND next IS NOT NULL")
-    ids = (F.col("id").alias("unique_id"), F.col("seq").alias("sequence"))
-    return Compared(new, removed.select(*_PLACE, reasons.alias("reasons"), *ids))
+    before = F.when(F.col("kind") == _DELETION, F.col("before")).alias(_BEFORE)
+    is_removed = F.col("rank") == 0
+    leaves = F.col("next").isNotNull() & (F.col("kind") == _ROW)
+    return decided.where(~is_removed | leaves).select(
+        *_PLACE,
+        F.coalesce(reasons, none).alias("reasons"),
+        F.col("id").alias("unique_id"),
+        F.col("seq").alias("sequence"),
+        before,
+        is_removed.alias(_IS_REMOVED),
+    )
 
 
-def with_outcome(judged: DataFrame, outcome: Compared) -> DataFrame:
+def judged_columns(source: Source) -> list[str]:
+    """Return the columns of judged records by which they are compared."""
+    fields = (field.column for field in source.contract.fields)
+    return list(dict.fromkeys((*COLUMNS, *_PLACE, "event_time", "reasons", *fields)))
+
+
+def row_columns(source: Source) -> list[str]:
+    """Return the columns of silver by which its rows are compared with judged records."""
+    ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
+    fields = (field.column for field in source.contract.fields)
+    return list(dict.fromkeys((*_PLACE, "event_time", *ids, *fields)))
+
+
+def removed_by(outcome: DataFrame) -> DataFrame:
+    """Return the rows of silver that leave it, with reasons, `unique_id` and `sequence`."""
+    return outcome.where(_IS_REMOVED).drop(_IS_REMOVED, _BEFORE)
+
+
+def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
     """Return judged records with the reasons that they have among others of their ids."""
-    found = F.broadcast(outcome.reasons.withColumnRenamed("reasons", "_found"))
+    found = outcome.where(~F.col(_IS_REMOVED)).select(*_PLACE, F.col("reasons").alias("_found"), _BEFORE)
     values = {
         "reasons": F.coalesce("_found", "reasons"),
-        OF_SEQUENCE: F.coalesce(OF_SEQUENCE, "_before"),
+        OF_SEQUENCE: F.coalesce(OF_SEQUENCE, _BEFORE),
     }
-    return judged.join(found, list(_PLACE), "left").withColumns(values).select(*judged.columns)
+    return judged.join(F.broadcast(found), list(_PLACE), "left").withColumns(values).select(*judged.columns)
 
 
 def _decided(every: DataFrame, keys: list[str], *, is_sequenced: bool) -> DataFrame:
