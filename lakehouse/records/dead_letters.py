@@ -19,8 +19,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse.errors import QueryError
+from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import HEADERS, REASONS
+from lakehouse.records.validation import HEADERS
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference

@@ -11,7 +11,17 @@ import re
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, LongType, StringType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from lakehouse.contract import MOST_PLACES, Contract, Field, FieldType
 from lakehouse.messages import json_path, json_text
@@ -27,6 +37,15 @@ SPARK_TYPES: dict[FieldType, DataType] = {
 }
 # A decimal is first parsed as a double, which no JSON string can pass for, then read from the text.
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
+REASONS = ArrayType(
+    StructType(
+        [
+            StructField("rule", StringType(), nullable=True),
+            StructField("column", StringType(), nullable=True),
+            StructField("message", StringType(), nullable=True),
+        ]
+    )
+)
 BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
 """The variant's type for an integer beyond a long, and for the same with a fraction of zeros."""
 

@@ -22,13 +22,15 @@ accepted before.
 
 from __future__ import annotations
 
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType
 
-from lakehouse.records.fields import reason
+from lakehouse.records.fields import REASONS, reason
+from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
 OF_ID, OF_SEQUENCE, LANDED = COLUMNS = ("_id", "_sequence", "_landed")
@@ -148,56 +150,10 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: Da
     is in silver; of a removed row: why it has left. `unique_id` and `sequence` are those of the record. Of a
     deletion, `_before` is the greatest sequence of its id until then; else null.
     """
-    content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
-    nothing = F.lit(None)
-    is_late = F.array_contains("reasons.rule", F.lit("late"))
-    is_deletion = F.array_contains("reasons.rule", F.lit(DELETION))
-    coming = judged.select(
-        F.lit(1).alias("rank"),
-        LANDED,
-        *_PLACE,
-        F.col(OF_ID).alias("id"),
-        "event_time",
-        F.col(OF_SEQUENCE).alias("seq"),
-        F.when(is_deletion, _DELETION).otherwise(_ROW).alias("kind"),
-        is_late.alias("late"),
-        F.when(~is_deletion, content).alias("content"),
-        "reasons",
-    )
-    sequence = nothing if source.sequence_column is None else F.col(source.sequence_column)
-    kept = standing.select(
-        F.lit(0).alias("rank"),
-        nothing.cast("timestamp").alias(LANDED),
-        *_PLACE,
-        F.col(source.id_column or ID).cast("string").alias("id"),
-        "event_time",
-        sequence.cast("long").alias("seq"),
-        F.lit(_ROW).alias("kind"),
-        F.lit(False).alias("late"),
-        content.alias("content"),
-    )
-    gone = deleted.select(
-        F.lit(0).alias("rank"),
-        F.col("unique_id").alias("id"),
-        F.col("sequence").alias("seq"),
-        F.lit(_DELETION).alias("kind"),
-        F.lit(False).alias("late"),
-    )
-    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), (coming, kept, gone))
-    keys = ["id"] if source.sequence_by is not None else ["id", "event_time"]
-    decided = _decided(every, keys, is_sequenced=source.sequence_by is not None)
-    reasons, none = _reasons(source), F.array().cast(judged.schema["reasons"].dataType)
-    before = F.when(F.col("kind") == _DELETION, F.col("before")).alias(_BEFORE)
-    is_removed = F.col("rank") == 0
-    leaves = F.col("next").isNotNull() & (F.col("kind") == _ROW)
-    return decided.where(~is_removed | leaves).select(
-        *_PLACE,
-        F.coalesce(reasons, none).alias("reasons"),
-        F.col("id").alias("unique_id"),
-        F.col("seq").alias("sequence"),
-        before,
-        is_removed.alias(_IS_REMOVED),
-    )
+    by = _comparing(source)
+    every = by.coming.of(judged).union(by.standing.of(standing)).union(by.deleted.of(deleted))
+    decided = reduce(lambda rows, more: more.added_to(rows), by.decided, every)
+    return by.outcome.of(decided.where(by.is_told))
 
 
 def judged_columns(source: Source) -> list[str]:
@@ -228,34 +184,99 @@ def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
     return judged.join(F.broadcast(found), list(_PLACE), "left").withColumns(values).select(*judged.columns)
 
 
-def _decided(every: DataFrame, keys: list[str], *, is_sequenced: bool) -> DataFrame:
-    """Add, to the records of each key, what came before and after them.
+@dataclass(frozen=True)
+class _Comparing:
+    """The columns of a comparison, built once: of each side, decided in steps, and those of the outcome."""
+
+    coming: Columns
+    standing: Columns
+    deleted: Columns
+    decided: tuple[Columns, ...]
+    is_told: Column
+    outcome: Columns
+
+
+@cache
+def _comparing(source: Source) -> _Comparing:
+    content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
+    is_deletion = F.array_contains("reasons.rule", F.lit(DELETION))
+    nothing, places = F.lit(None), {name: F.col(name) for name in _PLACE}
+    none = dict.fromkeys((LANDED, *_PLACE, "id", "event_time", "seq", "kind", "late", "content"), nothing)
+    none |= {"reasons": F.array().cast(REASONS), "rank": F.lit(0)}
+    coming = {
+        LANDED: F.col(LANDED),
+        "id": F.col(OF_ID),
+        "event_time": F.col("event_time"),
+        "seq": F.col(OF_SEQUENCE),
+        "kind": F.when(is_deletion, _DELETION).otherwise(_ROW),
+        "late": F.array_contains("reasons.rule", F.lit("late")),
+        "content": F.when(~is_deletion, content),
+        "reasons": F.col("reasons"),
+        "rank": F.lit(1),
+    }
+    sequence = nothing if source.sequence_column is None else F.col(source.sequence_column)
+    standing = {
+        "id": F.col(source.id_column or ID).cast("string"),
+        "event_time": F.col("event_time"),
+        "seq": sequence.cast("long"),
+        "kind": F.lit(_ROW),
+        "late": F.lit(False),
+        "content": content,
+    }
+    deleted = {
+        "id": F.col("unique_id"),
+        "seq": F.col("sequence"),
+        "kind": F.lit(_DELETION),
+        "late": F.lit(False),
+    }
+    is_removed = F.col("rank") == 0
+    outcome = {
+        **places,
+        "reasons": F.coalesce(_reasons(source), none["reasons"]),
+        "unique_id": F.col("id"),
+        "sequence": F.col("seq"),
+        _BEFORE: F.when(F.col("kind") == _DELETION, F.col("before")),
+        _IS_REMOVED: is_removed,
+    }
+    return _Comparing(
+        coming=Columns(none | places | coming),
+        standing=Columns(none | places | standing),
+        deleted=Columns(none | deleted),
+        decided=_decided(source),
+        is_told=~is_removed | (F.col("next").isNotNull() & (F.col("kind") == _ROW)),
+        outcome=Columns(outcome),
+    )
+
+
+def _decided(source: Source) -> tuple[Columns, ...]:
+    """Return the columns that say, of the records of each key, what came before and after them, in steps.
 
     `accepted`; `before`: the greatest sequence until then; `last` and `next`: the last event before and the
     first one after that changed what silver has, an accepted record or a deletion.
     """
+    is_sequenced, kind, rank = source.sequence_by is not None, F.col("kind"), F.col("rank")
+    keys = ("id",) if is_sequenced else ("id", "event_time")
     in_order = Window.partitionBy(*keys).orderBy("rank", LANDED, *_PLACE)
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     later = in_order.rowsBetween(1, Window.unboundedFollowing)
-    seq = F.col("seq") if is_sequenced else F.when(F.col("kind") == _ROW, F.lit(0).cast("long"))
-    known = every.withColumns(
-        {"seq": seq, "known": F.coalesce(F.max(~F.col("late")).over(earlier), F.lit(False))}
-    )
-    # A late record of an unknown id stays late, and says nothing about the records after it.
-    known = known.withColumn("counts", F.when(~F.col("late") | F.col("known"), F.col("seq")))
-    known = known.withColumn("before", F.max("counts").over(earlier))
+    seq = F.col("seq") if is_sequenced else F.when(kind == _ROW, F.lit(0).cast("long"))
+    known = F.coalesce(F.max(~F.col("late")).over(earlier), F.lit(False))
     is_new = F.col("before").isNull() | (F.col("seq") > F.col("before"))
-    accepted = (F.col("kind") == _ROW) & F.col("counts").isNotNull() & is_new
-    event = F.struct("kind", "content", *_PLACE)
-    known = known.withColumn("accepted", F.coalesce(accepted, F.lit(False)))
-    changes = F.when(F.col("accepted") | (F.col("rank") == 0) | (F.col("kind") == _DELETION), event)
-    known = known.withColumn("change", changes)
-    return known.withColumns(
+    accepted = (kind == _ROW) & F.col("counts").isNotNull() & is_new
+    is_change = F.col("accepted") | (rank == 0) | (kind == _DELETION)
+    steps = (
+        {"seq": seq, "known": known},
+        # A late record of an unknown id stays late, and says nothing about the records after it.
+        {"counts": F.when(~F.col("late") | F.col("known"), F.col("seq"))},
+        {"before": F.max("counts").over(earlier)},
+        {"accepted": F.coalesce(accepted, F.lit(False))},
+        {"change": F.when(is_change, F.struct("kind", "content", *_PLACE))},
         {
             "last": F.last("change", ignorenulls=True).over(earlier),
             "next": F.first("change", ignorenulls=True).over(later),
-        }
+        },
     )
+    return tuple(map(Columns, steps))
 
 
 def _reasons(source: Source) -> Column:

@@ -47,7 +47,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.records import decoding, event_times, fields, identity
-from lakehouse.records.fields import reason, type_column
+from lakehouse.records.fields import REASONS, reason, type_column
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Source
@@ -56,15 +56,6 @@ from lakehouse.tables import shifted
 HEADERS = ArrayType(
     StructType(
         [StructField("key", StringType(), nullable=True), StructField("value", BinaryType(), nullable=True)]
-    )
-)
-REASONS = ArrayType(
-    StructType(
-        [
-            StructField("rule", StringType(), nullable=True),
-            StructField("column", StringType(), nullable=True),
-            StructField("message", StringType(), nullable=True),
-        ]
     )
 )
 COORDINATES = ("topic", "partition", "offset")
