@@ -11,7 +11,9 @@ removed.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -306,5 +308,12 @@ def _at(places: Sequence[tuple[str, int, int]]) -> Column:
 def _numbers(packed: DataFrame) -> Packed:
     """Return the numbers of a frame's only column, in memory that is theirs alone."""
     numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
-    pa.default_memory_pool().release_unused()
+    _give_back_memory()
     return numbers
+
+
+def _give_back_memory() -> None:
+    """Return freed memory to the system: allocators keep what many ids have taken on their way here."""
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
