@@ -53,7 +53,7 @@ class Fingerprints:
 
     @staticmethod
     def _places(held: Packed, packed: Packed) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        return np.searchsorted(held, packed & ~_DAY), np.searchsorted(held, packed | _DAY, side="right")
+        return np.searchsorted(held, without_day(packed)), np.searchsorted(held, packed | _DAY, side="right")
 
 
 def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
@@ -84,6 +84,12 @@ def days_of(packed: Packed) -> Packed:
     """Return the day of each."""
     days: Packed = packed & _DAY
     return days
+
+
+def without_day(packed: Packed) -> Packed:
+    """Return the hash of each, in its place: the lower 16 bits are 0."""
+    hashes: Packed = packed & ~_DAY
+    return hashes
 
 
 def _days_among(held: Packed, first: npt.NDArray[np.intp], end: npt.NDArray[np.intp]) -> Packed:

@@ -16,39 +16,44 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
-from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans
+from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
 from lakehouse.progress import parts
 from lakehouse.records.dead_letters import OPEN, attempted, place, resent_as, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS
 from lakehouse.records.identity import (
     CONFLICTING,
     DELETION,
+    IS_REMOVED,
     OF_ID,
     SUPERSEDED,
     compared,
     deleted_by,
     fingerprint,
     hash_of,
+    hash_of_same,
     is_compared,
-    judged_columns,
     removed_by,
     row_columns,
     with_outcome,
 )
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
-from lakehouse.spark.execution import are_few, executing_for
-from lakehouse.spark.local_frames import computed, local_frame
+from lakehouse.spark.columns import Columns
+from lakehouse.spark.execution import executing_for
+from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Source
 from lakehouse.tables import DELETED, Candidates, Commit, Move
 from lakehouse.tables.pruning import Near, in_spans
@@ -61,7 +66,8 @@ ACCEPTED = "accepted"
 
 _MORE = 1.25  # times as many, before the oldest are forgotten
 _MOST_RANGES = 100  # of offsets, in one condition
-_PACKED = StructType().add("packed", LongType())
+_SCANNED_ROWS = 300_000  # rather interpreted: generated code saves a microsecond per row, and costs 0.3 s
+_HASH = "_hash"
 _KEYS = list(COORDINATES)
 
 
@@ -76,6 +82,27 @@ class _Seen:
     of_id: Packed
     status: npt.NDArray[np.object_]
     is_compared: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def of(found: pa.Table) -> _Seen:
+        """Return what a table has of them, in columns of these names."""
+        return _Seen(
+            found.column("packed").to_numpy(),
+            found.column("of_id").to_numpy(),
+            np.array(found.column("status").to_pylist(), dtype=object),
+            np.array(found.column("is_compared").to_pylist(), dtype=bool),
+        )
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> _Seen:
+        """Return those that are chosen."""
+        return _Seen(*(values[chosen] for values in self._arrays))
+
+    def __add__(self, others: _Seen) -> _Seen:
+        return _Seen(*map(np.concatenate, zip(self._arrays, others._arrays, strict=True)))
+
+    @property
+    def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.packed, self.of_id, self.status, self.is_compared
 
 
 @dataclass(frozen=True)
@@ -113,16 +140,12 @@ class Identities:
 
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
         """Compare judged records, which should be persisted, with each other and with silver."""
-        spark, source = judged.sparkSession, self._source
-        self._follow(spark, tables.version_in(commit.snapshot))
+        self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
         seen = self._seen(judged)
-        suspects = seen.packed[seen.is_compared & self._are_suspect(seen.packed)]
-        if not len(suspects):
+        is_suspect = seen.is_compared & self._are_suspect(seen.packed)
+        if not is_suspect.any():
             return Settled(judged, seen, None, commit.candidates(Near(())))
-        wanted = local_frame(spark, [(int(one),) for one in np.unique(suspects)], _PACKED)
-        own = judged.where(is_compared(source)).withColumn("packed", fingerprint(source, F.col(OF_ID)))
-        chosen = own.join(F.broadcast(wanted), "packed", "left_semi").select(*judged_columns(source))
-        return self._settle(judged, computed(chosen, few=are_few(rows=len(suspects))), suspects, commit)
+        return self._settle(judged, seen, seen.packed[is_suspect], commit)
 
     def note(self, settled: Settled, version: int, now: datetime) -> None:
         """Remember the ids of records that are accepted, deleted or refused; `version` is silver's new one.
@@ -157,38 +180,52 @@ class Identities:
             suspect |= too_old if self._source.sequence_by is None else np.True_
         return suspect
 
-    def _settle(self, judged: DataFrame, chosen: DataFrame, suspects: Packed, commit: Commit) -> Settled:
-        spark, source, few = judged.sparkSession, self._source, are_few(rows=len(suspects))
-        ids = F.broadcast(chosen.select(F.col(OF_ID).alias("_of")))
+    def _settle(self, judged: DataFrame, seen: _Seen, suspects: Packed, commit: Commit) -> Settled:
+        spark, source = judged.sparkSession, self._source
+        hashes = np.unique(without_day(suspects))
+        wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes})))
+
+        def alike(rows: DataFrame, id_: Column) -> DataFrame:
+            return rows.withColumn(_HASH, hash_of_same(source, id_)).join(wanted, _HASH, "left_semi")
+
         where = self._where(suspects)
         near = commit.candidates(where)
-        own_id = F.col(source.id_column or "").cast("string")
         there = commit.rows(near).select(*row_columns(source))
         there = there if where is None else there.where(where.condition())
-        with executing_for(spark, few=are_few(rows=near.rows)):  # the lookup alone reads that many
-            standing = computed(there.join(ids, own_id == F.col("_of"), "left_semi"), few=few)
-        outcome = computed(compared(source, chosen, standing, self._deleted(chosen, ids)), few=few)
-        rows, removed = with_outcome(judged, outcome).persist(), removed_by(outcome)
-        is_corrected = source.sequence_by is not None and not removed.isEmpty()
-        return Settled(rows, self._seen(rows), removed if is_corrected else None, near)
+        standing = alike(there, F.col(source.id_column or "").cast("string"))
+        chosen = alike(judged.where(is_compared(source)), F.col(OF_ID))
+        with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
+            outcome = compared(source, chosen, standing, self._deleted(chosen, wanted))
+            found = self._of_outcome.added_to(outcome).toArrow()
+        is_removed = found.column(IS_REMOVED)
+        outcome = spark.createDataFrame(found)
+        others = seen.only(~(seen.is_compared & np.isin(without_day(seen.packed), hashes)))
+        return Settled(
+            with_outcome(judged, outcome).persist(),
+            others + _Seen.of(found.filter(pc.invert(is_removed))),
+            removed_by(outcome) if pc.any(is_removed).as_py() else None,
+            near,
+        )
 
     def _seen(self, judged: DataFrame) -> _Seen:
         """Look at the ids of judged records, in one job."""
-        id_ = F.col(OF_ID)
-        columns = {
+        return _Seen.of(self._of_judged.of(judged.where(F.col(OF_ID).isNotNull())).toArrow())
+
+    @cached_property
+    def _of_judged(self) -> Columns:
+        return Columns(self._facts(F.col(OF_ID)) | {"is_compared": is_compared(self._source)})
+
+    @cached_property
+    def _of_outcome(self) -> Columns:
+        return Columns(self._facts(F.col("unique_id")) | {"is_compared": F.lit(True)})
+
+    def _facts(self, id_: Column) -> dict[str, Column]:
+        """Return what `_Seen` has of judged records with this id, by name."""
+        return {
             "packed": fingerprint(self._source, id_),
             "of_id": hash_of(id_),
             "status": F.when(F.size("reasons") == 0, ACCEPTED).otherwise(status_by(F.col("reasons"))),
-            "is_compared": is_compared(self._source),
         }
-        rows = judged.where(id_.isNotNull())
-        found = rows.select(*(column.alias(name) for name, column in columns.items())).toArrow()
-        return _Seen(
-            found.column("packed").to_numpy(),
-            found.column("of_id").to_numpy(),
-            np.array(found.column("status").to_pylist(), dtype=object),
-            np.array(found.column("is_compared").to_pylist(), dtype=bool),
-        )
 
     def _where(self, suspects: Packed) -> Near | None:
         """Return where rows with the suspects' ids lie in silver; null: anywhere."""
@@ -199,13 +236,14 @@ class Identities:
             days = [int(day) for day in np.unique(days_of(suspects))]
         return in_spans("event_time", spans(days))
 
-    def _deleted(self, chosen: DataFrame, ids: DataFrame) -> DataFrame:
+    def _deleted(self, chosen: DataFrame, wanted: DataFrame) -> DataFrame:
         """Return the ids that records before these have deleted, with the greatest sequence of each."""
         spark = chosen.sparkSession
         if not self._has_deletions:
             return local_frame(spark, [], StructType([LETTERS["unique_id"], LETTERS["sequence"]]))
         letters = deletions(spark, self._dead, self._job).join(chosen.select(*_KEYS), _KEYS, "left_anti")
-        return deleted_by(letters.join(ids, F.col("unique_id") == F.col("_of"), "left_semi"))
+        of_id = letters.withColumn(_HASH, hash_of(F.col("unique_id")))
+        return deleted_by(of_id.join(wanted, _HASH, "left_semi"))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
         """Take in what commits up to a version of silver have added since the last look."""

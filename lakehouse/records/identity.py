@@ -42,7 +42,7 @@ CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
 
 _PLACE = ("topic", "partition", "offset")
 _ROW, _DELETION = "row", "deletion"
-_BEFORE, _IS_REMOVED = "_before", "_is_removed"
+_BEFORE, IS_REMOVED = "_before", "_is_removed"
 
 
 def header_types(source: Source) -> dict[str, DataType]:
@@ -122,13 +122,17 @@ def fingerprint(source: Source, id_: Column) -> Column:
 
     Days are counted from 1970; those before it are 0, those from 2149 on 65535.
     """
-    same = hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
     day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
-    return same.bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+    return hash_of_same(source, id_).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+
+
+def hash_of_same(source: Source, id_: Column) -> Column:
+    """Return a fingerprint without its day."""
+    return hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
 
 
 def hash_of(*values: Column) -> Column:
-    """Return the upper 48 bits of a hash, the lower 16 being 0: a fingerprint without its day."""
+    """Return the upper 48 bits of a hash; the lower 16 are 0."""
     return F.xxhash64(*values).bitwiseAND(F.lit(~0xFFFF))
 
 
@@ -147,19 +151,13 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, deleted: Da
 
     Grain of the outcome: one row per judged record and per row of silver that is there no longer
     (`_is_removed`); key: topic, partition, offset. `reasons` of a judged record: those against it; none: it
-    is in silver; of a removed row: why it has left. `unique_id` and `sequence` are those of the record. Of a
-    deletion, `_before` is the greatest sequence of its id until then; else null.
+    is in silver; of a removed row: why it has left. `unique_id`, `sequence` and `event_time` (UTC) are those
+    of the record. Of a deletion, `_before` is the greatest sequence of its id until then; else null.
     """
     by = _comparing(source)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.deleted.of(deleted))
     decided = reduce(lambda rows, more: more.added_to(rows), by.decided, every)
     return by.outcome.of(decided.where(by.is_told))
-
-
-def judged_columns(source: Source) -> list[str]:
-    """Return the columns of judged records by which they are compared."""
-    fields = (field.column for field in source.contract.fields)
-    return list(dict.fromkeys((*COLUMNS, *_PLACE, "event_time", "reasons", *fields)))
 
 
 def row_columns(source: Source) -> list[str]:
@@ -171,12 +169,12 @@ def row_columns(source: Source) -> list[str]:
 
 def removed_by(outcome: DataFrame) -> DataFrame:
     """Return the rows of silver that leave it, with reasons, `unique_id` and `sequence`."""
-    return outcome.where(_IS_REMOVED).drop(_IS_REMOVED, _BEFORE)
+    return outcome.where(IS_REMOVED).select(*_PLACE, "reasons", "unique_id", "sequence")
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
     """Return judged records with the reasons that they have among others of their ids."""
-    found = outcome.where(~F.col(_IS_REMOVED)).select(*_PLACE, F.col("reasons").alias("_found"), _BEFORE)
+    found = outcome.where(~F.col(IS_REMOVED)).select(*_PLACE, F.col("reasons").alias("_found"), _BEFORE)
     values = {
         "reasons": F.coalesce("_found", "reasons"),
         OF_SEQUENCE: F.coalesce(OF_SEQUENCE, _BEFORE),
@@ -235,8 +233,9 @@ def _comparing(source: Source) -> _Comparing:
         "reasons": F.coalesce(_reasons(source), none["reasons"]),
         "unique_id": F.col("id"),
         "sequence": F.col("seq"),
+        "event_time": F.col("event_time"),
         _BEFORE: F.when(F.col("kind") == _DELETION, F.col("before")),
-        _IS_REMOVED: is_removed,
+        IS_REMOVED: is_removed,
     }
     return _Comparing(
         coming=Columns(none | places | coming),

@@ -18,10 +18,3 @@ def local_frame(
     named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
     table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
     return spark.createDataFrame(table, schema)
-
-
-def computed(rows: DataFrame, *, few: bool) -> DataFrame:
-    """Return a frame that is computed now: few rows are brought to the driver, and need no job afterwards."""
-    if not few:
-        return rows.localCheckpoint()
-    return rows.sparkSession.createDataFrame(rows.toArrow(), rows.schema)
