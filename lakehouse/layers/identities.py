@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,54 +66,22 @@ ACCEPTED = "accepted"
 _MORE = 1.25  # times as many, before the oldest are forgotten
 _MOST_RANGES = 100  # of offsets, in one condition
 _SCANNED_ROWS = 300_000  # rather interpreted: generated code saves a microsecond per row, and costs 0.3 s
-_HASH = "_hash"
+_HASH, _IS_COMPARED = "_hash", "is_compared"
+_FACTS = ["packed", "of_id", "status"]
 _KEYS = list(COORDINATES)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Of judged records that have an id, in one order: fingerprints, hashes of ids alone, and verdicts.
-
-    `status` is that of a letter, or ACCEPTED.
-    """
-
-    packed: Packed
-    of_id: Packed
-    status: npt.NDArray[np.object_]
-    is_compared: npt.NDArray[np.bool_]
-
-    @staticmethod
-    def of(found: pa.Table) -> _Seen:
-        """Return what a table has of them, in columns of these names."""
-        return _Seen(
-            found.column("packed").to_numpy(),
-            found.column("of_id").to_numpy(),
-            np.array(found.column("status").to_pylist(), dtype=object),
-            np.array(found.column("is_compared").to_pylist(), dtype=bool),
-        )
-
-    def only(self, chosen: npt.NDArray[np.bool_]) -> _Seen:
-        """Return those that are chosen."""
-        return _Seen(*(values[chosen] for values in self._arrays))
-
-    def __add__(self, others: _Seen) -> _Seen:
-        return _Seen(*map(np.concatenate, zip(self._arrays, others._arrays, strict=True)))
-
-    @property
-    def _arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.packed, self.of_id, self.status, self.is_compared
 
 
 @dataclass(frozen=True)
 class Settled:
     """Judged records with the reasons that they have among others of their ids.
 
-    `removed` are rows of silver that leave it, with reasons and ids; null for none. `near` are the commit's
-    files that may have them.
+    `seen` has, of each record with an id, `packed` (its fingerprint), `of_id` (the hash of its id alone) and
+    `status`: that of its letter, or ACCEPTED. `removed` are rows of silver that leave it, with reasons and
+    ids; null for none. `near` are the commit's files that may have them.
     """
 
     rows: DataFrame
-    seen: _Seen
+    seen: pa.Table
     removed: DataFrame | None
     near: Candidates
 
@@ -141,11 +108,12 @@ class Identities:
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
         """Compare judged records, which should be persisted, with each other and with silver."""
         self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
-        seen = self._seen(judged)
-        is_suspect = seen.is_compared & self._are_suspect(seen.packed)
-        if not is_suspect.any():
+        seen = self._of_judged.of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
+        packed = seen.column("packed").to_numpy()
+        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & self._are_suspect(packed)]
+        if not len(suspects):
             return Settled(judged, seen, None, commit.candidates(Near(())))
-        return self._settle(judged, seen, seen.packed[is_suspect], commit)
+        return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int, now: datetime) -> None:
         """Remember the ids of records that are accepted, deleted or refused; `version` is silver's new one.
@@ -153,13 +121,14 @@ class Identities:
         Open letters of ids that have just been accepted are closed: their records were sent again. If the
         process is killed before that, they stay open (`lakehouse dead-letters resolve`).
         """
-        seen = settled.seen
-        accepted = seen.status == ACCEPTED
-        self._known.add(seen.packed[accepted | (seen.status == DELETION)])
-        self._has_deletions |= DELETION in seen.status
-        if self._waiting.found(seen.of_id[accepted]).any():
+        status = settled.seen.column("status")
+        accepted, deletes, is_open = (pc.equal(status, one).to_numpy() for one in (ACCEPTED, DELETION, OPEN))
+        packed, of_id = (settled.seen.column(name).to_numpy() for name in ("packed", "of_id"))
+        self._known.add(packed[accepted | deletes])
+        self._has_deletions |= bool(deletes.any())
+        if self._waiting.found(of_id[accepted]).any():
             self._close_resent(settled.rows.where(F.size("reasons") == 0), now)
-        self._waiting.add(seen.of_id[seen.status == OPEN])
+        self._waiting.add(of_id[is_open])
         if self._version == version - 1:
             self._version = version
         if len(self._known) > self._most * _MORE:
@@ -180,7 +149,7 @@ class Identities:
             suspect |= too_old if self._source.sequence_by is None else np.True_
         return suspect
 
-    def _settle(self, judged: DataFrame, seen: _Seen, suspects: Packed, commit: Commit) -> Settled:
+    def _settle(self, judged: DataFrame, seen: pa.Table, suspects: Packed, commit: Commit) -> Settled:
         spark, source = judged.sparkSession, self._source
         hashes = np.unique(without_day(suspects))
         wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes})))
@@ -199,28 +168,26 @@ class Identities:
             found = self._of_outcome.added_to(outcome).toArrow()
         is_removed = found.column(IS_REMOVED)
         outcome = spark.createDataFrame(found)
-        others = seen.only(~(seen.is_compared & np.isin(without_day(seen.packed), hashes)))
+        was_chosen = np.isin(without_day(seen.column("packed").to_numpy()), hashes)
+        others = seen.filter(pc.invert(pc.and_(seen.column(_IS_COMPARED), pa.array(was_chosen))))
+        own = found.filter(pc.invert(is_removed)).select(_FACTS)
         return Settled(
             with_outcome(judged, outcome).persist(),
-            others + _Seen.of(found.filter(pc.invert(is_removed))),
+            pa.concat_tables([others.select(_FACTS), own], promote_options="default"),
             removed_by(outcome) if pc.any(is_removed).as_py() else None,
             near,
         )
 
-    def _seen(self, judged: DataFrame) -> _Seen:
-        """Look at the ids of judged records, in one job."""
-        return _Seen.of(self._of_judged.of(judged.where(F.col(OF_ID).isNotNull())).toArrow())
-
     @cached_property
     def _of_judged(self) -> Columns:
-        return Columns(self._facts(F.col(OF_ID)) | {"is_compared": is_compared(self._source)})
+        return Columns(self._facts(F.col(OF_ID)) | {_IS_COMPARED: is_compared(self._source)})
 
     @cached_property
     def _of_outcome(self) -> Columns:
-        return Columns(self._facts(F.col("unique_id")) | {"is_compared": F.lit(True)})
+        return Columns(self._facts(F.col("unique_id")))
 
     def _facts(self, id_: Column) -> dict[str, Column]:
-        """Return what `_Seen` has of judged records with this id, by name."""
+        """Return what `Settled.seen` has of judged records with this id, by name."""
         return {
             "packed": fingerprint(self._source, id_),
             "of_id": hash_of(id_),
