@@ -1,7 +1,7 @@
 """Sends dead letters to a topic: each once when it is new, and once when it is closed.
 
 A step of its stream, after silver: letters are sent while the stream runs. A replay that fails again is not
-sent.
+sent, nor a record that has come back from the topic too often.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakehouse.progress.reading import InMemory
 from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN
 from lakehouse.settings import Settings
 from lakehouse.sinks import Span
-from lakehouse.sinks.letters import Letter, LetterSink
+from lakehouse.sinks.letters import MOST_ROUNDS, Letter, LetterSink
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, Progress
 
@@ -76,6 +76,7 @@ class _LettersExport(Step):
     def __init__(self, lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> None:
         self.name = name_of(stream)
         self._stream = stream.name
+        self._notice = permitted.notice
         self._spark = lake.spark
         self._path = lake.ensure(DEAD_LETTERS)
         self._max_bytes = settings.bytes_per_batch
@@ -106,10 +107,25 @@ class _LettersExport(Step):
         if self._part is None:
             raise TypeError(f"{self.name} has chosen no letters")
         span = Span(self._reading.sent_as, self._part.first, self._part.end)
-        count = self._sink.write(map(_letter, filter_told(batch.rows, self._stream).toLocalIterator()), span)
+        count = self._sink.write(self._letters(batch.rows), span)
         sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
         self._reading.advance(span.after)
         yield Passed(BatchResult(count, {self._sink.topic: count}))
+
+    def _letters(self, feed: DataFrame) -> Iterator[Letter]:
+        """Yield the letters to be sent; a topic that feeds an input, by a mirror, say, would never rest."""
+        refused = 0
+        for letter in map(_letter, filter_told(feed, self._stream).toLocalIterator()):
+            if letter.rounds > MOST_ROUNDS:
+                refused += 1
+            else:
+                yield letter
+        if refused:
+            self._notice(
+                f"{self.name}: {refused:,} letters are not sent to {self._sink.topic}: their records have "
+                f"come back from a topic of dead letters more than {MOST_ROUNDS} times. They stay in "
+                f"{DEAD_LETTERS.qualified_name}; look for what copies that topic to an input of this stream"
+            )
 
     def end_here(self, filled: Collection[str]) -> None:
         """Send no letter that is not there now, unless the table is being filled."""

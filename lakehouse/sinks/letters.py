@@ -3,11 +3,15 @@
 A message is the record as it came: key, value and headers. Beside these it has the headers that KIP-1034
 gives a dead letter of Kafka Streams, so that consoles which know those know these, and further ones with the
 letter's id, stream, status and reasons. A letter that has been replayed or discarded is sent once more.
+
+A message may come back as a record, by a mirror, say, or by hand, and be a dead letter again. Then these
+headers replace those that it had, and one more counts the rounds.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +25,9 @@ from lakehouse.tables import Progress
 
 _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
+_ROUND = f"{_OURS}round"
+MOST_ROUNDS = 3
+"""How often a record may come back from a topic of dead letters and be sent there again."""
 _OVERHEAD_BYTES = 256  # upper bound of what a record and its batch need beside keys, values and headers
 _A_HEADER_BYTES = 12
 
@@ -41,6 +48,22 @@ class Letter:
     value: bytes | None
     headers: Headers
     reasons: Sequence[Mapping[str, str | None]]
+
+    @property
+    def rounds(self) -> int:
+        """How often the record has been sent as a letter before it came back and became this one."""
+        said = dict(self.headers)
+        if f"{_OURS}id" not in said:
+            return 0
+        count = said.get(_ROUND) or b"0"
+        return 1 + (int(count) if re.fullmatch(rb"[0-9]{1,9}", count) else 0)
+
+    @property
+    def own_headers(self) -> Headers:
+        """The record's headers without those of an earlier letter."""
+        if not self.rounds:
+            return self.headers
+        return [(name, value) for name, value in self.headers if not name.startswith((_STREAMS, _OURS))]
 
 
 class LetterSink:
@@ -115,13 +138,13 @@ def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
     First its value is left out, then its key and its own headers as well; the header
     `lakehouse.letter.left_out` says so.
     """
-    known = headers_of(letter)
-    if _size(letter.key, letter.value, (*letter.headers, *known)) <= limit_bytes:
-        return Record(topic, letter.key, letter.value, headers=(*letter.headers, *known))
+    own, known = letter.own_headers, headers_of(letter)
+    if _size(letter.key, letter.value, (*own, *known)) <= limit_bytes:
+        return Record(topic, letter.key, letter.value, headers=(*own, *known))
     value_bytes = len(letter.value or b"")
     left_out = (f"{_OURS}left_out", f"a value of {value_bytes} bytes".encode())
-    if _size(letter.key, None, (*letter.headers, *known, left_out)) <= limit_bytes:
-        return Record(topic, letter.key, None, headers=(*letter.headers, *known, left_out))
+    if _size(letter.key, None, (*own, *known, left_out)) <= limit_bytes:
+        return Record(topic, letter.key, None, headers=(*own, *known, left_out))
     left_out = (f"{_OURS}left_out", f"key, headers, and a value of {value_bytes} bytes".encode())
     short = [(name, value) for name, value in known if name != f"{_OURS}reasons"]
     return Record(topic, None, None, headers=(*short, left_out))
@@ -144,6 +167,8 @@ def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
         f"{_OURS}status": letter.status,
         f"{_OURS}reasons": json.dumps([dict(one) for one in letter.reasons], ensure_ascii=False),
     }
+    if letter.rounds:
+        said[_ROUND] = str(letter.rounds)
     return [(name, text.encode()) for name, text in said.items()]
 
 

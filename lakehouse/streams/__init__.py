@@ -11,7 +11,7 @@ from lakehouse.kinds.records import identified
 from lakehouse.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.stream import Source, Stream
-from lakehouse.streams.clashes import check_names
+from lakehouse.streams.clashes import check_names, check_topics
 from lakehouse.streams.emitting import check_emit, emitting
 from lakehouse.streams.finding import OWN, by_address, found
 from lakehouse.streams.kept_days import check_kept_days
@@ -21,10 +21,11 @@ from lakehouse.streams.start import check_start
 def load(settings: Settings) -> tuple[Stream, ...]:
     """Return all streams, as the settings make them.
 
-    Raises SettingsError for one that cannot be found or made, and where two share a name.
+    Raises SettingsError for one that cannot be found or made, and where two share a name or a topic.
     """
     streams = tuple(_under(settings, stream) for stream in found(settings))
     check_names(streams)
+    check_topics(streams, settings)
     return streams
 
 
@@ -86,6 +87,7 @@ def choose_one(name: str, settings: Settings) -> Stream:
         return stream
     stream = _under(settings, by_address(name, settings, f"you have named {name}"))
     check_names([stream])
+    check_topics([stream], settings)
     return stream
 
 

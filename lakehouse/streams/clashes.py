@@ -1,4 +1,4 @@
-"""Names that several streams of a lake must not share, or that no table can have."""
+"""Names that several streams of a lake must not share, or that no table can have; topics with two uses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from lakehouse.errors import SettingsError
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.records.validation import clean_schema
+from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -16,17 +17,16 @@ _WAY_OUT = "give one another name, or choose what runs with LAKEHOUSE_STREAMS"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
-    """Raise SettingsError where streams share a name, a table or a topic, or a name cannot be a table's.
+    """Raise SettingsError where streams share a name or a table, or a name cannot be a table's.
 
-    A stream may read a topic that another one fills. Columns are checked, too: each once, and none that
-    silver adds to a contract's.
+    Columns are checked, too: each once, and none that silver adds to a contract's.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
     for stream in streams:
         _check_columns(stream)
         for what, name in _names(stream):
-            if name is not None and not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name):
                 raise SettingsError(
                     f"{what} of stream {stream.name} cannot be a name here: lower-case letters, digits and "
                     "underscores, beginning with a letter"
@@ -41,16 +41,54 @@ def check_names(streams: Sequence[Stream]) -> None:
             raise SettingsError(f"{what} {both} (stream {who}): {_WAY_OUT}")
 
 
-def _names(stream: Stream) -> Iterator[tuple[str, str | None]]:
-    """Yield what has to be one stream's alone, in words, and its name where that has to be a table's."""
+def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
+    """Raise SettingsError for a topic with more than one use, by its name under the settings.
+
+    A topic that is read and filled feeds itself: each dead letter would become a record, and that one a dead
+    letter. Two streams cannot read one topic, because a dead letter is known by its record's coordinates.
+    Consumers of a topic with two kinds of messages could not tell them apart.
+    """
+    uses: dict[str, list[str]] = defaultdict(list)
+    for topic, use in _uses(streams, settings):
+        uses[topic].append(use)
+    for topic, several in uses.items():
+        if len(several) > 1:
+            raise SettingsError(
+                f"topic {topic} has {len(several)} uses: {'; '.join(several)}. Expected one, as the input of "
+                "one stream or as one output: give one of them another topic (to=, LAKEHOUSE_TOPICS, "
+                "LAKEHOUSE_DEAD_LETTER_TOPIC, LAKEHOUSE_ALERT_TOPIC), or choose what runs with "
+                "LAKEHOUSE_STREAMS"
+            )
+
+
+def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each topic, as it is called under the settings, with a use of it in words."""
+
+    def named(topic: str) -> tuple[str, str]:
+        renamed = settings.topic(topic)
+        return renamed, "" if renamed == topic else f" as {topic} (LAKEHOUSE_TOPICS)"
+
+    for stream in streams:
+        for source in stream.sources:
+            topic, alias = named(source.topic)
+            yield topic, f"stream {stream.name} reads it{alias}"
+        for table in stream.tables:
+            if table.export.topic is not None:
+                topic, alias = named(table.export.topic)
+                yield topic, f"stream {stream.name} sends gold.{table.name} to it{alias}"
+    if settings.dead_letter_topic:
+        yield settings.dead_letter_topic, "dead letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC)"
+    yield settings.alert_topic, "alerts go to it (LAKEHOUSE_ALERT_TOPIC)"
+    yield f"{settings.alert_topic}-state", "the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC)"
+
+
+def _names(stream: Stream) -> Iterator[tuple[str, str]]:
+    """Yield what has to be one stream's alone, in words, and its name, which has to be a table's."""
     yield f"stream {stream.name}", stream.name
     for source in stream.sources:
         yield f"table silver.{source.table}", source.table
-        yield f"reading topic {source.topic}", None
     for table in stream.tables:
         yield f"table gold.{table.name}", table.name
-        if table.export.topic is not None:
-            yield f"filling topic {table.export.topic}", None
 
 
 def _check_columns(stream: Stream) -> None:

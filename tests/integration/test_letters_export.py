@@ -100,3 +100,31 @@ def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:
     assert (bare.key, bare.value) == (None, None)
     assert dict(bare.headers)["lakehouse.letter.left_out"] == b"key, headers, and a value of 2000 bytes"
     assert dict(bare.headers)["lakehouse.letter.id"] == b"1"
+
+
+def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """A mirror copies the topic of dead letters to the input, five times."""
+    record, said = Raw(b"{", b"ann", (("trace", b"7f"),), 0, NOON_MS), list[str]()
+    lake, permitted = Lake(spark, settings.lake), Permitted(notice=said.append)
+    counts = []
+    for _ in range(5):
+        pipeline.send(settings, [record], SOURCE)
+        pipeline.run_layers(spark, settings, "bronze", "silver", stream=TRANSACTIONS)
+        counts.append(send_waiting(lake, TRANSACTIONS, settings, permitted, NOW))
+        *_, last = pipeline.read_topic(settings.kafka_bootstrap_servers, settings.dead_letter_topic)
+        record = Raw(last.value, last.key, tuple(last.headers), 0, NOON_MS)
+
+    assert counts == [1, 1, 1, 1, 0]
+    assert (last.value, last.key) == (b"{", b"ann")
+    names = [name for name, _ in last.headers]
+    assert len(names) == len(set(names)) == 11
+    assert dict(last.headers)["trace"] == b"7f"
+    assert dict(last.headers)["lakehouse.letter.round"] == b"3"
+    assert dict(last.headers)["__streams.errors.offset"] == b"3"
+    assert len(pipeline.rows_of(settings, pipeline.DEAD_LETTERS)) == 5
+    (notice,) = said
+    assert notice.startswith(
+        f"export.transactions_dead_letters: 1 letters are not sent to {settings.dead_letter_topic}: "
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.streams import choose, load
+from lakehouse.streams import choose, choose_one, load
 
 MODULE = """
 from dataclasses import replace
@@ -28,6 +28,7 @@ def renamed(name, topic, table, gold, sent_to):
 
 PAYMENTS = renamed("payments", "payments-topic", "payments", "payments_5m", "payments-5m")
 CHAINED = renamed("chained", "aggregated-transactions", "chained", "chained_5m", None)
+ITSELF = renamed("itself", "round", "itself", "itself_5m", "round")
 SAME_NAME = renamed("metrics", "a", "a", "b", None)
 SAME_SILVER = renamed("other", "a", "transactions", "b", None)
 SAME_GOLD = renamed("other", "a", "a", "metrics_1m", None)
@@ -87,7 +88,6 @@ def test_a_stream_is_found_by_its_address_and_may_depend_on_settings(
     monkeypatch.syspath_prepend(module)
     assert names(under("shop_of_a_user:PAYMENTS,transactions")) == ["payments", "transactions"]
     assert names(under("shop_of_a_user:by_settings", grace_s=7)) == ["payments_7"]
-    assert names(under("transactions,shop_of_a_user:CHAINED")) == ["transactions", "chained"]
     (chosen,) = choose(["payments"], under("shop_of_a_user:PAYMENTS,sales"))
     assert chosen.sources[0].allowed_lateness_s == 7 * 24 * 3600
 
@@ -172,8 +172,6 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
         ("SAME_NAME", "stream metrics is there twice (stream metrics)"),
         ("SAME_SILVER", "table silver.transactions is there twice (stream other and transactions)"),
         ("SAME_GOLD", "table gold.metrics_1m is there twice (stream metrics and other)"),
-        ("SAME_TOPIC", "reading topic metrics-events is there twice (stream metrics and other)"),
-        ("SAME_TOPIC_OUT", "filling topic metrics-aggregated-1m is there twice (stream metrics and other)"),
         ("LETTERS", "table silver.dead_letters is lakehouse's own (stream other)"),
     ],
 )
@@ -186,6 +184,114 @@ def test_names_that_clash_are_refused(
     assert str(refused.value) == (
         f"{message}: give one another name, or choose what runs with LAKEHOUSE_STREAMS"
     )
+
+
+ALIAS = {"metrics-events": "one"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"streams": "metrics,shop_of_a_user:SAME_TOPIC"},
+            "topic metrics-events has 2 uses: stream metrics reads it; stream other reads it. ",
+        ),
+        (
+            {"streams": "metrics,shop_of_a_user:SAME_TOPIC_OUT"},
+            (
+                "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; stream "
+                "other sends gold.b to it. "
+            ),
+        ),
+        (
+            {"streams": "shop_of_a_user:ITSELF"},
+            "topic round has 2 uses: stream itself reads it; stream itself sends gold.itself_5m to it. ",
+        ),
+        (
+            {"streams": "transactions,shop_of_a_user:CHAINED"},
+            (
+                "topic aggregated-transactions has 2 uses: stream transactions sends "
+                "gold.user_transactions_5m to it; stream chained reads it. "
+            ),
+        ),
+        (
+            {"topics": {"analyticsTopic": "one", "metricsTopic": "one"}},
+            (
+                "topic one has 2 uses: stream calls reads it as analyticsTopic (LAKEHOUSE_TOPICS); stream "
+                "calls reads it as metricsTopic (LAKEHOUSE_TOPICS). "
+            ),
+        ),
+        (
+            {"topics": {"metrics-events": "sales-events-v1"}},
+            (
+                "topic sales-events-v1 has 2 uses: stream metrics reads it as metrics-events "
+                "(LAKEHOUSE_TOPICS); stream sales reads it. "
+            ),
+        ),
+        (
+            {"topics": {"transactions-topic": "notifications-events-v1"}},
+            (
+                "topic notifications-events-v1 has 2 uses: stream sales sends gold.sales_notifications to "
+                "it; stream transactions reads it as transactions-topic (LAKEHOUSE_TOPICS). "
+            ),
+        ),
+        (
+            {"topics": ALIAS, "dead_letter_topic": "one"},
+            (
+                "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); dead "
+                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
+            ),
+        ),
+        (
+            {"dead_letter_topic": "metrics-aggregated-1m"},
+            (
+                "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; dead "
+                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
+            ),
+        ),
+        (
+            {"topics": ALIAS, "alert_topic": "one"},
+            (
+                "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); alerts "
+                "go to it (LAKEHOUSE_ALERT_TOPIC). "
+            ),
+        ),
+        (
+            {"dead_letter_topic": "lakehouse-alerts-state"},
+            (
+                "topic lakehouse-alerts-state has 2 uses: dead letters go to it "
+                "(LAKEHOUSE_DEAD_LETTER_TOPIC); the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC). "
+            ),
+        ),
+    ],
+)
+def test_a_topic_with_two_uses_is_refused_by_its_name_under_the_settings(
+    changes: dict[str, object], message: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(module)
+    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
+    with pytest.raises(SettingsError) as refused:
+        load(Settings.model_validate(changes))
+    assert str(refused.value).startswith(
+        f"{message}Expected one, as the input of one stream or as one output: "
+    )
+
+
+def test_an_alias_may_take_the_name_of_a_topic_that_has_another_one_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
+    swapped = {"analyticsTopic": "metricsTopic", "metricsTopic": "analyticsTopic"}
+    settings = Settings.model_validate({"topics": swapped, "dead_letter_topic": "letters"})
+    assert len(load(settings)) == 4
+
+
+def test_a_stream_that_is_named_by_its_address_is_checked_too(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(module)
+    with pytest.raises(SettingsError, match=r"^topic payments-5m has 2 uses: "):
+        choose_one("shop_of_a_user:PAYMENTS", Settings.model_validate({"dead_letter_topic": "payments-5m"}))
 
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
