@@ -20,6 +20,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory and an environment that says nothing."""
     for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -84,6 +85,60 @@ def test_a_file_of_any_name_is_read_where_the_environment_names_it(
     monkeypatch.setenv("LAKEHOUSE_CONFIG", str(write_toml(directory, "grace_s = 2", "other.toml")))
 
     assert load_settings().grace_s == 2
+
+
+def test_a_file_in_the_users_home_is_read_where_the_working_directory_has_none(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "user").mkdir()
+    write_toml(directory / "user", "grace_s = 3")
+    monkeypatch.setenv("HOME", str(directory / "user"))
+    assert load_settings().grace_s == 3
+    write_toml(directory, "grace_s = 1")
+    assert load_settings().grace_s == 1
+
+
+def test_it_is_said_once_which_file_settings_come_from(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_toml(directory, "grace_s = 1")
+    load_settings()
+    load_settings()
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err == f"settings from {directory}/lakehouse.toml\n"
+
+
+@pytest.mark.parametrize("place", ["here", "named", "home"])
+def test_a_file_that_somebody_else_may_change_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    there = directory if place == "here" else directory / "there"
+    there.mkdir(exist_ok=True)
+    path = write_toml(there, "grace_s = 1")
+    os.chown(path, 41_002, 0)
+    if place != "here":
+        monkeypatch.setenv(*{"named": ("LAKEHOUSE_CONFIG", str(path)), "home": ("HOME", str(there))}[place])
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert str(refused.value) == (
+        f"{path} is not read: the owner is user 41002, and this runs as root (0). A configuration file "
+        "decides which code runs: make it and its directory yours (chown, chmod go-w), or name a file of "
+        "your own in LAKEHOUSE_CONFIG"
+    )
+
+
+def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) -> None:
+    home = directory / ".lakehouse"
+    write_services(home, kafka="127.0.0.1:19092")
+    services_file(home).chmod(0o666)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert str(refused.value) == (
+        f"{home}/services.json is not read: everybody may write it (mode 0666). It says where the services "
+        "of this home answer: make it and its directory yours (chown, chmod go-w), or choose another "
+        "LAKEHOUSE_HOME"
+    )
 
 
 def test_topic_names_are_json_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,23 +13,23 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from lakehouse.errors import SettingsError
+from lakehouse.ownership import ForeignError, read_own
+from lakehouse.settings.config_file import CONFIG_VARIABLE, read_config, say
 from lakehouse.settings.secrets import SUFFIX, read_files, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
 
-CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
 CACHE_VARIABLE = "LAKEHOUSE_CACHE"
-DEFAULT_CONFIG = Path("lakehouse.toml")
 
 
 def load_settings() -> Settings:
     """Read the environment and the configuration file.
 
-    Raises SettingsError, naming every offending key, for unknown keys, values out of range, and a file that
-    is missing (if LAKEHOUSE_CONFIG names it) or is not TOML.
+    Tells on standard error which file was read. Raises SettingsError, naming every offending key, for unknown
+    keys, values out of range, and what `read_config` refuses.
     """
     _refuse_unknown_variables()
-    path, values = _read_config()
-    values = from_files(_with_files(values))
+    path, given = read_config()
+    values = from_files(_with_files(given))
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -40,6 +39,8 @@ def load_settings() -> Settings:
     settings = _with_defaults(settings)
     settings.kafka.check()
     settings.s3.check()
+    if given:
+        say(path.absolute())
     return settings
 
 
@@ -61,19 +62,6 @@ def _refuse_unknown_variables() -> None:
             f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
             f"known: {', '.join(sorted(known))}"
         )
-
-
-def _read_config() -> tuple[Path, dict[str, Any]]:
-    named = os.environ.get(CONFIG_VARIABLE)
-    path = Path(named) if named else DEFAULT_CONFIG
-    try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if named:
-            raise SettingsError(f"{CONFIG_VARIABLE} names {path}, which does not exist") from None
-        return path, {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"{path} could not be read: {error}") from None
 
 
 def from_files(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,8 +117,14 @@ class _Running:
 
 
 def _running_services(home: Path) -> dict[str, _Running]:
+    path = services_file(home)
     try:
-        found = json.loads(services_file(home).read_text(encoding="utf-8"))
+        found = json.loads(read_own(path))
         return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
+    except ForeignError as error:
+        raise SettingsError(
+            f"{path} is not read: {error}. It says where the services of this home answer: make it and its "
+            "directory yours (chown, chmod go-w), or choose another LAKEHOUSE_HOME"
+        ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}  # nothing was started here, or by another program

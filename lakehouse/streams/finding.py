@@ -7,6 +7,9 @@ A package offers a stream by an entry point of the group `lakehouse.streams`:
 
 The name is for those who read the package; the stream's own name counts. What is found is a Stream, or a
 function that makes one of the settings.
+
+Modules of the working directory are found last, so that none takes the place of an installed one, and only if
+nobody but the user may change them.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import SettingsError, first_line
+from lakehouse.ownership import foreign
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.streams import calls, metrics, sales, transactions
 
+_WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 GROUP = "lakehouse.streams"
 SETTING = "LAKEHOUSE_STREAMS"
 OWN: Mapping[str, Callable[[Settings], Stream]] = {
@@ -67,9 +73,25 @@ def by_address(address: str, settings: Settings, said: str) -> Stream:
     `said` begins an error's message. Raises SettingsError for what cannot be imported or is no stream.
     """
     module, _, name = address.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` has it
-    return _made(said, partial(_object, module, name), settings)
+    here = str(Path.cwd())
+    doubt = _doubt_of(Path.cwd(), module.partition(".")[0])
+    if doubt is None and not {"", here}.intersection(sys.path):
+        sys.path.append(here)
+        invalidate_caches()
+    return _made(said, partial(_object, module, name), settings, doubt)
+
+
+def _doubt_of(here: Path, name: str) -> str | None:
+    """Return in words why no module of this name is imported from a directory; null if it may be."""
+    package = here / name
+    for path in (here, package, package / "__init__.py", here / f"{name}.py"):
+        try:
+            reason = foreign(path)
+        except (OSError, ValueError):  # there is none of this name
+            continue
+        if reason is not None:
+            return f"{path} is not trusted, because {reason}"
+    return None
 
 
 def _object(module: str, name: str) -> Any:
@@ -88,15 +110,20 @@ def _offered(entry: EntryPoint, settings: Settings) -> Stream:
     return _made(f"{package} offers {entry.value}", entry.load, settings)
 
 
-def _made(said: str, load: Callable[[], Any], settings: Settings) -> Stream:
-    """Return the stream that is loaded; whatever goes wrong in a module of a user is that module's."""
+def _made(said: str, load: Callable[[], Any], settings: Settings, doubt: str | None = None) -> Stream:
+    """Return the stream that is loaded; whatever goes wrong in a module of a user is that module's.
+
+    `doubt` says why modules of the working directory are not looked for.
+    """
     try:
         value = load()
         stream = value(settings) if callable(value) else value
     except Exception as error:
         why = first_line(error) or type(error).__name__
         if isinstance(error, ModuleNotFoundError):
-            why += " (looked for in the working directory, in PYTHONPATH and among installed packages)"
+            where = "the working directory, in PYTHONPATH and among"
+            why += f" (looked for in {where if doubt is None else 'PYTHONPATH and among'} installed packages"
+            why += ")" if doubt is None else f", not in the working directory: {doubt}. {_WAY_OUT})"
         raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
     if not isinstance(stream, Stream):
         kind = type(stream).__name__

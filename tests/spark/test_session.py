@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,13 @@ def test_few_plans_are_kept_and_no_long_text_of_one(spark: SparkSession) -> None
 def pythons(spark: SparkSession, values: Any) -> list[Any]:
     """A sequence of Scala's as a list."""
     return list(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(values))  # type: ignore[union-attr]
+
+
+def test_workers_in_python_find_no_module_in_the_working_directory(spark: SparkSession) -> None:
+    path = F.udf(lambda: "\n".join(sys.path))
+    (row,) = spark.range(1).select(path().alias("path")).collect()
+    assert not {"", str(Path.cwd())}.intersection(row.path.split("\n"))
+    assert "site-packages" in row.path
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])

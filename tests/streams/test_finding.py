@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,6 +100,71 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "shop_of_a_user", raising=False)
     monkeypatch.chdir(module)
     assert names(under("shop_of_a_user:PAYMENTS")) == ["payments"]
+
+
+@pytest.fixture
+def here(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the module, which is on no path, as where the command is installed."""
+    (tmp_path / "shop_of_a_user.py").write_text(Path(module, "shop_of_a_user.py").read_text())
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one and one != str(Path.cwd())])
+    monkeypatch.delitem(sys.modules, "shop_of_a_user", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_working_directory_is_looked_in_last(here: Path) -> None:
+    (here / "colorsys.py").write_text("raise SystemExit('imported from the working directory')")
+    sys.modules.pop("colorsys", None)
+    assert names(under("shop_of_a_user:PAYMENTS")) == ["payments"]
+    assert sys.path[-1] == str(here)
+    with pytest.raises(SettingsError, match="module 'colorsys' has no attribute 'STREAM'"):
+        names(under("colorsys:STREAM"))
+
+
+@pytest.mark.parametrize(
+    ("of", "owner", "mode", "why"),
+    [
+        (".", 41_002, 0o755, "the owner is user 41002, and this runs as root (0)"),
+        (".", 0, 0o777, "everybody may write it (mode 0777)"),
+        (".", 0, 0o1777, "everybody may write it (mode 1777)"),
+        ("shop_of_a_user.py", 41_002, 0o644, "the owner is user 41002, and this runs as root (0)"),
+        ("shop_of_a_user.py", 0, 0o666, "everybody may write it (mode 0666)"),
+    ],
+)
+def test_modules_that_somebody_else_may_change_are_not_imported(
+    here: Path, of: str, owner: int, mode: int, why: str
+) -> None:
+    os.chown(here / of, owner, 0)
+    (here / of).chmod(mode)
+    with pytest.raises(SettingsError) as refused:
+        load(under("shop_of_a_user:PAYMENTS"))
+    assert str(refused.value) == (
+        "LAKEHOUSE_STREAMS names shop_of_a_user:PAYMENTS, which failed: ModuleNotFoundError: No module named "
+        "'shop_of_a_user' (looked for in PYTHONPATH and among installed packages, not in the working "
+        f"directory: {here / of} is not trusted, because {why}. Make it yours (chown, chmod go-w), or "
+        "install the package)"
+    )
+    assert str(here) not in sys.path
+    assert "shop_of_a_user" not in sys.modules
+
+
+def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """Neither in the place of an installed package, nor a stream that a file there declares."""
+    for name in ("typer", "rich", "pydantic", "evil"):
+        (tmp_path / f"{name}.py").write_text(f"print('{name} has run')\n")
+    _install(tmp_path / "evil-1.0.dist-info", "evil", "evil = evil:STREAM")
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-m", "lakehouse", "contract", "export", "metrics", "--format", "odcs"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["id"] == "urn:lakehouse:metrics_events"
 
 
 @pytest.mark.parametrize(

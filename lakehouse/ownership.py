@@ -1,0 +1,105 @@
+"""Who else may change a file or a directory: what decides which code runs must be its user's own.
+
+A path is its user's own if it belongs to that user or to root, and nobody else may write it. Write rights of
+a group do not matter if the group is the owner's alone, as many systems make one for each user, nor do any on
+a file system that is mounted for reading only.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+_ROOT = 0
+_ACL = "system.posix_acl_access"
+
+
+class ForeignError(OSError):
+    """Somebody else may change a file; the text says who, and which path."""
+
+
+def read_own(path: Path) -> bytes:
+    """Return the content of a file that nobody else may change.
+
+    Its directory must be the user's own, too; of one that others may write only if it is sticky, as /tmp is,
+    where nobody can replace a file of another. Raises ForeignError, and OSError for a file that is missing,
+    cannot be read or is no regular one.
+    """
+    # A pipe would wait for a writer, and what is checked has to be what is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError("it is not a file")
+        reason = _reason(descriptor, state)
+        if reason is None and path.is_symlink():
+            reason = _of_owner(path.lstat())
+        for directory in dict.fromkeys((path.absolute().parent, path.resolve().parent)):
+            if reason is None and (other := foreign(directory, sticky=True)) is not None:
+                reason = f"of its directory {directory}, {other}"
+        if reason is not None:
+            raise ForeignError(reason)
+        return file.read()
+
+
+def foreign(path: Path, *, sticky: bool = False) -> str | None:
+    """Return in words why somebody else may change a file or a directory; null if nobody may.
+
+    `sticky`: a sticky directory is the user's own, whoever may write there.
+    """
+    return _reason(path, path.stat(), sticky=sticky)
+
+
+def _reason(where: Path | int, state: os.stat_result, *, sticky: bool = False) -> str | None:
+    if (reason := _of_owner(state)) is not None:
+        return reason
+    if (sticky and state.st_mode & stat.S_ISVTX) or os.statvfs(where).f_flag & os.ST_RDONLY:
+        return None
+    mode = f"mode {stat.S_IMODE(state.st_mode):04o}"
+    if state.st_mode & stat.S_IWOTH:
+        return f"everybody may write it ({mode})"
+    if state.st_mode & stat.S_IWGRP and (_has_acl(where) or not _is_private(state)):
+        return f"group {_group(state.st_gid)} may write it ({mode})"
+    return None
+
+
+def _of_owner(state: os.stat_result) -> str | None:
+    mine = os.geteuid()
+    if state.st_uid in {mine, _ROOT}:
+        return None
+    return f"the owner is {_user(state.st_uid)}, and this runs as {_user(mine)}"
+
+
+def _is_private(state: os.stat_result) -> bool:
+    """Whether a group has the name of the file's owner, and no other member."""
+    try:
+        owner, group = pwd.getpwuid(state.st_uid).pw_name, grp.getgrgid(state.st_gid)
+    except KeyError:
+        return False
+    return group.gr_name == owner and set(group.gr_mem) <= {owner}
+
+
+def _has_acl(where: Path | int) -> bool:
+    """Whether further users have rights, of which the mode of the group is the most that they can have."""
+    try:
+        os.getxattr(where, _ACL)
+    except OSError:
+        return False
+    return True
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} ({number})"
+    except KeyError:
+        return f"user {number}"
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
